@@ -45,7 +45,7 @@ from linn.core.errors.tree import (
 from linn.core.gateway.gateway import ANONYMOUS, Fetched, Gateway, Principal, SubscribeRequest, Subscription
 from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
 from linn.core.log.delivery import Consumer, Delivery, Settlement, SettleOutcome
-from linn.core.log.producers import Producers
+from linn.core.log.facts import LogFacts
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     Capabilities,
@@ -117,6 +117,7 @@ __all__ = [
     "LinnError",
     "LogClosed",
     "LogCorrupt",
+    "LogFacts",
     "LogStatistics",
     "MemoryShare",
     "NoSettings",
@@ -129,7 +130,6 @@ __all__ = [
     "Partitioner",
     "PartitionerKind",
     "Principal",
-    "Producers",
     "ProtocolError",
     "ProtocolKind",
     "ProtocolServer",

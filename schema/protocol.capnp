@@ -75,6 +75,8 @@ struct Failed {
   code      @0 :Text;            # docs/reference/errors.md
   text      @1 :Text;
   retriable @2 :Bool;
+  partition @3 :Int32 = -1;      # log.truncated: the partition that lost records; -1: none
+  offset    @4 :Int64;           # log.truncated: where its log and what was read part
 }
 
 struct Goodbye { reason @0 :Text; }
@@ -97,6 +99,9 @@ struct Placement {
   copies     @2 :UInt32;         # records stored, in all topics; 0: unroutable
   returned   @3 :List(UInt32);   # mandatory: the records that no topic took, as ranges of indexes in the batch: first,
                                  # end (exclusive), first, end and so on, ascending
+  leaderEpoch @4 :Int32;         # where partition is not -1: the epoch in which the batch was appended, and
+  topicIdHigh @5 :UInt64;        # the id of the topic
+  topicIdLow  @6 :UInt64;
 }
 
 struct Fetch {
@@ -108,12 +113,16 @@ struct Fetch {
   waitMaxMs @5 :UInt32;          # when this time has passed
   where     @6 :Text;            # a predicate over routing key and labels: only these records; "": all
   unsettled @7 :Bool;            # of a queue: only records that are not settled
+  leaderEpoch @8 :Int32;         # the epoch in which what lies before offset was read; 0: not checked
+  topicIdHigh @9 :UInt64;        # the id of the topic that was read; 0: not checked
+  topicIdLow  @10 :UInt64;
 }
 
 struct Fetched {
   startOffset   @0 :Int64;       # first offset of the partition that can be read
   highWatermark @1 :Int64;       # the offset behind the last that can be read
   nextOffset    @2 :Int64;       # where the next fetch goes on: nothing that was asked for is left before it
+  leaderEpoch   @3 :Int32;       # the epoch in which the broker leads the partition
 }
 
 struct FindOffset {
@@ -136,6 +145,9 @@ struct Subscribe {
   sessionMs  @8 :UInt32;         # of a group: how long the member's share is kept without a heartbeat, also when the
                                  # connection is lost; 0: the member lives as long as the connection
   isStatic   @9 :Bool;           # of a group: unsubscribe keeps the share too, for the time of the session
+  leaderEpoch @10 :Int32;        # readers only: the epoch in which what lies before the starts was read; 0: not checked
+  topicIdHigh @11 :UInt64;       # the id of the topic that was read; 0: not checked
+  topicIdLow  @12 :UInt64;
 }
 
 enum SubscriptionKind { shared @0; group @1; reader @2; }
@@ -144,6 +156,9 @@ struct Subscribed {
   subscription @0 :UInt32;       # number on this connection
   kind         @1 :SubscriptionKind;
   leaseMs      @2 :UInt32;       # shared, with leases: how long one lasts; 0: settled on delivery
+  leaderEpoch  @3 :Int32;        # the epoch in which the broker leads the partitions
+  topicIdHigh  @4 :UInt64;       # the id of the topic
+  topicIdLow   @5 :UInt64;
 }
 
 struct Unsubscribe { subscription @0 :UInt32; }
@@ -241,6 +256,8 @@ struct TopicInfo {
   delivery   @3 :Text;
   messageBytesMax @4 :UInt32;
   partitioner @5 :Text;          # where it is neither murmur2 nor sticky, publish with partition -1
+  idHigh     @6 :UInt64;         # a UUID, the topic's own: another topic of that name has another
+  idLow      @7 :UInt64;
 }
 
 struct PartitionInfo {

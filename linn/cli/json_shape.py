@@ -12,6 +12,7 @@ from typing import Any
 _PARTITION = {"start": "number", "end": "number", "bytes": "number"}
 _TOPIC = {
     "name": "text",
+    "id": "text",
     "settings": {"SETTING": "any"},
     "partitions": [_PARTITION],
     "producers": "number",

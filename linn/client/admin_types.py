@@ -61,6 +61,8 @@ class TopicDescription(TypedDict):
     """One topic; `queue` is left out for a stream."""
 
     name: str
+    id: str
+    """A UUID, the topic's own: another topic of that name, before or after it, has another."""
     settings: TopicSettings
     partitions: list[PartitionBounds]
     producers: int

@@ -9,6 +9,7 @@ from linn.core.errors.tree import MessageInvalid
 I32_MAX = (1 << 31) - 1
 U32_MAX = (1 << 32) - 1
 I64_MAX = (1 << 63) - 1
+U64_MAX = (1 << 64) - 1
 _WAIT_S_MAX = U32_MAX / 1000
 _SHOWN_CHARACTERS_MAX = 80
 

@@ -11,11 +11,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Literal
+from uuid import UUID
 
 import anyio
 
 from linn.client.admin import Admin
-from linn.client.arguments import I64_MAX, U32_MAX, checked_number, checked_span, checked_text, checked_wait, shown
+from linn.client.arguments import (
+    I64_MAX,
+    U32_MAX,
+    U64_MAX,
+    checked_number,
+    checked_span,
+    checked_text,
+    checked_wait,
+    shown,
+)
 from linn.client.connection import metadata
 from linn.client.connection.any_env import AnyEnv, ClientEnv
 from linn.client.connection.connector import Connector
@@ -201,6 +211,8 @@ class Client:
         wait_s: float = 0.0,
         where: str | None = None,
         unsettled: bool = False,
+        leader_epoch: int = 0,
+        topic_id: UUID | None = None,
     ) -> FetchedBatches:
         """Read a partition from `offset`: about `bytes_max` bytes, waiting up to `wait_s` for `bytes_min`.
 
@@ -208,9 +220,11 @@ class Client:
             where: a predicate over labels and routing key; the other records are left out. There may be none, however
                 many follow: go on at `next_offset`.
             unsettled: of a queue, leave out the records that are settled.
+            leader_epoch: that of the last fetch; the broker then says so if it has lost what that one read. 0: none.
+            topic_id: id of the topic that was read, so that another one of that name is not taken for it.
 
         Raises MessageInvalid, TopicUnknown, PartitionUnknown, OffsetOutOfRange, PredicateInvalid, SubscriptionWrongKind
-        (`unsettled` records of a stream), ConnectionLost, RequestTimeout.
+        (`unsettled` records of a stream), LogTruncated, TopicReplaced, ConnectionLost, RequestTimeout.
         Cancellation: nothing is changed.
 
         Example:
@@ -219,7 +233,9 @@ class Client:
         """
         wait_s = checked_wait(wait_s)
         wait_ms = int(wait_s * 1000)
-        request = Fetch(topic, partition, offset, bytes_min, bytes_max, wait_ms, where or "", unsettled)
+        request = Fetch(topic, partition, offset, bytes_min, bytes_max, wait_ms, where or "", unsettled, leader_epoch)
+        if topic_id is not None:
+            request.topic_id_high, request.topic_id_low = topic_id.int >> 64, topic_id.int & U64_MAX
         answer = await self._connector.request(request, repeat=True, extra_s=wait_s)
         fetched = answer.message
         if not isinstance(fetched, Fetched):
@@ -229,7 +245,8 @@ class Client:
             records.check_crc()
             if records.end_offset > offset:
                 batches.append(Batch(topic, partition, records, records.index_at(offset)))
-        return FetchedBatches(batches, fetched.start_offset, fetched.high_watermark, fetched.next_offset)
+        bounds = fetched.start_offset, fetched.high_watermark
+        return FetchedBatches(batches, *bounds, fetched.next_offset, fetched.leader_epoch)
 
     async def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.

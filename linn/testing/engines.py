@@ -11,7 +11,7 @@ these few batches cross every boundary that the engine has.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -77,7 +77,14 @@ def append_numbered(log: PartitionLog, count: int) -> None:
         batch = make_batch(1, value_bytes=300)
         batch.number(7, 0, first, 0)
         offset = log.append(batch)
-        log.producers.stored(numbers_of(batch), offset, batch.append_time_ms)
+        log.facts.producers.stored(numbers_of(batch), offset, batch.append_time_ms)
+
+
+def append_in_epochs(log: PartitionLog, counts: Mapping[int, int]) -> None:
+    """Append so many batches of one record in each leader epoch, as a partition does."""
+    for epoch, count in counts.items():
+        for _ in range(count):
+            log.facts.epochs.note(epoch, log.append(make_batch(1, value_bytes=300), epoch))
 
 
 def known_offsets(log: PartitionLog, count: int) -> list[int | None]:
@@ -85,7 +92,7 @@ def known_offsets(log: PartitionLog, count: int) -> list[int | None]:
     found: list[int | None] = []
     for first in range(count):
         try:
-            found.append(log.producers.check(Numbered(7, 0, first, first + 1, scattered=False)))
+            found.append(log.facts.producers.check(Numbered(7, 0, first, first + 1, scattered=False)))
         except (ProducerDuplicate, ProducerOutOfOrder):
             found.append(None)
     return found
@@ -166,6 +173,27 @@ class EngineConformance:
             await log.trim(after=15)
             assert known_offsets(log, 20)[7:] == [*range(7, 15), None, None, None, None, None]
 
+    # --- epochs ------------------------------------------------------------------------------------------------------
+
+    async def test_a_log_opened_again_knows_its_epochs(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_in_epochs(log, {3: 4, 5: 2, 9: 6})
+            await log.sync()
+        async with harness.log() as log:
+            if log.capabilities.survives_restart:
+                epochs, (_, end) = log.facts.epochs, log.bounds()
+                assert [epochs.end_of(epoch, end) for epoch in (2, 3, 4, 5, 8, 9, 10)] == [0, 4, 4, 6, 6, 12, 12]
+                assert [epochs.at(offset) for offset in (0, 3, 4, 5, 6, 11)] == [3, 3, 5, 5, 9, 9]
+
+    async def test_epochs_go_back_with_the_end(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_in_epochs(log, {3: 4, 5: 2, 9: 6})
+            await log.sync()
+            await log.trim(after=5)
+            assert [log.facts.epochs.end_of(epoch, 5) for epoch in (3, 5, 9)] == [4, 5, 5]
+            append_in_epochs(log, {11: 1})
+            assert [log.facts.epochs.end_of(epoch, 6) for epoch in (3, 5, 9, 11)] == [4, 5, 5, 6]
+
     # --- append and bounds -------------------------------------------------------------------------------------------
 
     async def test_an_empty_log_begins_and_ends_at_0(self, harness: EngineHarness) -> None:
@@ -208,6 +236,15 @@ class EngineConformance:
             times = [batch.append_time_ms for batch in batches]
             assert times == sorted(times)
             assert before <= times[0] <= harness.env.clock.now_ms()
+
+    async def test_the_stamp_names_the_leader_epoch(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            batch = make_batch(1)
+            log.append(batch, 7)
+            assert batch.leader_epoch == 7
+            (stored,) = await log.read(0, 1 << 20)
+            stored.check_stored()
+            assert stored.leader_epoch == 7
 
     async def test_the_stamp_says_what_was_durable(self, harness: EngineHarness) -> None:
         async with harness.log() as log:

@@ -145,7 +145,7 @@ def _words_of(message: Message) -> int:
     if isinstance(message, messages.Settle):
         return 16 + 6 * len(message.entries)
     if isinstance(message, messages.Published):
-        return 16 + sum([5 + len(placement.returned) // 2 for placement in message.placements])
+        return 16 + sum([8 + len(placement.returned) // 2 for placement in message.placements])
     if isinstance(message, messages.Publish):
         return 16 + len(message.target) // 2
     return 64
@@ -158,7 +158,15 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         and len(message.placements) == 1
         and not (placement := message.placements[0]).returned
     ):
-        return _PUBLISHED.fill(correlation, placement.partition, placement.base_offset, placement.copies)
+        return _PUBLISHED.fill(
+            correlation,
+            placement.partition,
+            placement.base_offset,
+            placement.copies,
+            placement.leader_epoch,
+            placement.topic_id_high,
+            placement.topic_id_low,
+        )
     if type(message) is messages.Settled and not message.refused:
         return _SETTLED.fill(correlation, batches)
     if type(message) is messages.Deliver:
@@ -248,12 +256,12 @@ _MEMBER_AT = 26
 _U64 = struct.Struct("<Q")
 
 _PUBLISHED = _Template(
-    lambda correlation, partition, base_offset, copies: (
-        messages.Published([messages.Placement(partition, base_offset, copies)]),
+    lambda correlation, partition, base_offset, copies, *identity: (
+        messages.Published([messages.Placement(partition, base_offset, copies, [], *identity)]),
         correlation,
         0,
     ),
-    "QiqI",
+    "QiqIiQQ",
 )
 _DELIVER = _Template(
     lambda correlation, batches, subscription, partition, delivery_id, attempt, passed_to: (
@@ -275,8 +283,9 @@ _SETTLE = _Template(
 _SETTLED = _Template(lambda correlation, batches: (messages.Settled([]), correlation, batches), "QH")
 
 
-def _read_published(correlation: int, partition: int, base_offset: int, copies: int) -> Decoded:
-    return Decoded(correlation, 0, messages.Published([messages.Placement(partition, base_offset, copies)]))
+def _read_published(correlation: int, partition: int, base_offset: int, copies: int, *identity: int) -> Decoded:
+    placement = messages.Placement(partition, base_offset, copies, [], *identity)
+    return Decoded(correlation, 0, messages.Published([placement]))
 
 
 def _read_deliver(correlation: int, batches: int, *fields: int) -> Decoded:

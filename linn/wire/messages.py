@@ -83,6 +83,8 @@ class Failed(Message):
     code: str
     text: str
     retriable: bool = False
+    partition: int = -1
+    offset: int = 0
 
 
 class Ping(Message):
@@ -114,6 +116,9 @@ class Placement(Message):
     base_offset: int
     copies: int
     returned: list[int] = []
+    leader_epoch: int = 0
+    topic_id_high: int = 0
+    topic_id_low: int = 0
 
 
 class Published(Message):
@@ -129,12 +134,16 @@ class Fetch(Message):
     wait_max_ms: int = 0
     where: str = ""
     unsettled: bool = False
+    leader_epoch: int = 0
+    topic_id_high: int = 0
+    topic_id_low: int = 0
 
 
 class Fetched(Message):
     start_offset: int
     high_watermark: int
     next_offset: int
+    leader_epoch: int = 0
 
 
 class FindOffset(Message):
@@ -158,12 +167,18 @@ class Subscribe(Message):
     member: str = ""
     session_ms: int = 0
     is_static: bool = False
+    leader_epoch: int = 0
+    topic_id_high: int = 0
+    topic_id_low: int = 0
 
 
 class Subscribed(Message):
     subscription: int
     kind: int
     lease_ms: int
+    leader_epoch: int = 0
+    topic_id_high: int = 0
+    topic_id_low: int = 0
 
 
 class Unsubscribe(Message):
@@ -262,6 +277,8 @@ class TopicInfo(Message):
     delivery: str
     message_bytes_max: int
     partitioner: str = ""
+    id_high: int = 0
+    id_low: int = 0
 
 
 class Description(Message):

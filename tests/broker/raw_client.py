@@ -76,6 +76,7 @@ class Refused(Exception):
 
     def __init__(self, failed: m.Failed) -> None:
         super().__init__(f"{failed.code}: {failed.text}")
+        self.failed = failed
         self.code = failed.code
         self.text = failed.text
 

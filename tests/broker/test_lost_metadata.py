@@ -15,7 +15,7 @@ from linn.testing.sim_disk import SimDisk
 from linn.testing.sim_env import SimEnv
 
 FILE = "data/metadata.json"
-NOTHING = b'{"format": 3, "revision": 0, "entries": {}}\n'
+NOTHING = b'{"format": 4, "revision": 0, "entries": {}}\n'
 """The file that docs/reference/storage-format.md tells an operator to write."""
 TOML = ALWAYS + '[exchanges.e]\ntype = "topic"\n[topics.s]\nkind = "stream"\n[topics.q]\n[topics.b]\nkind = "both"\n'
 
@@ -108,7 +108,8 @@ async def test_no_topic_goes_and_no_record_is_dropped_for_a_damaged_byte(env: Si
         assert await things(await connected(env)) == before
 
 
-TOPIC = {"settings": {"kind": "stream"}, "live_bindings": [], "live_keys": []}
+ID = "6f1c2d6e-3f0a-4f5e-9d1b-0a8f7c6b5a49"
+TOPIC = {"id": ID, "settings": {"kind": "stream"}, "live_bindings": [], "live_keys": []}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,9 @@ TOPIC = {"settings": {"kind": "stream"}, "live_bindings": [], "live_keys": []}
         ("topics/t", {**TOPIC, "settings": {"kinf": "queue"}}),
         ("topics/t", {**TOPIC, "settings": {"partitions": "2"}}),
         ("topics/t", {**TOPIC, "settings": {"bindings": [{}]}}),
+        ("topics/t", {key: value for key, value in TOPIC.items() if key != "id"}),
+        ("topics/t", {**TOPIC, "id": 7}),
+        ("topics/t", {**TOPIC, "id": ID.upper()}),
         ("topics/t", {**TOPIC, "live_bindings": {}}),
         ("topics/t", {**TOPIC, "live_keys": {}}),
         ("topics/t", {**TOPIC, "live_keys": ["retentoin"]}),
@@ -214,18 +218,18 @@ async def test_a_file_that_an_operator_repaired_is_taken_over_without_a_sum(env:
         client = await connected(env)
         assert await things(client) == before
         await client.administer("topic.alter", name="live", settings={"retention": "3d"})
-    assert (await content_of(env.disk)).startswith(b'{"format": 3, "crc32c": ')
+    assert (await content_of(env.disk)).startswith(b'{"format": 4, "crc32c": ')
     async with broker_on(env, TOML):
         shown = await (await connected(env)).administer("topic.show", name="live")
         assert shown["settings"]["retention"] == "3d"
 
 
-@pytest.mark.parametrize("older", [1, 2])
+@pytest.mark.parametrize("older", [1, 2, 3])
 def test_a_folder_of_an_earlier_version_is_refused_in_one_line_that_says_so(older: int) -> None:
     @simulated
     async def refuses(env: SimEnv) -> None:
         await once_alive(env)
-        put(env.disk, (await content_of(env.disk)).replace(b'"format": 3', b'"format": %d' % older))
+        put(env.disk, (await content_of(env.disk)).replace(b'"format": 4', b'"format": %d' % older))
         text = await refused(env)
         assert f"an earlier version of linn wrote this data folder, in format {older}" in text
         assert "\n" not in text

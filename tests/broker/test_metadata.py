@@ -65,7 +65,7 @@ async def test_stored_entries_are_found_with_their_revisions(tmp_path: Path) -> 
 async def test_the_first_line_has_the_sum_of_the_others_and_the_whole_is_json(tmp_path: Path) -> None:
     content = (await filled(tmp_path)).read_bytes()
     first, _, rest = content.partition(b"\n")
-    assert first == b'{"format": 3, "crc32c": "%08x",' % crc32c(rest)
+    assert first == b'{"format": 4, "crc32c": "%08x",' % crc32c(rest)
     assert {key: value for key, (_, value) in json.loads(content)["entries"].items()} == KEPT
 
 
@@ -73,7 +73,7 @@ async def test_no_changed_byte_is_believed(tmp_path: Path) -> None:
     file = await filled(tmp_path)
     content = file.read_bytes()
     for place, byte in enumerate(content):
-        for flipped in (0x01, 0x03, 0x20):  # 1 makes format 2 of format 3, 32 another case of a letter.
+        for flipped in (0x01, 0x05, 0x20):  # 5 makes format 1 of format 4, 32 another case of a letter.
             file.write_bytes(content[:place] + bytes([byte ^ flipped]) + content[place + 1 :])
             await refused(tmp_path)
 
@@ -90,13 +90,13 @@ async def test_nothing_that_is_cut_or_longer_is_believed(tmp_path: Path) -> None
 
 async def test_a_file_written_by_hand_is_read_and_has_a_sum_after_the_next_change(tmp_path: Path) -> None:
     file = tmp_path / "metadata.json"
-    by_hand = b'{"format": 3, "revision": 7, "entries": {\n"topics/a": [3, {"x": 1}],\n"topics/b": [7, 2]\n}}\n'
+    by_hand = b'{"format": 4, "revision": 7, "entries": {\n"topics/a": [3, {"x": 1}],\n"topics/b": [7, 2]\n}}\n'
     file.write_bytes(by_hand)
     store, found = await store_in(tmp_path)
     assert found == {"topics/a": (3, {"x": 1}), "topics/b": (7, 2)}
     assert file.read_bytes() == by_hand
     assert await store.put("topics/b", 3, 7) == 8
-    assert file.read_bytes().startswith(b'{"format": 3, "crc32c": ')
+    assert file.read_bytes().startswith(b'{"format": 4, "crc32c": ')
     assert (await store_in(tmp_path))[1] == {"topics/a": (3, {"x": 1}), "topics/b": (8, 3)}
 
 
@@ -107,17 +107,17 @@ async def test_a_file_written_by_hand_is_read_and_has_a_sum_after_the_next_chang
         ("[]", "no JSON object"),
         ("[" * 100_000, "nested too deeply"),
         ("{}", "its format is None"),
-        ('{"format": 4, "revision": 1, "entries": {}}', "its format is 4"),
+        ('{"format": 5, "revision": 1, "entries": {}}', "its format is 5"),
         ('{"format": [], "revision": 1, "entries": {}}', "its format is"),
-        ('{"format": 3, "revision": 1}', "its keys are not"),
-        ('{"format": 3, "sum": "00000000", "revision": 1, "entries": {}}', "its keys are not"),
-        ('{"format": 3, "revision": true, "entries": {}}', "no number"),
-        ('{"format": 3, "revision": -1, "entries": {}}', "no number"),
-        ('{"format": 3, "revision": 1, "entries": []}', "no JSON object"),
-        ('{"format": 3, "revision": 1, "entries": {"topics/a": {}}}', "the entry topics/a"),
-        ('{"format": 3, "revision": 1, "entries": {"topics/a": [1]}}', "the entry topics/a"),
-        ('{"format": 3, "revision": 1, "entries": {"topics/a": ["1", {}]}}', "the entry topics/a"),
-        ('{"format": 3, "crc32c": "00000000", "revision": 1, "entries": {}}', "CRC-32C"),
+        ('{"format": 4, "revision": 1}', "its keys are not"),
+        ('{"format": 4, "sum": "00000000", "revision": 1, "entries": {}}', "its keys are not"),
+        ('{"format": 4, "revision": true, "entries": {}}', "no number"),
+        ('{"format": 4, "revision": -1, "entries": {}}', "no number"),
+        ('{"format": 4, "revision": 1, "entries": []}', "no JSON object"),
+        ('{"format": 4, "revision": 1, "entries": {"topics/a": {}}}', "the entry topics/a"),
+        ('{"format": 4, "revision": 1, "entries": {"topics/a": [1]}}', "the entry topics/a"),
+        ('{"format": 4, "revision": 1, "entries": {"topics/a": ["1", {}]}}', "the entry topics/a"),
+        ('{"format": 4, "crc32c": "00000000", "revision": 1, "entries": {}}', "CRC-32C"),
     ],
 )
 async def test_a_file_that_no_store_has_written_is_refused_by_name(tmp_path: Path, content: str, why: str) -> None:

@@ -126,11 +126,11 @@ def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time() -> Non
             def tell(number: int) -> None:
                 told.append((number, turn))
                 if number == 0:  # Who asks while others are told comes behind them.
-                    partition.when_committed(1, lambda: late.append(len(told)))
+                    partition.committed.when_passed(1, lambda: late.append(len(told)))
 
             for number in range(20 * TOLD_AT_ONCE_MAX):
                 end = topic.append(partition, records(["x"])) + 1
-                partition.when_committed(end, partial(tell, number))
+                partition.committed.when_passed(end, partial(tell, number))
             assert not told
             await partition.watchers.wait()
             while not late:

@@ -18,8 +18,8 @@ BROKER_MUTATIONS = (
         breaks='A confirmed message survives a power loss with `fsync = "always"`.',
         guarantee=_CONFIRMED,
         module="linn.protocols.capnp.responder",
-        original="missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]",
-        planted="missing = [(partition, end) for partition, end in awaits if partition.log.bounds()[1] < end]",
+        original="missing = [(mark, end) for mark, end in awaits if mark.offset < end]",
+        planted="missing = [(mark, end) for mark, end in awaits if not end]",
         simulation="broker",
         seed=4,
         says="[confirmed means readable]",
@@ -47,7 +47,7 @@ BROKER_MUTATIONS = (
         planted="""
             if self._confirm_after_sync:
                 self._start_sync(self._sync_until_durable)
-                self._advance(base_offset + batch.count)
+                self._advance(base_offset + batch.offset_span)
         """,
         simulation="broker",
         seed=103,
@@ -57,11 +57,11 @@ BROKER_MUTATIONS = (
         name="a confirmation comes a few records too early",
         breaks="A batch is confirmed when the watermark has passed it.",
         guarantee=_CONFIRMED,
-        module=_PARTITION,
-        original="return bool(self._committed) and self._committed[0][0] <= self.high_watermark",
-        planted="return bool(self._committed) and self._committed[0][0] <= self.high_watermark + 9",
+        module="linn.core.log.mark",
+        original="return bool(self.waiting) and self.waiting[0][0] <= self.offset",
+        planted="return bool(self.waiting) and self.waiting[0][0] <= self.offset + 9",
         simulation="broker",
-        seed=7,
+        seed=28,
         says="[confirmed means readable]",
     ),
     Mutation(
@@ -161,7 +161,7 @@ BROKER_MUTATIONS = (
         breaks="After a crash reading goes on at the last commit.",
         guarantee=_ONCE,
         module="linn.core.groups.coordinator",
-        original="return ((state.partition, state.partition.log.bounds()[1]),)",
+        original="return ((state.partition.committed, state.partition.log.bounds()[1]),)",
         planted="return ()",
         simulation="broker",
         seed=73,

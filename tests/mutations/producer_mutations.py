@@ -15,12 +15,12 @@ PRODUCER_MUTATIONS = (
         module=_PARTITION,
         original="""
             offset = self.append(batch)
-            producers = self.log.producers
+            producers = self.log.facts.producers
             before = len(producers)
             producers.stored(numbers, offset, batch.append_time_ms)
         """,
         planted="""
-            producers = self.log.producers
+            producers = self.log.facts.producers
             before = len(producers)
             producers.stored(numbers, self.log.bounds()[1], self._clock.now_ms())
             offset = self.append(batch)
@@ -73,7 +73,7 @@ PRODUCER_MUTATIONS = (
         """,
         planted="""
                 for segment in finished:
-                    segment.producers = self.producers.encode()
+                    segment.facts = self.facts.encode()
                     await segment.write_index()
         """,
         simulation="producers of a log",
@@ -123,5 +123,49 @@ PRODUCER_MUTATIONS = (
         simulation="producer table",
         seed=0,
         says="by the log producer.out_of_order",
+    ),
+    Mutation(
+        name="an opening forgets the epochs behind the last index",
+        breaks="Recovery rebuilds what the log says of its leader epochs.",
+        guarantee="Order",
+        module="linn.core.log.facts",
+        original="self.epochs.note(batch.leader_epoch, batch.base_offset)",
+        planted="pass",
+        simulation="producers of a log",
+        seed=2,
+        says="epochs.at(first) == epoch",
+    ),
+    Mutation(
+        name="a start has the leader epoch of the one before",
+        breaks="(Topic id, leader epoch, offset) never names two records.",
+        guarantee="Order",
+        module="linn.core.broker.broker",
+        original="return self.producer_ids.start",
+        planted="return min(self.producer_ids.start, 1)",
+        simulation="truncation",
+        seed=5,
+        says="something else than the log",
+    ),
+    Mutation(
+        name="an epoch ends one record too late",
+        breaks="A reader is told of every record that it has read and a power loss took.",
+        guarantee="Order",
+        module="linn.core.log.partition",
+        original="if end < offset:",
+        planted="if end + 1 < offset:",
+        simulation="truncation",
+        seed=0,
+        says="something else than the log",
+    ),
+    Mutation(
+        name="a reader that is told of lost records is given what had arrived of them",
+        breaks="After `log.truncated` a reader reads what is stored from that place on.",
+        guarantee="Order",
+        module="linn.client.consume.consumer",
+        original="if batch.partition == error.partition and batch.end_offset > error.offset:",
+        planted="if False:",
+        simulation="truncation",
+        seed=1,
+        says="two records",
     ),
 )

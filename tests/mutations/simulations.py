@@ -32,6 +32,7 @@ _RUNS = {
     "settling": ("broker", "test_power_loss_of_queues", "settle_and_lose_power"),
     "holding": ("broker", "test_held_records", "hold_and_count"),
     "producers": ("broker", "producer_arrows", "walk"),
+    "truncation": ("broker", "truncation_walks", "walk"),
     "cut batches": ("broker", "test_idempotent_producers", "cut_and_kill"),
     "producer table": ("storage", "producer_walks", "walk"),
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),

@@ -58,9 +58,9 @@ class FaultyLog(DramLog):
     reading: Fault
     keeping: Fault
 
-    def append(self, batch: RecordBatch) -> int:
+    def append(self, batch: RecordBatch, leader_epoch: int = 0) -> int:
         self.appending.strike()
-        return super().append(batch)
+        return super().append(batch, leader_epoch)
 
     def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         self.reading.strike()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import trio
@@ -68,10 +69,10 @@ def live_and_lose_power(seed: int) -> None:
 
 async def _lives(env: SimEnv, rng: random.Random) -> None:
     sent = Counter[int]()
-    for _ in range(4):
+    for epoch in range(1, 5):
         env.disk.sync_delay_s_max = rng.choice([0.0, 0.01])
         env.disk.crash_at = len(env.disk.operations) + rng.randint(5, 120)
-        await env.run_until_death(lambda env: _live(env, rng, sent))
+        await env.run_until_death(partial(_live, rng=rng, sent=sent, epoch=epoch))
         env = env.restart()
         await _check(env, sent)
 
@@ -83,15 +84,16 @@ async def _open(env: SimEnv) -> PartitionLog:
     return await engine.open(PartitionId("t", 0))
 
 
-async def _live(env: SimEnv, rng: random.Random, sent: Counter[int]) -> None:
+async def _live(env: SimEnv, rng: random.Random, sent: Counter[int], epoch: int) -> None:
     log = await _open(env)
     async with trio.open_nursery() as nursery:
         while True:
             producer_id = rng.randint(1, 3)
             batch = build_from_records([Record(value=b"x" * rng.randrange(900))], base_id=1)
             batch.number(producer_id, 0, sent[producer_id], 0)
-            offset = log.append(batch)
-            log.producers.stored(numbers_of(batch), offset, batch.append_time_ms)
+            offset = log.append(batch, epoch)
+            log.facts.epochs.note(epoch, offset)
+            log.facts.producers.stored(numbers_of(batch), offset, batch.append_time_ms)
             sent[producer_id] += 1
             if rng.random() < 0.2:
                 nursery.start_soon(log.sync)
@@ -107,19 +109,25 @@ async def _keep_house(log: PartitionLog, now_ms: int) -> None:
 async def _check(env: SimEnv, sent: Counter[int]) -> None:
     log = await _open(env)
     there: dict[int, list[tuple[int, int]]] = {1: [], 2: [], 3: []}
-    offset = log.bounds()[0]
-    while offset < log.bounds()[1]:
+    firsts: dict[int, int] = {}
+    offset, end = log.bounds()
+    while offset < end:
         for batch in await log.read(offset, 1 << 20):
+            firsts.setdefault(batch.leader_epoch, batch.base_offset)
             there[batch.producer_id].append((batch.first_sequence, batch.base_offset))
             offset = batch.end_offset
     for producer_id, batches in there.items():
         known = []
         for first in range(sent[producer_id] + 1):  # The last one may have been stored while power was lost.
             try:
-                found = log.producers.check(Numbered(producer_id, 0, first, first + 1, scattered=False))
+                found = log.facts.producers.check(Numbered(producer_id, 0, first, first + 1, scattered=False))
             except (ProducerDuplicate, ProducerOutOfOrder):
                 continue
             known += [(first, found)] if found is not None else []
         assert known == batches[-WINDOW:], f"of producer {producer_id} {known} is known, and {batches} is in the log"
         sent[producer_id] = batches[-1][0] + 1 if batches else 0
+    for epoch, first in firsts.items():
+        assert log.facts.epochs.at(first) == epoch
+        wanted = min([first for later, first in firsts.items() if later > epoch], default=end)
+        assert log.facts.epochs.end_of(epoch, end) == wanted, f"epoch {epoch} ends at {wanted} in the log"
     await log.close()

@@ -100,16 +100,18 @@ export const STRUCTS = {
     },
   },
   Failed: {
-    words: 1,
+    words: 2,
     pointers: 2,
     fields: {
       code: ["text", 0],
       text: ["text", 1],
       retriable: ["bool", 0],
+      partition: ["i32", 4, -1],
+      offset: ["i64", 8],
     },
   },
   Fetch: {
-    words: 4,
+    words: 6,
     pointers: 2,
     fields: {
       topic: ["text", 0],
@@ -120,15 +122,19 @@ export const STRUCTS = {
       waitMaxMs: ["u32", 20],
       where: ["text", 1],
       unsettled: ["bool", 192],
+      leaderEpoch: ["i32", 28],
+      topicIdHigh: ["u64", 32],
+      topicIdLow: ["u64", 40],
     },
   },
   Fetched: {
-    words: 3,
+    words: 4,
     pointers: 0,
     fields: {
       startOffset: ["i64", 0],
       highWatermark: ["i64", 8],
       nextOffset: ["i64", 16],
+      leaderEpoch: ["i32", 24],
     },
   },
   FindOffset: {
@@ -199,13 +205,16 @@ export const STRUCTS = {
     },
   },
   Placement: {
-    words: 2,
+    words: 5,
     pointers: 1,
     fields: {
       partition: ["i32", 0],
       baseOffset: ["i64", 8],
       copies: ["u32", 4],
       returned: ["u32s", 0],
+      leaderEpoch: ["i32", 16],
+      topicIdHigh: ["u64", 24],
+      topicIdLow: ["u64", 32],
     },
   },
   Publish: {
@@ -275,7 +284,7 @@ export const STRUCTS = {
     },
   },
   Subscribe: {
-    words: 3,
+    words: 5,
     pointers: 6,
     fields: {
       topic: ["text", 0],
@@ -288,19 +297,25 @@ export const STRUCTS = {
       member: ["text", 5],
       sessionMs: ["u32", 4],
       isStatic: ["bool", 128],
+      leaderEpoch: ["i32", 20],
+      topicIdHigh: ["u64", 24],
+      topicIdLow: ["u64", 32],
     },
   },
   Subscribed: {
-    words: 2,
+    words: 4,
     pointers: 0,
     fields: {
       subscription: ["u32", 0],
       kind: ["u16", 4],
       leaseMs: ["u32", 8],
+      leaderEpoch: ["i32", 12],
+      topicIdHigh: ["u64", 16],
+      topicIdLow: ["u64", 24],
     },
   },
   TopicInfo: {
-    words: 1,
+    words: 3,
     pointers: 5,
     fields: {
       name: ["text", 0],
@@ -309,6 +324,8 @@ export const STRUCTS = {
       delivery: ["text", 3],
       messageBytesMax: ["u32", 0],
       partitioner: ["text", 4],
+      idHigh: ["u64", 8],
+      idLow: ["u64", 16],
     },
   },
   Unsubscribe: {

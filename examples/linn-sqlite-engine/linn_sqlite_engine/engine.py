@@ -29,7 +29,7 @@ class SqliteEngine(StorageEngine):
         # Making the schema, and reading what a WAL holds, wait for the disk.
         database = await trio.to_thread.run_sync(Database, str(path))  # noqa: TID251
         log = SqliteLog(str(partition), database, self._env, self.capabilities)
-        await log.find_producers()
+        await log.find_facts()
         await log.sync()
         # Behind the sync, which makes the WAL file where there is none: its name has to be durable as well.
         for folder in (path.parent, path.parent.parent, path.parent.parent.parent):

@@ -19,9 +19,9 @@ from linn.api import (
     Env,
     LogClosed,
     LogCorrupt,
+    LogFacts,
     OffsetOutOfRange,
     PartitionLog,
-    Producers,
     RecordBatch,
 )
 from linn_sqlite_engine.database import Database, files_of
@@ -45,7 +45,7 @@ class SqliteLog(PartitionLog):
     def __init__(self, name: str, database: Database, env: Env, capabilities: Capabilities) -> None:
         """Take over an open database."""
         self.capabilities = capabilities
-        self.producers = Producers()
+        self.facts = LogFacts()
         self._name = name
         self._database = database
         self._env = env
@@ -55,26 +55,26 @@ class SqliteLog(PartitionLog):
         """Appended since the last checkpoint."""
         self._closed = False
 
-    async def find_producers(self) -> None:
-        """Rebuild the producers from the stored batches, up to a damaged one, of which its readers are told.
+    async def find_facts(self) -> None:
+        """Rebuild the facts from the stored batches, up to a damaged one, of which its readers are told.
 
         Raises StorageError.
         """
-        self.producers, offset = Producers(), self._start
+        self.facts, offset = LogFacts(), self._start
         with suppress(LogCorrupt):
             while offset < self._end:
                 for batch in await self.read(offset, 1 << 20):
-                    self.producers.note(batch)
+                    self.facts.note(batch)
                     offset = batch.end_offset
 
     # --- appending -----------------------------------------------------------------------------------------------
 
-    def append(self, batch: RecordBatch) -> int:
+    def append(self, batch: RecordBatch, leader_epoch: int = 0) -> int:
         """As the port says."""
         self._check_open()
         now_ms = max(self._env.clock.now_ms(), self._append_time_ms)
         offset = self._end
-        batch.stamp(offset, now_ms, self._durable)
+        batch.stamp(offset, now_ms, self._durable, leader_epoch)
         row = (offset, batch.end_offset, now_ms, batch.max_timestamp_ms, batch.message)
         self._database.write("append to", (_INSERT, row))
         self._end, self._append_time_ms = batch.end_offset, now_ms
@@ -165,7 +165,7 @@ class SqliteLog(PartitionLog):
         if after is not None:
             self._check_range(after)
             self._forget_after(after)
-            await self.find_producers()
+            await self.find_facts()
 
     def _forget_before(self, start: int) -> None:
         start = max(start, self._start)

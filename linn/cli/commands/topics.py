@@ -74,6 +74,7 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
         print_json(topic)
         return
     print_settings(topic["settings"], topic["name"])
+    print(f"id: {topic['id']}")
     partitions = [
         [str(index), *(f"{partition[column]:,}" for column in ("start", "end", "bytes"))]
         for index, partition in enumerate(topic["partitions"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from types import TracebackType
 from typing import Any, Literal, Self
+from uuid import UUID
 
 from linn.client import client as asynchronous
 from linn.client.blocking.admin import Admin
@@ -198,11 +199,13 @@ class Client:
         wait_s: float = 0.0,
         where: str | None = None,
         unsettled: bool = False,
+        leader_epoch: int = 0,
+        topic_id: UUID | None = None,
     ) -> FetchedBatches:
         """Read a partition from `offset`; for the options see `linn.client.Client.fetch`.
 
         Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange, PredicateInvalid, SubscriptionWrongKind,
-        ConnectionLost, RequestTimeout.
+        LogTruncated, TopicReplaced, ConnectionLost, RequestTimeout.
 
         Example:
             fetched = client.fetch("prices", partition=0, offset=0)
@@ -218,6 +221,8 @@ class Client:
             wait_s=wait_s,
             where=where,
             unsettled=unsettled,
+            leader_epoch=leader_epoch,
+            topic_id=topic_id,
         )
         return FetchedBatches([Batch(batch) for batch in batches], *offsets)
 

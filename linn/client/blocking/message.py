@@ -155,7 +155,7 @@ class FetchedBatches(NamedTuple):
     """Batches from the requested offset on, and the partition's bounds.
 
     Example:
-        batches, start_offset, high_watermark, next_offset = client.fetch("prices", 0, 0)
+        fetched = client.fetch("prices", 0, 0)
     """
 
     batches: list[Batch]
@@ -165,6 +165,8 @@ class FetchedBatches(NamedTuple):
     """Offset behind the last one that can be read."""
     next_offset: int
     """Offset at which to go on: no record that was asked for lies between the last batch and there."""
+    leader_epoch: int
+    """Leader epoch in which the broker has read them: give it to the next `fetch`."""
 
 
 class Settleable(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Protocol
 
 import anyio
@@ -23,9 +24,9 @@ class Caller(Protocol):
 
 def again(error: LinnError) -> LinnError:
     """Copy an error to raise it once more, with a traceback of its own."""
-    copy = type(error)(error.text)
-    copy.__cause__ = error
-    return copy
+    raised = copy(error)
+    raised.__cause__ = error
+    return raised
 
 
 class Answer:
@@ -48,6 +49,11 @@ class Answer:
         """Wake the task with an error."""
         self._outcome = error
         self._event.set()
+
+    async def refusal(self) -> LinnError | None:
+        """Wait for the broker's answer; returns the error that `wait` would raise, or None."""
+        await self._event.wait()
+        return self._outcome if isinstance(self._outcome, LinnError) else None
 
     async def wait(self) -> Message:
         """Wait for the broker's answer. Raises its refusal, or ConnectionLost."""

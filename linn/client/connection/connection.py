@@ -24,10 +24,10 @@ from linn.core.errors.tree import (
     LinnError,
     ProtocolError,
     VersionUnsupported,
-    error_from_code,
 )
 from linn.wire import connection as wire
 from linn.wire.connection import Event, check_welcome, frames_of, hello
+from linn.wire.failure import error_of
 from linn.wire.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
 
 OUTGOING_BYTES_MAX = 1 << 20
@@ -122,7 +122,7 @@ class Connection:
             error.text = f"{self._stream.peer} is no linn broker: {error.text}"
             raise
         if isinstance(message, Failed):
-            raise error_from_code(message.code, message.text)
+            raise error_of(message)
         self._codec.allow_frames(FRAME_BYTES_MAX)
 
     async def _first_event(self) -> Event:
@@ -346,7 +346,7 @@ class Connection:
             if caller is None:
                 raise ProtocolError(f"the broker answered request {correlation}, which is not outstanding")
             if type(message) is Failed:
-                caller.failed(error_from_code(message.code, message.text))
+                caller.failed(error_of(message))
             else:
                 caller.answered(message, batches)
         else:
@@ -358,7 +358,7 @@ class Connection:
         elif type(message) is Goodbye:
             self._draining = True
         elif type(message) is Failed:
-            raise error_from_code(message.code, message.text)
+            raise error_of(message)
         elif type(message) is not Pong:
             taker = self.subscriptions.get(getattr(message, "subscription", -1))
             if taker is not None:  # A push may cross with the end of its subscription.

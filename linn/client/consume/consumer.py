@@ -19,23 +19,25 @@ from typing import Literal, Self
 
 import anyio
 import anyio.lowlevel
-from msgspec.structs import replace
 
 from linn.client.arguments import ANYWHERE, U32_MAX, checked_number, checked_place, checked_wait
 from linn.client.connection.answer import Answer, Caller, again
 from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
+from linn.client.consume.batches import Batches
 from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, Message, Unread, is_unread_of, rest_of
 from linn.client.consume.prefetch import PREFETCH_MAX
 from linn.client.consume.settling import Delivery
-from linn.client.consume.start_position import Request, Start, first_requests, next_requests
-from linn.client.consume.subscription import Limits, PullRequest, SubscribeRequest, Subscription
+from linn.client.consume.start_position import Read, Start, requests_for
+from linn.client.consume.subscribing import PullRequest, SubscribeRequest
+from linn.client.consume.subscription import Limits, Subscription
 from linn.core.errors.tree import (
     ClientClosed,
     ConnectionLost,
     GroupSessionExpired,
     LinnError,
+    LogTruncated,
     ProtocolError,
     SubscriptionWrongKind,
 )
@@ -90,7 +92,7 @@ class Consumer:
         self._start = start
         self._where = where
         self._subscriptions: list[Subscription] = []
-        self._positions: dict[int, int] = {}
+        self._positions: dict[int, Read] = {}
         self._partitions: list[int] | None = None
         """Partitions that a group's member owns; None without a group."""
         self._revoked: dict[Subscription, None] = {}
@@ -184,18 +186,21 @@ class Consumer:
 
     def _unsubscribe(self) -> list[Answer]:
         subscriptions, self._subscriptions = self._subscriptions, []
-        return [answer for subscription in subscriptions if (answer := subscription.leave()) is not None]
+        answers = [answer for subscription in subscriptions if (answer := subscription.leave()) is not None]
+        for subscription in subscriptions:
+            self._positions.update(subscription.places())
+        return answers
 
     # --- subscribing ---
 
     async def _subscribe(self, connection: Connection) -> None:
-        requests = await self._requests()
+        requests = await requests_for(self._connector, self.topic, self._group, self._start, self._positions)
         credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
         membership = self._membership
         limits = Limits(credit, self._adapts and not self._group, self._renewal_max_s, membership.session_s)
         answers = []
         for request, positions in requests:
-            request.credit = limits.first_credit
+            request.credit, request.where = limits.first_credit, self._where
             if self._group:
                 request.member, request.is_static = membership.name, membership.is_static
                 request.session_ms = round(1000 * membership.session_s)
@@ -203,20 +208,11 @@ class Consumer:
             connection.ask(answer, request)
             answers.append(answer)
         with self._connector.time_limit(f"subscribe to {self.topic}"):
-            for answer in answers:
-                await answer.wait()
-
-    async def _requests(self) -> list[Request]:
-        if self._positions:
-            requests = await next_requests(self._connector, self.topic, self._start, self._positions)
-        else:
-            requests = await first_requests(self._connector, self.topic, self._group, self._start)
-        if not self._where:
-            return requests
-        return [(replace(subscribe, where=self._where), positions) for subscribe, positions in requests]
+            refused = [error for answer in answers if (error := await answer.refusal()) is not None]
+        if refused:  # Not before all have answered: the others are unsubscribed.
+            raise again(refused[0])
 
     def _on_subscribed(self, subscription: Subscription) -> None:
-        """Add a subscription that the broker has made."""
         self._subscriptions.append(subscription)
 
     def _disconnected(self) -> None:
@@ -227,7 +223,8 @@ class Consumer:
             text = "%(count)d records of %(topic)s were not known to be settled, and may be delivered again"
             logger.warning(text, {"topic": self.topic, "count": unsettled})
         for subscription in subscriptions:
-            self._positions.update(subscription.end())
+            subscription.end()
+            self._positions.update(subscription.places())
         self._partitions = None
         self._revoked.clear()
         self._drop_unwanted()
@@ -248,12 +245,31 @@ class Consumer:
                 return  # The next connection tries again.
             except LinnError as error:
                 self._unsubscribe()
+                if isinstance(error, LogTruncated) and error.partition in self._positions:
+                    self._go_on_behind(error)
+                    continue
                 if not error.retriable or self._connector.options._is_used_up(attempts + 1):
                     self._broken = error
                     break
                 await self._connector.env.clock.sleep(self._connector.backoff_s(attempts))
                 attempts += 1
         self._wake()
+
+    def _go_on_behind(self, error: LogTruncated) -> None:
+        """Drop what arrived of the lost records, and read on. If others were handed over, the next step raises that."""
+        before, arrived, self._arrived = self._positions[error.partition], self._arrived, deque()
+        handed = before.offset
+        if self._current is not None and self._current.partition == error.partition:
+            handed = min([handed, *map(self._current._offset, self._unread)])
+        for batch in arrived:
+            if batch.partition == error.partition and batch.end_offset > error.offset:
+                handed = min(handed, batch.start_offset)
+                batch._handed_over()
+            else:
+                self._arrived.append(batch)
+        self._positions[error.partition] = Read(min(handed, error.offset), 0, before.topic_id)
+        if handed > error.offset:
+            self._on_refused(error)
 
     def _give_up(self, error: LinnError) -> None:
         """Have the next step raise that no broker was found; the step after that makes the client try again."""
@@ -397,7 +413,7 @@ class Consumer:
                 batch.ack()
                 break
         """
-        return Batches(self)
+        return Batches(self.next_batch)
 
     async def next_batch(self) -> Batch:
         """Wait for the next whole batch, skipping the rest of the current one. Raises as `__anext__` does.
@@ -483,12 +499,13 @@ class Consumer:
             await changed.wait()
 
     def _raise_errors(self) -> None:
-        """Raise the first pending error, and clear all of them."""
+        """Raise the first pending error, and clear all of them but those that say of other partitions what is lost."""
         if self._errors:
-            errors, self._errors = self._errors, []
-            error = again(errors[0])
-            if len(errors) > 1:
-                error.add_note(f"and {len(errors) - 1} more")
+            first, *others = self._errors
+            self._errors = [error for error in others if isinstance(error, LogTruncated)]
+            error = again(first)
+            if len(others) > len(self._errors):
+                error.add_note(f"and {len(others) - len(self._errors)} more")
             raise error
 
     # --- pulling ---
@@ -581,19 +598,3 @@ class Consumer:
             self._on_refused(error)
         self._arrived.extend(batches)
         self._wake()
-
-
-class Batches:
-    """Iterator over a consumer's batches."""
-
-    __slots__ = ("_consumer",)
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Batch:
-        """Wait for the next batch; see `Consumer.__anext__`."""
-        return await self._consumer.next_batch()

@@ -193,7 +193,7 @@ class FetchedBatches(NamedTuple):
     """Batches from the requested offset on, and the partition's bounds.
 
     Example:
-        batches, start_offset, high_watermark, next_offset = await client.fetch("prices", 0, 0)
+        fetched = await client.fetch("prices", 0, 0)
     """
 
     batches: list[Batch]
@@ -203,6 +203,8 @@ class FetchedBatches(NamedTuple):
     """Offset behind the last one that can be read."""
     next_offset: int
     """Offset at which to go on: no record that was asked for lies between the last batch and there."""
+    leader_epoch: int
+    """Leader epoch in which the broker has read them: give it to the next `fetch`."""
 
 
 Unread = tuple[Delivery, int, int]

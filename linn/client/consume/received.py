@@ -56,6 +56,11 @@ class ReceivedBatch:
         return self._base_offset + deltas[index] if index < len(deltas) else self.end_offset
 
     @property
+    def leader_epoch(self) -> int:
+        """Leader epoch in which its records were appended: (topic id, epoch, offset) never names two records."""
+        return int(self.records.leader_epoch)
+
+    @property
     def attempt(self) -> int:
         """Number of this delivery attempt, from 1; 0 if attempts are not counted."""
         return self._delivery.attempt if self._delivery is not None else 0
@@ -157,6 +162,11 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
     def offset(self) -> int:
         """Offset in its partition."""
         return self.batch._offset(self.index)
+
+    @property
+    def leader_epoch(self) -> int:
+        """Leader epoch in which it was appended: (topic id, epoch, offset) never names two records."""
+        return self.batch.leader_epoch
 
     @property
     def attempt(self) -> int:

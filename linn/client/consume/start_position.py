@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from linn.client.arguments import I64_MAX, shown, timestamp_ms_of
 from linn.client.connection.connector import Connector
 from linn.client.connection.metadata import describe, find_offset
 from linn.core.errors.tree import MessageInvalid
 from linn.wire.messages import START_EARLIEST, START_LATEST, Subscribe
+
+
+class Read(NamedTuple):
+    """The place up to which a reader has read a partition."""
+
+    offset: int
+    """The next offset."""
+    leader_epoch: int
+    """The epoch in which what lies before it was read; 0: unknown."""
+    topic_id: tuple[int, int]
+    """The halves of the topic's id; zeros: unknown."""
+
 
 Start = Literal["earliest", "latest"] | int | datetime
 Request = tuple[Subscribe, dict[int, int]]
@@ -26,8 +38,20 @@ def check_start(start: object) -> None:
         raise MessageInvalid(f'start must be "earliest", "latest", an offset or a datetime, not {shown(start)}')
 
 
-async def first_requests(connector: Connector, topic: str, group: str, start: Start) -> list[Request]:
-    """Build the requests of a consumer that has read nothing. Raises ConnectionLost, RequestTimeout, TopicUnknown."""
+async def requests_for(
+    connector: Connector, topic: str, group: str, start: Start, positions: dict[int, Read]
+) -> list[Request]:
+    """Build the requests of a consumer that has read up to `positions`.
+
+    Raises ConnectionLost, RequestTimeout, TopicUnknown.
+    """
+    if positions:
+        return await _next_requests(connector, topic, start, positions)
+    return await _first_requests(connector, topic, group, start)
+
+
+async def _first_requests(connector: Connector, topic: str, group: str, start: Start) -> list[Request]:
+    """Build the requests of a consumer that has read nothing."""
     if isinstance(start, datetime):
         return await _requests_by_time(connector, topic, group, timestamp_ms_of(start))
     if start == "latest" and not group:
@@ -47,19 +71,19 @@ async def _requests_by_time(connector: Connector, topic: str, group: str, timest
     if group:
         # For the partitions that this member will own and that have no committed offset.
         return [(Subscribe(topic, group, starts=found), {})]
-    return [_reader(topic, partition, offset) for partition, offset in enumerate(found)]
+    return [_reader(topic, partition, Read(offset, 0, (0, 0))) for partition, offset in enumerate(found)]
 
 
-async def next_requests(connector: Connector, topic: str, start: Start, positions: dict[int, int]) -> list[Request]:
-    """Build the requests of a reader that goes on; unread partitions begin at `start`.
-
-    Raises ConnectionLost, RequestTimeout.
-    """
+async def _next_requests(connector: Connector, topic: str, start: Start, positions: dict[int, Read]) -> list[Request]:
+    """Build the requests of a reader that goes on; unread partitions begin at `start`."""
     (info,) = (await describe(connector, [topic])).topics
     first = start if isinstance(start, int) else START_EARLIEST
-    every = dict.fromkeys(range(len(info.partitions)), first) | positions
-    return [_reader(topic, partition, offset) for partition, offset in every.items()]
+    unread = Read(first, 0, (0, 0))
+    every = dict.fromkeys(range(len(info.partitions)), unread) | positions
+    return [_reader(topic, partition, read) for partition, read in every.items()]
 
 
-def _reader(topic: str, partition: int, offset: int) -> Request:
-    return Subscribe(topic, start=offset, partitions=[partition]), {partition: offset}
+def _reader(topic: str, partition: int, read: Read) -> Request:
+    subscribe = Subscribe(topic, start=read.offset, partitions=[partition], leader_epoch=read.leader_epoch)
+    subscribe.topic_id_high, subscribe.topic_id_low = read.topic_id
+    return subscribe, {partition: read.offset}

@@ -32,8 +32,9 @@ from linn.client.consume.settling import (
     merged,
     records_in,
 )
+from linn.client.consume.start_position import Read
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, ProtocolError, error_from_code
+from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, error_from_code
 from linn.wire import messages
 from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Unsubscribe, Verdict
 
@@ -114,6 +115,8 @@ class Subscription:
         self.id = subscribed.subscription
         self.kind = SubscriptionKind(subscribed.kind)
         self.leased = self.kind == SubscriptionKind.SHARED and subscribed.lease_ms > 0
+        self._read_in = subscribed.leader_epoch, (subscribed.topic_id_high, subscribed.topic_id_low)
+        """Epoch and topic of what it delivers."""
         self.waits_for_acks = self.leased or self.kind == SubscriptionKind.GROUP
         self.alive = True
         self.last_ack: PendingSettlement | None = None
@@ -468,6 +471,8 @@ class Subscription:
             return None
         answer = UnsubscribeRequest(self)
         self.connection.ask(answer, Unsubscribe(self.id))
+        if self.kind == SubscriptionKind.READER:
+            self.end()  # What still arrives would be read again by a later subscription.
         return answer
 
     def answered(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
@@ -498,15 +503,20 @@ class Subscription:
         unread = sum([end - first for _, first, end in self._consumer._take_unread(self, None)])
         return self._unanswered_count + max(0, self.held - unread)
 
-    def end(self) -> dict[int, int]:
-        """End with the connection or the subscription; return the offsets at which a reader goes on."""
+    def end(self) -> None:
+        """End with the connection or the subscription."""
         if self.alive:
             self.alive = False
             self.connection.subscriptions.pop(self.id, None)
             lost, self._open, self._unanswered = [*self._unanswered, *self._open], [], {}
             self.last_ack = None
             make_void(lost)
-        return self._positions if self.kind == SubscriptionKind.READER else {}
+
+    def places(self) -> dict[int, Read]:
+        """The places at which a reader goes on, by partition."""
+        if self.kind != SubscriptionKind.READER:
+            return {}
+        return {partition: Read(offset, *self._read_in) for partition, offset in self._positions.items()}
 
 
 def check_ms(ms: int) -> None:
@@ -517,28 +527,6 @@ def check_ms(ms: int) -> None:
 def _lease_over(delivery: Delivery) -> DeliveryNotCurrent:
     text = f"the lease of delivery {delivery.delivery_id} is over; the broker delivers its records again"
     return DeliveryNotCurrent(text)
-
-
-class SubscribeRequest(Answer):
-    """The caller of one Subscribe: makes the subscription before the first push to it is handled."""
-
-    __slots__ = ("_connection", "_consumer", "_limits", "_positions")
-
-    def __init__(self, consumer: Subscriber, connection: Connection, limits: Limits, positions: dict[int, int]) -> None:
-        super().__init__()
-        self._consumer = consumer
-        self._connection = connection
-        self._limits = limits
-        self._positions = positions
-
-    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
-        """Make the subscription, if the broker agreed."""
-        if isinstance(message, Subscribed):
-            made = Subscription(self._consumer, self._connection, message, self._limits, self._positions)
-            self._consumer._on_subscribed(made)
-            super().answered(message, batches)
-        else:
-            self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))
 
 
 class UnsubscribeRequest(Answer):
@@ -554,25 +542,6 @@ class UnsubscribeRequest(Answer):
         """End the subscription."""
         self._subscription.end()
         super().answered(message, batches)
-
-
-class PullRequest:
-    """The caller of an iteration's pull. The iteration may stop waiting: its next step takes the records."""
-
-    def __init__(self, consumer: Subscriber, subscription: Subscription) -> None:
-        self._consumer = consumer
-        self._subscription = subscription
-
-    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
-        """Pass the pulled records on."""
-        if isinstance(message, Deliver):
-            self._consumer._on_pulled(self._subscription.delivered(message, batches), None)
-        else:
-            self.failed(ProtocolError(f"the broker answered pull with {type(message).__name__}"))
-
-    def failed(self, error: LinnError) -> None:
-        """Pass the failure on."""
-        self._consumer._on_pulled([], error)
 
 
 class _SettleRequest:

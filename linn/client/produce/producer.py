@@ -258,7 +258,9 @@ class Producer:
         if placement.partition < 0:
             known = mandatory or not self._to_exchange or None
             return Receipt(topic, None, None, message_id, placement.copies, known if placement.copies else False)
-        return Receipt(topic, placement.partition, placement.base_offset + place, message_id, placement.copies, True)
+        where = topic, placement.partition, placement.base_offset + place
+        identity = UUID(int=placement.topic_id_high << 64 | placement.topic_id_low), placement.leader_epoch
+        return Receipt(*where, message_id, placement.copies, True, *identity)
 
     def publish_nowait(
         self,

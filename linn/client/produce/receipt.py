@@ -28,6 +28,11 @@ class Receipt(NamedTuple):
     routed: bool | None
     """Whether a topic took it. None if unknown: with acks="none", and through an exchange without `mandatory` if other
     messages of its batch were taken."""
+    topic_id: UUID | None = None
+    """Id of the topic that took it, which another topic of that name does not have; None if `partition` is None."""
+    leader_epoch: int | None = None
+    """Leader epoch in which it was appended: with topic id and offset it names this record and no other, also after a
+    power loss. None if `partition` is None."""
 
 
 class Offsets(NamedTuple):

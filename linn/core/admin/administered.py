@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
+from uuid import UUID
 
 from linn.core.config.config import Config
 from linn.core.config.kinds import Kinds
@@ -70,16 +71,19 @@ class Administered(Protocol):
     @property
     def exchanges(self) -> ExchangeGraph[Router]: ...
 
+    async def count_start(self) -> None:
+        """Count this start, once all logs were examined. Raises StorageError."""
+
     def topic(self, name: str) -> Topic:
         """The topic of that name. Raises TopicUnknown."""
 
     def router(self, name: str) -> Router:
         """The exchange of that name, also the default one. Raises ExchangeUnknown."""
 
-    def new_topic(self, name: str, settings: TopicSettings) -> Topic:
+    def new_topic(self, name: str, settings: TopicSettings, id: UUID) -> Topic:
         """Make a topic that is not open yet and has no interceptors."""
 
-    async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
+    async def open_topic(self, name: str, settings: TopicSettings, id: UUID) -> Topic:
         """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
 
     async def begin_topic(self, topic: Topic) -> None:

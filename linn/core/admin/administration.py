@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, TypeVar
+from uuid import UUID
 
 import msgspec
 import trio
@@ -176,7 +177,7 @@ class Administration:
         topics = {key.removeprefix(_TOPIC): entry for key, (_, entry) in stored.items() if key.startswith(_TOPIC)}
         for name, entry in list(topics.items()):
             if entry.get("deleted"):
-                self._half_deleted[name] = broker.new_topic(name, self._known(name, settings[name]))
+                self._half_deleted[name] = broker.new_topic(name, self._known(name, settings[name]), UUID(entry["id"]))
                 await self._try_to_finish_deleting(name)
                 del topics[name], settings[name]  # What the file makes of that name is another topic.
             elif entry.get("unfinished"):
@@ -184,6 +185,7 @@ class Administration:
                 await self.remove(_TOPIC + name)
                 del topics[name], settings[name]
         await examine_logs(broker, settings)
+        await broker.count_start()
         new: dict[str, tuple[Any, int]] = {}
         for name in dict.fromkeys([*broker.config.topics, *topics]):
             value = await self._recover_topic(name, topics.get(name, {}), settings.get(name))
@@ -220,7 +222,7 @@ class Administration:
                 settings = msgspec.structs.replace(settings, bindings=tuple(self._fitting(name, settings.bindings)))
             settings = self._known(name, settings)
             before = settings if configured is None else before
-        topic = await broker.open_topic(name, settings)
+        topic = await broker.open_topic(name, settings, UUID(entry["id"]) if entry else self._new_id())
         if before is None:
             await topic.make_durable()
         topic.live_keys = live_keys
@@ -230,7 +232,11 @@ class Administration:
             broker.router(binding.exchange).bind(binding_to(Target(name), binding))
         if (before, stored_keys) == (settings, live_keys):
             return None
-        return _stored_topic(encode_settings(settings), topic.live_bindings, live_keys)
+        return _stored_topic(topic, encode_settings(settings), topic.live_bindings, live_keys)
+
+    def _new_id(self) -> UUID:
+        """The id of a new topic."""
+        return UUID(bytes=self._broker.env.rng.bytes(16), version=4)
 
     def _known(self, name: str, settings: TopicSettings) -> TopicSettings:
         """The same settings, where all that they name is still there.
@@ -295,12 +301,12 @@ class Administration:
         await self._broker.long_work.run(checks(), immediate=True)
 
     async def save_topic(
-        self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
+        self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
     ) -> None:
         """Keep a topic's settings, which of them were set live, and its live bindings. Raises StorageError."""
-        table = await self._table(name, settings)
-        await self.put(_TOPIC + name, _stored_topic(table, live, live_keys))
-        self._encoded[name] = settings.bindings, table["bindings"]
+        table = await self._table(topic.name, settings)
+        await self.put(_TOPIC + topic.name, _stored_topic(topic, table, live, live_keys))
+        self._encoded[topic.name] = settings.bindings, table["bindings"]
 
     async def _table(self, name: str, settings: TopicSettings) -> Mapping[str, Any]:
         """The settings in their stored form; bindings that were saved in that form are not encoded again."""
@@ -328,10 +334,10 @@ class Administration:
             await self._finish_deleting(name)
         await broker.groups.make_forgotten()
         live_keys = live_keys_after((), arguments.get("settings", {}))
-        entry = _stored_topic(await self._table(name, settings), (), live_keys)
+        topic = broker.new_topic(name, settings, self._new_id())
+        entry = _stored_topic(topic, await self._table(name, settings), (), live_keys)
         # A start forgets the topic until the entry is complete: creation may fail halfway, and no client was answered.
         await self.put(_TOPIC + name, {**entry, "unfinished": True})
-        topic = broker.new_topic(name, settings)
         try:
             topic.interceptors = broker.interceptors(name, settings)
             await topic.open()
@@ -349,7 +355,7 @@ class Administration:
         topic.live_keys = live_keys
         try:
             await topic.make_durable()
-            await self.save_topic(topic.name, topic.settings, (), live_keys)
+            await self.save_topic(topic, topic.settings, (), live_keys)
         except LinnError:
             await topic.close()
             raise
@@ -382,7 +388,7 @@ class Administration:
             return {"changed": list(changed), "warnings": warnings}
         change = await topic.prepare(settings, broker.semantics(settings))
         try:
-            await self.save_topic(topic.name, settings, topic.live_bindings, live_keys)
+            await self.save_topic(topic, settings, topic.live_bindings, live_keys)
         except LinnError:
             await change.abandon()
             raise
@@ -425,7 +431,7 @@ class Administration:
     async def _begin_deleting(self, topic: Topic) -> None:
         broker = self._broker
         settings = await self._table(topic.name, topic.settings)
-        await self.put(_TOPIC + topic.name, {**_stored_topic(settings, (), ()), "deleted": True})
+        await self.put(_TOPIC + topic.name, {**_stored_topic(topic, settings, (), ()), "deleted": True})
         await broker.drop_topic(topic.name)
         broker.groups.end_topic(topic.name)
         broker.groups.forget_topic(topic.name)
@@ -497,7 +503,7 @@ class Administration:
 
 
 def _stored_topic(
-    settings: Mapping[str, Any], live: Sequence[BindingSettings], live_keys: Sequence[str]
+    topic: Topic, settings: Mapping[str, Any], live: Sequence[BindingSettings], live_keys: Sequence[str]
 ) -> dict[str, Any]:
     """The entry of a topic in the metadata store."""
-    return {"settings": settings, "live_bindings": live, "live_keys": list(live_keys)}
+    return {"id": str(topic.id), "settings": settings, "live_bindings": live, "live_keys": list(live_keys)}

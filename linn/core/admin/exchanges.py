@@ -35,6 +35,7 @@ from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
 from linn.core.routing.exchange import Binding, Target
 from linn.core.routing.router import Router
+from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.administration")
 
@@ -55,7 +56,7 @@ class Changes(Protocol):
         """Remove an entry. Raises StorageError."""
 
     async def save_topic(
-        self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
+        self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
     ) -> None:
         """Keep a topic's settings, which of them were set live, and its live bindings. Raises StorageError."""
 
@@ -288,7 +289,7 @@ class ExchangeAdministration:
             changed = topic.settings
             if declared != changed.bindings:
                 changed = msgspec.structs.replace(changed, bindings=declared)
-            await self._changes.save_topic(topic.name, changed, live, topic.live_keys)
+            await self._changes.save_topic(topic, changed, live, topic.live_keys)
             topic.live_bindings, topic.settings = live, changed
 
     def _asked(self, arguments: Arguments) -> tuple[Target, BindingSettings]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -25,8 +26,8 @@ EXCHANGE = "exchanges/"
 """Prefix of the exchanges' keys in the metadata store."""
 TOPIC = "topics/"
 """Prefix of the topics' keys in the metadata store."""
-_TOPIC_KEYS = ({"settings", "live_bindings"}, {"settings", "live_bindings", "deleted"})
-"""Keys besides `live_keys`, which older files lack, and `unfinished`."""
+_TOPIC_KEYS = ({"id", "settings", "live_bindings"}, {"id", "settings", "live_bindings", "deleted"})
+"""Keys besides `live_keys` and `unfinished`."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
 
 
@@ -70,6 +71,8 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
             raise ValueError(f"{mark} is something else than true")
     msgspec.convert(entry["live_bindings"], list[BindingSettings])
     if is_topic:
+        if not isinstance(entry["id"], str) or str(UUID(entry["id"])) != entry["id"]:
+            raise ValueError("its id is no UUID")
         if (wrong := live_keys_problem(entry.get("live_keys", []))) is not None:
             raise ValueError(wrong)
         return _decoded(TopicSettings, entry["settings"], ("topics", name))

@@ -72,7 +72,7 @@ class SubscriptionAdministration:
                 "offset": offset,
                 "lag": _lag(topic.partitions[index], offset),
                 "start": topic.partitions[index].start_offset,
-                "end": topic.partitions[index].high_watermark,
+                "end": topic.partitions[index].stable_offset,
                 "member": group.membership.owner((topic.name, index)),
             }
             for index, offset in offsets.items()
@@ -141,12 +141,12 @@ class SubscriptionAdministration:
 
 
 def _lag(partition: Partition, offset: int | None) -> int:
-    return partition.high_watermark - max(offset or 0, partition.start_offset)
+    return partition.stable_offset - max(offset or 0, partition.start_offset)
 
 
 async def _place(partition: Partition, arguments: Arguments) -> int:
     """The offset that `to`, `offset` or `timestamp_ms` names, moved to where there are records. Raises ConfigError."""
-    start, end = partition.start_offset, partition.high_watermark
+    start, end = partition.start_offset, partition.stable_offset
     named = [(name, arguments[name]) for name in ("to", "offset", "timestamp_ms") if name in arguments]
     if named == [("to", "earliest")]:
         return start
@@ -175,7 +175,7 @@ def _subscription_summary(topic: str, queue: Queue) -> dict[str, Any]:
 def _counts(dispatch: PartitionQueue) -> dict[str, int]:
     statistics = dispatch.subscription.statistics()
     return {
-        "ready": dispatch.subscription.ready_count(dispatch.partition.high_watermark),
+        "ready": dispatch.subscription.ready_count(dispatch.partition.stable_offset),
         "returned": statistics.ready + statistics.delayed,
         "leased": statistics.leased,
         "delayed": statistics.delayed,
@@ -189,7 +189,7 @@ def _partition_data(dispatch: PartitionQueue) -> dict[str, Any]:
         "partition": partition.id.index,
         **_counts(dispatch),
         "settled_before": subscription.settled_before(),
-        "end": partition.high_watermark,
+        "end": partition.stable_offset,
         "settled": [list(settled) for settled in subscription.settled[:SETTLED_RANGES_MAX]],
         "damaged": [list(damaged) for damaged in dispatch.damaged],
     }

@@ -39,15 +39,15 @@ def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
     settings = encode_without_bindings(topic.settings)
     queue, dispatches = topic.queue, _dispatches(topic.queue)
     bindings = (*topic.settings.bindings, *topic.live_bindings)
-    shown: dict[str, Any] = {"name": name, "settings": {**settings, "bindings": bindings}}
+    shown: dict[str, Any] = {"name": name, "id": str(topic.id), "settings": {**settings, "bindings": bindings}}
     producers = duplicates = 0
     partitions: list[str] = []  # As text: a hundred thousand objects would set off a collection of all garbage.
     for number in sorted(topic.partitions):
         if broker.topics.get(name) is not topic:
             return None  # Its logs may be gone as well.
         partition = topic.partitions[number]
-        start, end, size = partition.start_offset, partition.high_watermark, partition.log.size_bytes()
-        producers += len(partition.log.producers)
+        start, end, size = partition.start_offset, partition.stable_offset, partition.log.size_bytes()
+        producers += len(partition.log.facts.producers)
         duplicates += partition.duplicates
         partitions.append(f'{{"start":{start},"end":{end},"bytes":{size}}}')
         yield
@@ -67,7 +67,7 @@ def _count(dispatches: Sequence[PartitionQueue]) -> Steps[tuple[int, int]]:
     """The number of unsettled and the number of leased records."""
     unsettled = leased = 0
     for dispatch in dispatches:
-        unsettled += dispatch.subscription.unsettled_count(dispatch.partition.high_watermark)
+        unsettled += dispatch.subscription.unsettled_count(dispatch.partition.stable_offset)
         leased += dispatch.subscription.leased_count
         yield
     return unsettled, leased

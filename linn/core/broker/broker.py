@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Literal
+from uuid import UUID
 
 import trio
 
@@ -166,8 +167,6 @@ class Broker:
         self.spawn(self.metrics.watch_loop)
         await self.listening.start(watching=True)
         await self._recover()
-        # Not before: a start that is refused changes nothing.
-        self.producer_ids.start = await StartCounter(disk, data_dir).count(self.env.clock.now_ms())
         self._recovered.set()
         await self.listening.start(watching=False)
         self._started = True
@@ -182,6 +181,19 @@ class Broker:
         except Exception as error:
             logger.error("can't start: recovery failed in %(blamed)s", {"blamed": self.plugins.blamed(error)})
             raise
+
+    async def count_start(self) -> None:
+        """Count this start, once all logs were examined: a start that they refuse changes nothing.
+
+        Raises LogCorrupt, DiskFull, StorageError, SyncFailed.
+        """
+        counter = StartCounter(self.env.disk, self.config.broker.data_dir)
+        self.producer_ids.start = await counter.count(self.env.clock.now_ms())
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch in which this broker leads all partitions: the number of its start."""
+        return self.producer_ids.start
 
     async def _make_folder(self, path: str) -> None:
         """Make a folder and its missing parents, durably: a power failure does not remove them again."""
@@ -280,9 +292,9 @@ class Broker:
         del self.topics[name]
         self.exchanges.changed()
 
-    async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
+    async def open_topic(self, name: str, settings: TopicSettings, id: UUID) -> Topic:
         """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
-        topic = self.new_topic(name, settings)
+        topic = self.new_topic(name, settings, id)
         topic.interceptors = self.interceptors(name, settings)
         await topic.open()
         await self.begin_topic(topic)
@@ -296,13 +308,14 @@ class Broker:
         await self.long_work.run(bind(self, Target(name), settings.bindings), immediate=True)
         self.plugins.observers.topic_created(name, settings)
 
-    def new_topic(self, name: str, settings: TopicSettings) -> Topic:
+    def new_topic(self, name: str, settings: TopicSettings, id: UUID) -> Topic:
         """Make a topic that is not open yet and has no interceptors."""
         storage = settings.storage or self.config.broker.default_storage
         engine, traffic, semantics = self._engine(storage), self.metrics.storage(storage), self.semantics(settings)
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
         choice, clock = PartitionChoice(name, settings.partitioner, partitioner), self.env.clock
-        return Topic(name, settings, engine, traffic, semantics, choice, clock, self.spawn, self._copy_dead_letters)
+        spawn, copy, epoch = self.spawn, self._copy_dead_letters, self.leader_epoch
+        return Topic(name, settings, engine, traffic, semantics, choice, clock, spawn, copy, id, epoch)
 
     def interceptors(self, topic: str, settings: TopicSettings) -> tuple[BoundInterceptor, ...]:
         """Make the interceptors that a topic's settings name, in the order of the settings. Raises PluginError."""
@@ -333,7 +346,8 @@ class Broker:
         if engine.capabilities.survives_restart:
             for index in range(GROUP_LOGS):
                 id = PartitionId(GROUPS_TOPIC, index)
-                log = Partition(id, await engine.open(id), self.metrics.storage(storage), clock, self.spawn)
+                traffic = self.metrics.storage(storage)
+                log = Partition(id, await engine.open(id), traffic, clock, self.spawn, self.leader_epoch)
                 states.append(StateLog(log, clock))
             if not any(state.partition.log.bounds()[1] for state in states):
                 with suppress(DiskFull, DescriptorsExhausted):

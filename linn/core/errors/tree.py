@@ -220,6 +220,18 @@ class OffsetOutOfRange(StorageError):
     code = "log.offset_out_of_range"
 
 
+class LogTruncated(StorageError):
+    """The log lost records that the reader had read, and goes on with others there: see `partition` and `offset`."""
+
+    code = "log.truncated"
+
+    def __init__(self, text: str, *, partition: int = -1, offset: int = -1) -> None:
+        super().__init__(text)
+        self.partition = partition
+        self.offset = offset
+        """The place where the log and what was read part: everything before it is still there."""
+
+
 class LogClosed(StorageError):
     """The log was closed, or failed earlier, and takes no more work."""
 
@@ -240,6 +252,12 @@ class TopicUnknown(TopicError):
     """There is no topic of that name."""
 
     code = "topic.unknown"
+
+
+class TopicReplaced(TopicError):
+    """The topic was deleted, and another one of its name was made: offsets of the old one mean nothing in it."""
+
+    code = "topic.replaced"
 
 
 class TopicExists(TopicError):

@@ -72,6 +72,8 @@ class SubscribeRequest(NamedTuple):
     """Time without a heartbeat after which a member is given up; 0: it lives as long as its connection."""
     is_static: bool = False
     """Whether a member keeps its share, for the time of a session, when it leaves."""
+    leader_epoch: int = 0
+    """The epoch in which a reader without a group has read what lies before its starts; 0: not checked."""
 
 
 class Subscription(NamedTuple):
@@ -182,7 +184,7 @@ class Gateway:
 
         `on_assigned` is called when a member of a group gains or loses partitions.
 
-        Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError, PredicateInvalid.
+        Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError, PredicateInvalid, LogTruncated.
         """
         topic = self.catalog.topic(request.topic)
         selection = self._filter(request.where)
@@ -207,6 +209,9 @@ class Gateway:
             return Subscription(0, topic.queue.join(lease_ms))
         for index in request.partitions:
             topic.partition(index)
+        for index in request.partitions or topic.partitions if request.leader_epoch else ():
+            at = request.starts[index] if index < len(request.starts) else request.start
+            topic.partition(index).check_position(at, request.leader_epoch)
         reader, place = topic.read(), _start_of(topic, request)
         reader.selection = selection
         reader.read_all_from({index: place(index) for index in request.partitions or topic.partitions})
@@ -251,9 +256,9 @@ class Gateway:
         LogCorrupt.
         """
         partition = self.partition(principal, topic, index)
-        if offset == partition.high_watermark:
+        if offset == partition.stable_offset:
             await deadline.wait(partition.watchers.wait)
-        batches = await partition.read_stored(offset, partition.high_watermark, bytes_max)
+        batches = await partition.read_stored(offset, partition.stable_offset, bytes_max)
         partition.count_delivered(batches)
         return Fetched(partition.start_offset, partition.high_watermark, batches)
 
@@ -276,7 +281,7 @@ class Gateway:
 def _start_of(topic: Topic, request: SubscribeRequest) -> Callable[[int], int]:
     # Read now, not when a partition is assigned: records confirmed from here on are to be delivered.
     start, starts = request.start, request.starts
-    ends = [] if start == START_EARLIEST and not starts else [log.high_watermark for log in topic.partitions.values()]
+    ends = [] if start == START_EARLIEST and not starts else [log.stable_offset for log in topic.partitions.values()]
     wanted = zip(starts or [start] * len(ends), ends, strict=False)
     places = array("q", [end if at == START_LATEST or at > end else at if at > 0 else 0 for at, end in wanted])
     # A partition that came later is read from its start; readers pass over what retention has dropped.

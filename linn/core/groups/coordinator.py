@@ -42,6 +42,7 @@ from linn.core.groups.event import (
 from linn.core.groups.group import ConsumerGroup, check_name
 from linn.core.groups.member import GroupMember, JoinRequest
 from linn.core.groups.membership import Seat
+from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 
@@ -60,6 +61,8 @@ class Stream(NamedTuple):
 
     partitions: Mapping[int, Partition]
     commits_on_delivery: bool
+    id: bytes = b""
+    """The topic's id."""
 
 
 class GroupCoordinator:
@@ -106,6 +109,7 @@ class GroupCoordinator:
             for topic in sorted({topic for topic, _ in group.offsets()} - ends.keys()):
                 self._forget_offsets(group, topic)
             for committed in _beyond(group, ends):
+                self._warn_of_lost(group, committed)
                 group.apply(committed)
                 clipped[committed.topic] = None
                 self._write(group.name, committed)
@@ -113,6 +117,15 @@ class GroupCoordinator:
             self.clipped = True
             await self._sync_clipped()
         return list(clipped)
+
+    @staticmethod
+    def _warn_of_lost(group: ConsumerGroup, left: OffsetCommitted) -> None:
+        about: dict[str, object] = {"group": group.name, "partition": f"{left.topic}/{left.partition}"}
+        about |= {"before": group.position(left.topic, left.partition), "offset": left.offset}
+        text = (
+            "group %(group)s goes on at offset %(offset)d of %(partition)s: what it had read up to %(before)d is lost"
+        )
+        logger.warning(text, about)
 
     async def _replay(self, state: StateLog) -> None:
         names: dict[str, None] = {}
@@ -170,7 +183,7 @@ class GroupCoordinator:
         if seat in members:
             members[seat].end(GroupFenced(f'another consumer took over "{seat[0]}" in group "{group.name}"'))
         member = members[seat] = GroupMember(self, group, seat, stream.partitions, request)
-        member.commits_on_delivery = stream.commits_on_delivery
+        member.commits_on_delivery, member.topic_id = stream.commits_on_delivery, stream.id
         release_s = request.session_s or RELEASE_S
         now_s = self._clock.monotonic()
         group.membership.join(seat, len(stream.partitions), now_s, session_s=request.session_s, release_s=release_s)
@@ -312,7 +325,7 @@ class GroupCoordinator:
     def _state_of(self, name: str) -> StateLog | None:
         return self.states[crc32c(name.encode()) % GROUP_LOGS] if self.states else None
 
-    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Partition, int]]:
+    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Mark, int]]:
         """Log a group's pending events; returns what to wait for.
 
         Raises StorageError: the events happened, and are written with the next ones.
@@ -325,7 +338,7 @@ class GroupCoordinator:
             state.write(record, partial(self._restart_record, state))
         return self._awaits(state)
 
-    def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Partition, int]]:
+    def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Mark, int]]:
         """Log a group's new offsets, and only then move the group there; returns what to wait for.
 
         Raises StorageError: the group stays where it was, also after a restart.
@@ -338,10 +351,10 @@ class GroupCoordinator:
         group.move(offsets)
         return awaits
 
-    def _awaits(self, state: StateLog) -> Sequence[tuple[Partition, int]]:
+    def _awaits(self, state: StateLog) -> Sequence[tuple[Mark, int]]:
         if state.is_due():
             self._spawn(partial(state.compact, partial(self._snapshot, state)))
-        return ((state.partition, state.partition.log.bounds()[1]),)
+        return ((state.partition.committed, state.partition.log.bounds()[1]),)
 
     def when_committed(self, group: ConsumerGroup, callback: Callable[[], None]) -> None:
         """Call back once everything logged of a group is durable: at once, or later from the loop."""
@@ -349,7 +362,7 @@ class GroupCoordinator:
         if state is None:
             callback()
         else:
-            state.partition.when_committed(state.partition.log.bounds()[1], callback)
+            state.partition.committed.when_passed(state.partition.log.bounds()[1], callback)
 
     def _groups_in(self, state: StateLog) -> list[ConsumerGroup]:
         return [group for name, group in self.groups.items() if self._state_of(name) is state]

@@ -21,6 +21,7 @@ from linn.core.groups.group import ConsumerGroup
 from linn.core.groups.membership import Seat, Share
 from linn.core.groups.reader import TOLD_INTERVAL_S, StreamReader
 from linn.core.log.delivery import SETTLE_STEP, Delivery, Settlement, SettleOutcome, nobody
+from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.selection import Selection
 from linn.core.loop.waiting import WaitDeadline
@@ -63,10 +64,10 @@ class Coordinator(Protocol):
     def heartbeat(self, member: GroupMember, epoch: int) -> None:
         """Renew a member's session; it has let go of what it was asked to up to `epoch`. Raises GroupFenced."""
 
-    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Partition, int]]:
+    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Mark, int]]:
         """Log a group's pending events; returns what to wait for. Raises StorageError."""
 
-    def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Partition, int]]:
+    def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Mark, int]]:
         """Log a group's new offsets, and only then move the group there. Raises StorageError."""
 
     def when_committed(self, group: ConsumerGroup, callback: Callable[[], None]) -> None:
@@ -89,6 +90,8 @@ class GroupMember:
         self.group = group
         self.seat = seat
         self.commits_on_delivery = False
+        self.topic_id = b""
+        """Id of the topic, which is kept with each offset."""
         self.reader = StreamReader(seat[1], partitions)
         self.on_ended: Callable[[], None] = nobody
         self.on_released: Callable[[], None] = nobody
@@ -157,7 +160,7 @@ class GroupMember:
         committed = self.group.position(self.seat[1], partition)
         if committed is None:
             return self._start(partition)
-        return min(committed, self._partitions[partition].high_watermark)
+        return min(committed, self._partitions[partition].stable_offset)
 
     def _since(self, partition: int) -> int:
         return self.group.membership.since(self.seat[0], (self.seat[1], partition))
@@ -196,15 +199,21 @@ class GroupMember:
             return False
         end = max(delivery.batches[-1].end_offset, self.group.position(topic, number) or 0)  # A nack rereads.
         try:
-            awaits = self._coordinator.move(self.group, [OffsetCommitted(topic, number, end)])
+            awaits = self._coordinator.move(self.group, [self._committed(number, end)])
         except StorageError:
             self.reader.read_from(number, delivery.batches[0].base_offset)
             raise
-        for partition, offset in awaits:
-            await partition.wait_committed(offset)
+        for mark, offset in awaits:
+            await mark.wait(offset)
         return True
 
     # --- settling ---
+
+    def _committed(self, partition: int, offset: int) -> OffsetCommitted:
+        """The event of a commit."""
+        known = self._partitions.get(partition)
+        epoch = known.leader_epoch if known is not None else -1
+        return OffsetCommitted(self.seat[1], partition, offset, leader_epoch=epoch, topic_id=self.topic_id)
 
     def _pass(self, partition: int, first: int, end: int) -> None:
         """Record that a filter has passed over a range: it is committed with what comes before it."""
@@ -220,7 +229,7 @@ class GroupMember:
         if selection is not None and epoch and first <= position < end and not self._coordinator.closed:
             # A full disk, or another owner, only makes a successor look at these records again.
             with contextlib.suppress(StorageError, GroupFenced):
-                self.group.commit(id, epoch, OffsetCommitted(topic, partition, end), len(self._partitions))
+                self.group.commit(id, epoch, self._committed(partition, end), len(self._partitions))
                 now_s = selection.monotonic()
                 if now_s - self._passes_logged_s >= TOLD_INTERVAL_S:
                     self._passes_logged_s = now_s
@@ -256,18 +265,18 @@ class GroupMember:
             raise SubscriptionWrongKind("a stream has no leases: a settlement names the offsets that it is about")
         if settlement.verdict == 0:
             known = self._partitions.get(partition)
-            if known is not None and settlement.end > known.high_watermark:
+            if known is not None and settlement.end > known.stable_offset:
                 raise OffsetOutOfRange(f"offset {settlement.end} of {known.id} is beyond the end")
             end = self._behind_passed(partition, settlement.end)
             if self.commits_on_delivery:
                 end = max(end, self.group.position(topic, partition) or 0)  # Deliveries committed since stay committed.
-            committed = OffsetCommitted(topic, partition, end)
+            committed = self._committed(partition, end)
             self.group.commit(id, settlement.delivery_id, committed, len(self._partitions))
         elif settlement.verdict == 1:
             self.group.membership.check_owner(id, (topic, partition), settlement.delivery_id)
             if not self._since(partition):
                 raise GroupFenced(f'partition {partition} of {topic} moves to another member of "{self.group.name}"')
-            if not 0 <= settlement.first <= self._partitions[partition].high_watermark:
+            if not 0 <= settlement.first <= self._partitions[partition].stable_offset:
                 raise OffsetOutOfRange(f"{settlement.first} is not an offset of partition {partition}")
             self._passed.pop(partition, None)
             self.reader.read_from(partition, settlement.first)

@@ -98,7 +98,7 @@ class StreamReader:
             partition = self.partitions[number]
             listener = self._listeners[number] = partial(self._mark, number)
             partition.watchers.add(listener)
-            if self._places[number] < partition.high_watermark:
+            if self._places[number] < partition.stable_offset:
                 self._ready[number] = None
 
     def places(self) -> dict[int, int]:
@@ -147,7 +147,7 @@ class StreamReader:
             if place is not None:
                 partition = self.partitions[number]
                 # Records dropped by retention can't be read, however old the offset is.
-                if max(place, partition.start_offset) < partition.high_watermark:
+                if max(place, partition.start_offset) < partition.stable_offset:
                     self._mark(number)
 
     async def _read(self, number: int, records_max: int, bytes_max: int) -> Delivery | None:
@@ -156,7 +156,7 @@ class StreamReader:
         if place is None:
             return None
         begin = max(place, partition.start_offset)
-        end = min(partition.high_watermark, begin + records_max)
+        end = min(partition.stable_offset, begin + records_max)
         if begin >= end:
             return None
         if self.selection is not None:

@@ -9,7 +9,7 @@ from typing import Protocol
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.steps import Steps
 from linn.core.errors.tree import LinnError
-from linn.core.log.partition import Partition
+from linn.core.log.mark import Mark
 from linn.core.log.storage import StoredBatch
 from linn.core.loop.waiting import WaitDeadline
 
@@ -73,8 +73,8 @@ class SettleOutcome:
 
     refused: Sequence[tuple[int, LinnError]]
     """(index, error): DeliveryNotCurrent, GroupFenced, LimitExceeded, SubscriptionWrongKind, PartitionUnknown."""
-    awaits: Sequence[tuple[Partition, int]]
-    """(internal partition, offset): the other settlements take effect once each of these is committed."""
+    awaits: Sequence[tuple[Mark, int]]
+    """(mark of an internal partition, offset): the other settlements take effect once each has passed its offset."""
 
 
 class Consumer(Protocol):

@@ -22,7 +22,7 @@ from linn.core.env.env import Clock, Disk, File
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import DescriptorsExhausted, DiskFull, LogCorrupt, RevisionConflict, StorageError
 
-FORMAT = 3
+FORMAT = 4
 """Format of everything in the data folder, the batches included. It grows when an older folder can't be read."""
 _KEYS = {"format", "revision", "entries"}
 """Keys of the file, besides that of its checksum, which a file written by hand does not have."""

@@ -1,18 +1,18 @@
-"""One partition at work: the only writer of its log, the high watermark, and the callbacks that wait for it.
+"""One partition at work: the only writer of its log, its marks, and what waits for them.
 
-Laws: readers see only records below the high watermark; the watermark never goes back; a batch is confirmed when the
-watermark has passed it. On one node the watermark is the offset that the log's durability policy calls safe: the end of
-the log, or of the synced part. One sync at a time runs for a partition and covers everything that waits (group commit).
-A sync that fails is not retried: it ends the broker.
+Three marks divide a partition, and none of them goes back. `durable` is the offset that the log's durability policy
+calls safe here: the end of the log, or of the synced part. `committed`, the high watermark, is what all in-sync
+replicas have; on one node it follows `durable`. `stable_offset` lies before the first record of an open transaction.
+
+Laws: readers see only records below the stable offset. A batch is confirmed when the mark of its acks has passed it:
+`durable` for the leader's, `committed` for those of all. One sync at a time runs for a partition and covers everything
+that waits (group commit). A sync that fails is not retried: it ends the broker.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-
-import trio
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import slice_batch
@@ -22,9 +22,11 @@ from linn.core.errors.tree import (
     BatchMalformed,
     DescriptorsExhausted,
     DiskFull,
+    LogTruncated,
     OffsetOutOfRange,
     ProducersExceeded,
 )
+from linn.core.log.mark import Mark
 from linn.core.log.producers import CROWDED_IDLE_MS, IDLE_MS, OFFSET_UNKNOWN, Numbered
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
@@ -34,7 +36,7 @@ from linn.core.log.storage import (
     StoredBatch,
 )
 from linn.core.log.storage_stats import StorageStats
-from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
+from linn.core.log.watchers import Watchers
 
 TIDY_AFTER_BYTES = 64 << 20
 """Bytes appended before the log may do its housekeeping: in any case little is left for the next start to scan."""
@@ -58,11 +60,21 @@ def _slices(batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
 
 
 class Partition:
-    """A partition around its `PartitionLog`. `append` is synchronous; `when_committed` calls back on confirmation."""
+    """A partition around its `PartitionLog`. `append` is synchronous; its marks call back on confirmation."""
 
-    def __init__(self, id: PartitionId, log: PartitionLog, storage: StorageStats, clock: Clock, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        id: PartitionId,
+        log: PartitionLog,
+        storage: StorageStats,
+        clock: Clock,
+        spawn: Spawn,
+        leader_epoch: int = 0,
+    ) -> None:
         self.id = id
         self.log = log
+        self.leader_epoch = leader_epoch
+        """The epoch in which this broker leads the partition: its appends are stamped with it."""
         # Counts since the log was opened, for the metrics.
         self.appended_batches = 0
         self.appended_bytes = 0
@@ -72,7 +84,7 @@ class Partition:
         self.duplicates = 0
         """Batches that were not stored again."""
         self._storage = storage
-        storage.producers += len(log.producers)
+        storage.producers += len(log.facts.producers)
         self._clock = clock
         self._spawn = spawn
         capabilities = log.capabilities
@@ -81,18 +93,29 @@ class Partition:
         self._syncing = False
         self._closed = False
         self._untidied_bytes = 0
-        self.high_watermark = self._opened_at = log.bounds()[1]
-        self._committed: deque[tuple[int, Callable[[], None]]] = deque()
-        self._telling = False
+        self._opened_at = log.bounds()[1]
+        self._noted_epoch = -1
+        self.durable = Mark(self._opened_at, spawn)
+        self.committed = Mark(self._opened_at, spawn)
         self.watchers = Watchers(spawn)
-        """Callbacks for every move of the high watermark."""
+        """Callbacks for every move of the stable offset."""
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset before which everything is on all in-sync replicas."""
+        return self.committed.offset
+
+    @property
+    def stable_offset(self) -> int:
+        """The offset before which no transaction is open: what readers may see."""
+        return self.committed.offset
 
     def find(self, batch: Numbered) -> int | None:
         """The offset at which a numbered batch is stored already; see `Producers.check`.
 
         Raises ProducerError; ProducersExceeded if it is of a new producer, and there are too many.
         """
-        producers = self.log.producers
+        producers = self.log.facts.producers
         if self._storage.producers >= PRODUCERS_MAX and batch.producer_id not in producers:
             self._forget_idle_producers(self._clock.now_ms())
             if self._storage.producers >= PRODUCERS_MAX:
@@ -102,7 +125,7 @@ class Partition:
     def append_numbered(self, batch: RecordBatch, numbers: Numbered) -> int:
         """Store a batch that `find` has found to be new, and remember it. Returns and raises as `append`."""
         offset = self.append(batch)
-        producers = self.log.producers
+        producers = self.log.facts.producers
         before = len(producers)
         producers.stored(numbers, offset, batch.append_time_ms)
         self._storage.producers += len(producers) - before
@@ -116,13 +139,13 @@ class Partition:
 
     def pass_over(self, numbers: Numbered) -> None:
         """Remember a numbered batch of which nothing had to be stored."""
-        producers = self.log.producers
+        producers = self.log.facts.producers
         before = len(producers)
         producers.passed_over(numbers, self._clock.now_ms())
         self._storage.producers += len(producers) - before
 
     def _forget_idle_producers(self, now_ms: int) -> None:
-        producers, storage = self.log.producers, self._storage
+        producers, storage = self.log.facts.producers, self._storage
         before = len(producers)
         producers.expire(now_ms - (CROWDED_IDLE_MS if 2 * storage.producers > PRODUCERS_MAX else IDLE_MS))
         storage.producers += len(producers) - before
@@ -132,7 +155,10 @@ class Partition:
 
         Raises StorageError: nothing was stored.
         """
-        base_offset = self.log.append(batch)
+        base_offset = self.log.append(batch, self.leader_epoch)
+        if self._noted_epoch != self.leader_epoch:
+            self._noted_epoch = self.leader_epoch
+            self.log.facts.epochs.note(self.leader_epoch, base_offset)
         self.appended_batches += 1
         size, storage = batch.size, self._storage
         self.appended_bytes += size
@@ -159,7 +185,7 @@ class Partition:
 
     async def _sync_until_durable(self) -> None:
         try:
-            while (durable := self.log.durable()) < self.log.bounds()[1] or durable > self.high_watermark:
+            while (durable := self.log.durable()) < self.log.bounds()[1] or durable > self.durable.offset:
                 if durable < self.log.bounds()[1]:
                     await self._sync_patiently()
                 self._advance(self.log.durable())
@@ -203,47 +229,32 @@ class Partition:
         self._storage.sync_seconds.observe(self._clock.monotonic() - started)
 
     def _advance(self, offset: int) -> None:
-        if offset <= self.high_watermark:
+        """Move the marks: on one node what is durable is committed, and nothing holds the stable offset back."""
+        durable, committed = self.durable, self.committed
+        if offset <= durable.offset:
             return
-        self.high_watermark = offset
-        if self._committed and not self._telling:
-            self._tell_some()
-            if self._has_to_tell():
-                self._telling = True
-                self._spawn(self._tell_the_others)
+        durable.offset = committed.offset = offset
+        if durable.waiting:
+            durable.tell()
+        if committed.waiting:
+            committed.tell()
         self.watchers.tell()
 
-    def _has_to_tell(self) -> bool:
-        return bool(self._committed) and self._committed[0][0] <= self.high_watermark
+    def check_position(self, offset: int, leader_epoch: int) -> None:
+        """Check that the record before `offset` is the one that a reader has read, which was appended in an epoch.
 
-    def _tell_some(self) -> None:
-        for _ in range(TOLD_AT_ONCE_MAX):
-            if not self._has_to_tell():
-                return
-            self._committed.popleft()[1]()
-
-    async def _tell_the_others(self) -> None:
-        try:
-            while self._has_to_tell():
-                await trio.lowlevel.checkpoint()
-                self._tell_some()
-        finally:
-            self._telling = False
-
-    def when_committed(self, end_offset: int, callback: Callable[[], None]) -> None:
-        """Call back once everything before `end_offset` is committed: at once, or later from the loop.
-
-        Calls come in the order of offsets. `end_offset` must not be beyond that of the batch appended last.
+        `leader_epoch` 0: the reader does not know. Raises LogTruncated with the place where the log and what it has
+        read part.
         """
-        if self.high_watermark >= end_offset and not self._has_to_tell():
-            callback()
-        else:
-            self._committed.append((end_offset, callback))
-
-    async def wait_committed(self, end_offset: int) -> None:
-        """Wait until everything before `end_offset` is committed. Cancellation: the records stay appended."""
-        while self.high_watermark < end_offset:
-            await self.watchers.wait()
+        if leader_epoch:
+            end = self.log.facts.epochs.end_of(leader_epoch, self.log.bounds()[1])
+            if end < offset:
+                raise LogTruncated(
+                    f"{self.id} lost the records from offset {end} on that leader epoch {leader_epoch} had appended, "
+                    "and goes on with others there",
+                    partition=self.id.index,
+                    offset=end,
+                )
 
     async def commit_all(self) -> None:
         """Commit everything appended, without waiting for the background task. Raises SyncFailed."""
@@ -276,7 +287,7 @@ class Partition:
         """Read committed batches from the one that holds `offset`, cut so that none has a record before `offset`.
 
         As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty if there are no records from
-        `offset` to the high watermark. Raises OffsetOutOfRange, LogCorrupt.
+        `offset` to the stable offset. Raises OffsetOutOfRange, LogCorrupt.
         """
         while batches := await self._read(offset, bytes_max):
             behind = batches[0].end_offset
@@ -289,23 +300,23 @@ class Partition:
 
     async def _read(self, offset: int, bytes_max: int) -> list[RecordBatch]:
         """Read committed batches as they are stored. Raises OffsetOutOfRange, LogCorrupt."""
-        watermark = self.high_watermark
-        if offset >= watermark:
-            if offset > watermark:
-                raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the high watermark {watermark}")
+        stable = self.stable_offset
+        if offset >= stable:
+            if offset > stable:
+                raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the stable offset {stable}")
             return []
         batches = list(await self.log.read(offset, bytes_max))[:READ_BATCHES_MAX]
-        while batches and batches[-1].base_offset >= watermark:
+        while batches and batches[-1].base_offset >= stable:
             batches.pop()
         return batches
 
     async def read_whole(self, offset: int, bytes_max: int) -> list[RecordBatch]:
         """Read committed batches from the one that holds `offset`, each whole, in views of their own.
 
-        Empty if `offset` is the high watermark. Raises OffsetOutOfRange, LogCorrupt.
+        Empty if `offset` is the stable offset. Raises OffsetOutOfRange, LogCorrupt.
         """
         kept = self._storage.cut_batches.at(self, offset)
-        if kept is not None and self.start_offset <= offset < self.high_watermark:
+        if kept is not None and self.start_offset <= offset < self.stable_offset:
             return [kept]
         return [RecordBatch(batch.message) for batch in await self._read(offset, bytes_max)]
 
@@ -329,7 +340,7 @@ class Partition:
         Raises OffsetOutOfRange, LogCorrupt; BatchMalformed if the first of them has to be cut and can't be read.
         """
         whole = self._storage.cut_batches.at(self, first)
-        if whole is not None and self.start_offset <= first < end <= self.high_watermark:
+        if whole is not None and self.start_offset <= first < end <= self.stable_offset:
             return _slices(whole, first, min(end, whole.end_offset))
         batches = list(await self.read(first, bytes_max))
         while batches and batches[-1].base_offset >= end:
@@ -356,7 +367,7 @@ class Partition:
     def read_nowait(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """Read as `read_stored` does, without waiting; empty if impossible. Raises LogClosed, StorageError."""
         batches = list(self.log.read_nowait(first, bytes_max))[:READ_BATCHES_MAX]
-        end = min(end, self.high_watermark)
+        end = min(end, self.stable_offset)
         while batches and batches[-1].end_offset > end:
             batches.pop()
         return batches
@@ -375,4 +386,4 @@ class Partition:
         self._forget_untidied()
         if not self._closed:
             self._closed = True
-            self._storage.producers -= len(self.log.producers)
+            self._storage.producers -= len(self.log.facts.producers)

@@ -48,7 +48,7 @@ class StateLog:
     async def replay(self) -> AsyncIterator[bytes]:
         """All records in order. Raises LogCorrupt."""
         offset = self.partition.start_offset
-        while offset < self.partition.high_watermark:
+        while offset < self.partition.stable_offset:
             for batch in await self.partition.read(offset, _READ_BYTES):
                 for index in range(batch.count):
                     value = batch.value(index)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.env.file_region import FileRegion
-from linn.core.log.producers import Producers
+from linn.core.log.facts import LogFacts
 from linn.core.loop.memory_budget import MemoryShare
 
 READ_BATCHES_MAX = 256
@@ -71,13 +71,13 @@ class PartitionLog(Protocol):
     """
 
     capabilities: Capabilities
-    producers: Producers
-    """The producers of its batches. Its partition records what it appends. A log that survives a restart rebuilds them
-    when it is opened: `producers.note` of each batch, in order; or of the batches behind a snapshot that it has kept.
+    facts: LogFacts
+    """The facts that follow from its batches. Its partition records what it appends. A log that survives a restart
+    rebuilds them when it is opened: `facts.note` of each batch, in order; or of those behind a snapshot that it kept.
     """
 
-    def append(self, batch: RecordBatch) -> int:
-        """Stamp `batch` with the next offset and store it; returns that base offset.
+    def append(self, batch: RecordBatch, leader_epoch: int = 0) -> int:
+        """Stamp `batch` with the next offset and the epoch of its leader, and store it; returns that base offset.
 
         The log owns the batch's bytes from here on; nobody changes them.
 

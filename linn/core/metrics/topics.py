@@ -51,7 +51,7 @@ def _consumers(broker: MetricSource) -> Iterable[Sample]:
 
 
 def _ready(dispatch: PartitionQueue) -> int:
-    return dispatch.subscription.ready_count(dispatch.partition.high_watermark)
+    return dispatch.subscription.ready_count(dispatch.partition.stable_offset)
 
 
 def _groups(broker: MetricSource) -> Iterator[tuple[Topic, str]]:
@@ -72,7 +72,7 @@ def _lag(broker: MetricSource) -> Iterable[Sample]:
 
 
 def _behind(partition: Partition, offset: int | None) -> int:
-    return max(0, partition.high_watermark - max(offset or 0, partition.start_offset))
+    return max(0, partition.stable_offset - max(offset or 0, partition.start_offset))
 
 
 def _logs(topic: Topic) -> Iterator[Partition]:
@@ -128,7 +128,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_topic_producers",
         "gauge",
         "Idempotent producers that the partitions remember; one counts in each partition that it has published to.",
-        lambda partition: len(partition.log.producers),
+        lambda partition: len(partition.log.facts.producers),
     ),
     _partitions(
         "linn_topic_duplicate_batches_total",
@@ -164,7 +164,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_topic_records",
         "gauge",
         "Records that can be read.",
-        lambda partition: partition.high_watermark - partition.start_offset,
+        lambda partition: partition.stable_offset - partition.start_offset,
     ),
     _partitions(
         "linn_topic_bytes",

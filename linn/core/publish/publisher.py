@@ -21,7 +21,7 @@ from linn.core.batch.batch import BatchLimits, RecordBatch
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
 from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
-from linn.core.log.partition import Partition
+from linn.core.log.mark import Mark
 from linn.core.log.producers import numbers_of
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import ReceivedShare
@@ -41,8 +41,8 @@ WAITING_BYTES = BATCH_BYTES = 512
 
 BegunPlan = tuple[Plan, Steps[list[Planned]]]
 """A plan, and its remaining steps."""
-Stored = tuple[list[PublishResult], list[tuple[Partition, int]]]
-"""The result of each batch; and the partitions that confirm them, each by committing up to its offset."""
+Stored = tuple[list[PublishResult], list[tuple[Mark, int]]]
+"""The result of each batch; and the marks that confirm them, each by passing its offset."""
 
 
 class Publisher:
@@ -85,12 +85,12 @@ class Publisher:
             except LinnError as error:
                 self.count_refused(request, error)
                 raise
-        for partition, end in awaits:
-            await partition.wait_committed(end)
+        for mark, end in awaits:
+            await mark.wait(end)
         return results
 
     async def carry_out(self, request: PublishRequest, begun: BegunPlan | None = None) -> Stored:
-        """Publish while other tasks take turns; returns the results and the partitions that confirm them.
+        """Publish while other tasks take turns; returns the results and the marks that confirm them.
 
         `begun`: a plan whose first steps are done. Raises LinnError. Cancellation: nothing is stored.
         """
@@ -159,12 +159,12 @@ class Publisher:
             topic.publish_errors += 1
 
     def store(self, request: PublishRequest, planned: Sequence[Planned]) -> Stored:
-        """Store a current plan; returns the results, and the partitions that confirm them by each topic's semantics.
+        """Store a current plan; returns the results, and the marks that confirm them by each topic's semantics.
 
         Raises StorageError: a destination could not store it; earlier ones have.
         """
         results: list[PublishResult] = []
-        awaits: list[tuple[Partition, int]] = []
+        awaits: list[tuple[Mark, int]] = []
         for batch, (destinations, returned) in zip(request.batches, planned, strict=True):
             results.append(self._store_batch(batch, destinations, returned, request.acks, awaits))
         return results, awaits
@@ -175,7 +175,7 @@ class Publisher:
         destinations: Sequence[Destination],
         returned: list[int],
         acks: Acks,
-        awaits: list[tuple[Partition, int]],
+        awaits: list[tuple[Mark, int]],
     ) -> PublishResult:
         copies = 0
         taken: set[int] = set()
@@ -199,12 +199,16 @@ class Publisher:
                 end = base_offset + part.offset_span
             copies += part.count
             # Waits are rare: with fsync = "os" a batch is committed when it is appended.
-            if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
-                awaits.append((partition, end))
+            if partition.committed.offset < end:
+                when = topic.semantics.confirm_when(acks)
+                if when is not ConfirmWhen.ACCEPTED:
+                    mark = partition.durable if when is ConfirmWhen.DURABLE else partition.committed
+                    awaits.append((mark, end))
         if not copies:
             self.unrouted_batches += 1
         if len(destinations) == 1 and copies == batch.count and base_offset >= 0:
-            return PublishResult(destinations[0].partition, base_offset, copies, returned)
+            epoch = partition.leader_epoch if known is None else partition.log.facts.epochs.at(base_offset)
+            return PublishResult(index, base_offset, copies, returned, epoch, *topic.id_halves)
         return PublishResult(-1, -1, copies, returned)
 
 

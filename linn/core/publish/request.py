@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LinnError
-from linn.core.log.partition import Partition
+from linn.core.log.mark import Mark
 from linn.core.queue.semantics import Acks
 
 
@@ -36,13 +36,19 @@ class PublishResult(NamedTuple):
     """Number of records stored, in all topics together."""
     returned: list[int]
     """Ranges of indexes that no topic takes, as first, end, first, end and so on; empty unless requested."""
+    leader_epoch: int = 0
+    """The epoch in which it was appended; 0 if `partition` is -1."""
+    topic_id_high: int = 0
+    """Upper half of the topic's id; 0 if `partition` is -1."""
+    topic_id_low: int = 0
+    """Lower half of the topic's id."""
 
 
 class PublishAnswers(Protocol):
     """Receives the outcome of each publish, by the ticket given to it."""
 
-    def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Partition, int]]) -> None:
-        """A publish is stored; it is confirmed once each partition has committed up to its offset."""
+    def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Mark, int]]) -> None:
+        """A publish is stored; it is confirmed once each mark has passed its offset."""
 
     def refused(self, ticket: int, error: LinnError) -> None:
         """A publish was refused; nothing of it is stored unless the `LinnError` says otherwise."""

@@ -97,7 +97,7 @@ async def _intend(dispatch: PartitionQueue, dead: Sequence[DeadRange], target: P
     # Also of an earlier one: a full disk may have kept it from the log.
     position = dispatch.flush()
     if dispatch.state is not None:
-        await dispatch.state.partition.wait_committed(position)
+        await dispatch.state.partition.committed.wait(position)
     return place
 
 
@@ -194,7 +194,7 @@ async def _store(records: list[Record], target: Partition, env: Env) -> None:
             end = batch.end_offset
         if at + RECORDS_IN_A_TURN < len(records):
             await trio.lowlevel.checkpoint()
-    await target.wait_committed(end)
+    await target.committed.wait(end)
 
 
 def _batches(records: list[Record], env: Env) -> list[RecordBatch]:

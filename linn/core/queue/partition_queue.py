@@ -225,7 +225,7 @@ class PartitionQueue:
         return (
             self._open
             and not self._rests
-            and (bool(self._owed) or self.subscription.ready_count(self.partition.high_watermark) > 0)
+            and (bool(self._owed) or self.subscription.ready_count(self.partition.stable_offset) > 0)
         )
 
     def acquire(self, consumer: int, records_max: int, start: int | None = None) -> Lease | None:
@@ -238,7 +238,7 @@ class PartitionQueue:
         if not self._open or self._rests:
             return None
         if not self._owed:
-            now, end = self.clock.monotonic(), self.partition.high_watermark
+            now, end = self.clock.monotonic(), self.partition.stable_offset
             if start is None:
                 lease = self.subscription.acquire(consumer, records_max, end, now)
             else:
@@ -271,7 +271,7 @@ class PartitionQueue:
         if not self._ids_noted:
             await self._note_first_ids()
         if self.semantics.settles_on_delivery and self.state is not None:
-            await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])
+            await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])
         batches = await self.partition.read_range(first, end, bytes_max)
         self._has_rested = False
         if self.damaged and batches:
@@ -337,7 +337,7 @@ class PartitionQueue:
         known = self._damage_at(first)
         if known is not None:
             return known
-        good, end, step = first + 1, self.partition.high_watermark, 1
+        good, end, step = first + 1, self.partition.stable_offset, 1
         while good < end and not await self._is_readable(good):
             # One after the other, but not for minutes if a batch of a million records is damaged.
             step = 1 if good - first < PROBES_ONE_BY_ONE else 2 * step
@@ -455,7 +455,7 @@ class PartitionQueue:
 
         Raises StorageError: they are settled, but not durably.
         """
-        effects = self.subscription.purge(self.partition.high_watermark)
+        effects = self.subscription.purge(self.partition.stable_offset)
         self._after(effects)
         self.flush()
         return effects.settled
@@ -509,7 +509,7 @@ class PartitionQueue:
             return
         settled_before = self._trimmable_before()
         settled = settled_before - self.partition.start_offset
-        if settled >= TRIM_AFTER_RECORDS or (settled > 0 and settled_before == self.partition.high_watermark):
+        if settled >= TRIM_AFTER_RECORDS or (settled > 0 and settled_before == self.partition.stable_offset):
             self._trimming = True
             self.spawn(self._trim)
 

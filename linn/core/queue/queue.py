@@ -30,7 +30,7 @@ from linn.core.errors.tree import (
     TopicUnknown,
 )
 from linn.core.log.delivery import NOTHING, SETTLE_STEP, Delivery, Settlement, SettleOutcome, nobody
-from linn.core.log.partition import Partition
+from linn.core.log.mark import Mark
 from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
@@ -117,7 +117,7 @@ class Queue:
 
     def unsettled_count(self) -> int:
         """The number of unsettled records in all partitions."""
-        return sum(d.subscription.unsettled_count(d.partition.high_watermark) for d in self.dispatches)
+        return sum(d.subscription.unsettled_count(d.partition.stable_offset) for d in self.dispatches)
 
     async def close(self) -> None:
         """Wake all consumers with an error and stop the dispatches."""
@@ -334,7 +334,7 @@ class QueueConsumer:
     def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
         """See `delivery.Consumer.settle`."""
         refused: list[tuple[int, LinnError]] = []
-        awaits: dict[int, tuple[Partition, int]] = {}
+        awaits: dict[int, tuple[Mark, int]] = {}
         touched: dict[int, PartitionQueue] = {}
         done = 0
         for index, settlement in enumerate(settlements):
@@ -358,13 +358,13 @@ class QueueConsumer:
         return SettleOutcome(refused, list(awaits.values()))
 
     @staticmethod
-    def _flush(touched: dict[int, PartitionQueue], awaits: dict[int, tuple[Partition, int]]) -> None:
+    def _flush(touched: dict[int, PartitionQueue], awaits: dict[int, tuple[Mark, int]]) -> None:
         """Write the events of touched partitions, and note what has to be committed. Raises StorageError."""
         while touched:
             place, dispatch = next(iter(touched.items()))
             position = dispatch.flush()
             if dispatch.state is not None:
-                awaits[place] = dispatch.state.partition, position
+                awaits[place] = dispatch.state.partition.committed, position
             del touched[place]
 
     def is_holding(self) -> bool:

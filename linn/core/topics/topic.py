@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from uuid import UUID
 
 from linn.core.batch.batch import SCATTERED, RecordBatch
 from linn.core.batch.steps import run_steps
@@ -22,6 +23,7 @@ from linn.core.errors.tree import (
     LogClosed,
     PartitionUnknown,
     TopicFull,
+    TopicReplaced,
 )
 from linn.core.groups.coordinator import Stream
 from linn.core.groups.reader import StreamReader
@@ -66,8 +68,15 @@ class Topic:
         clock: Clock,
         spawn: Spawn,
         copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]],
+        id: UUID,
+        leader_epoch: int,
     ) -> None:
         self.name = name
+        self.id = id
+        """The topic's own, and of no other topic that has its name before or after it."""
+        self.id_halves = id.int >> 64, id.int & (1 << 64) - 1
+        """The upper and the lower half of `id`."""
+        self.leader_epoch = leader_epoch
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
@@ -120,7 +129,8 @@ class Topic:
         await _sync_names(self.partitions.values(), self.state_logs())
 
     async def _open_log(self, id: PartitionId) -> Partition:
-        return Partition(id, await self._engine.open(id), self.storage, self._clock, self._spawn)
+        log = await self._engine.open(id)
+        return Partition(id, log, self.storage, self._clock, self._spawn, self.leader_epoch)
 
     async def _open_state(self, prefix: str, index: int) -> StateLog | None:
         if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
@@ -201,11 +211,19 @@ class Topic:
         """The topic as groups read it; None: it is a queue."""
         if self.settings.kind == "queue":
             return None
-        return Stream(self.partitions, self.semantics.settles_on_delivery)
+        return Stream(self.partitions, self.semantics.settles_on_delivery, self.id.bytes)
 
     def hold_back(self, holder: StateHolder) -> None:
         """Store nothing while a state log is ahead of the records."""
         self._clipped.add([holder])
+
+    def check_id(self, high: int, low: int) -> None:
+        """Check that a reader means this topic, by the halves of the id that it knows; 0: it knows none.
+
+        Raises TopicReplaced.
+        """
+        if (high or low) and (high, low) != self.id_halves:
+            raise TopicReplaced(f"topic {self.name} was deleted and made again: its offsets are of other records now")
 
     def read(self) -> StreamReader:
         """Make a reader without a group."""

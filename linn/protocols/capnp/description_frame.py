@@ -39,6 +39,7 @@ def description_frame(
 def _write_topic(target: Any, topic: Topic) -> Steps[None]:
     settings = topic.settings
     target.kind, target.delivery, target.partitioner = settings.kind, settings.delivery or "", settings.partitioner
+    target.idHigh, target.idLow = topic.id_halves
     target.messageBytesMax = min(settings.message_bytes_max or 0, m.LIMIT_MAX)
     # Taken at one moment: a description in turns must not meet the topic's deletion halfway.
     bounds = [(partition.start_offset, partition.high_watermark) for _, partition in sorted(topic.partitions.items())]

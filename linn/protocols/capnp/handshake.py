@@ -12,6 +12,7 @@ from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
 from linn.core.loop.fair_turns import TurnSlot
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, agree, frames_of
+from linn.wire.failure import failed_by
 
 DISCARD_BYTES = 64 << 10
 REST_S = 1.0
@@ -70,7 +71,7 @@ class Handshake:
 
     async def _refuse(self, error: LinnError) -> None:
         with trio.move_on_after(REST_S), suppress(ConnectionLost):
-            await self._stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
+            await self._stream.send(frames_of(failed_by(error)))
             await discard_rest(self._stream)
 
 

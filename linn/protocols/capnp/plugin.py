@@ -11,7 +11,7 @@ from linn.core.gateway.protocol import ProtocolKind
 from linn.core.plugins.hookspecs import hookimpl
 from linn.protocols.capnp.server import CapnpServer
 from linn.wire.connection import frames_of
-from linn.wire.messages import Failed
+from linn.wire.failure import failed_by
 
 
 class CapnpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ def _make(settings: CapnpSettings) -> CapnpServer:
 
 
 def _refusal(error: LinnError) -> bytes:
-    return b"".join(frames_of(Failed(error.code, error.text, error.retriable)))
+    return b"".join(frames_of(failed_by(error)))
 
 
 @hookimpl

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LimitExceeded, LinnError, ProtocolError, RequestUnknown
-from linn.core.log.partition import Partition
+from linn.core.log.mark import Mark
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.core.publish.request import PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks
@@ -87,11 +87,11 @@ class Publishing:
 
     # --- what the lane says ---
 
-    def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Partition, int]]) -> None:
+    def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Mark, int]]) -> None:
         """See `PublishAnswers.stored`."""
         answer = m.Published([m.Placement(*result) for result in results])
         if awaits:
-            self._responder.when_committed(awaits, ticket, answer)
+            self._responder.when_passed(awaits, ticket, answer)
         else:
             self._responder.reply(ticket, answer)
 

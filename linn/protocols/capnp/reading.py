@@ -48,7 +48,10 @@ class Reading:
         """Answer with batches, when there are enough or the client has waited long enough."""
         fetch = event.message
         assert isinstance(fetch, m.Fetch)
-        partition = self._responder.gateway.partition(self._responder.principal, fetch.topic, fetch.partition)
+        topic = self._responder.gateway.topic(self._responder.principal, fetch.topic)
+        topic.check_id(fetch.topic_id_high, fetch.topic_id_low)
+        partition = topic.partition(fetch.partition)
+        partition.check_position(fetch.offset, fetch.leader_epoch)
         asked = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
         selection = self._responder.gateway.fetch_selection(
             self._responder.principal, fetch.topic, fetch.partition, fetch.where, unsettled=fetch.unsettled
@@ -73,11 +76,11 @@ class Reading:
                 outbox = self._responder.outbox
                 await outbox.wait_room()
                 bytes_max = min(asked, RESERVE_BYTES) if outbox.is_short else asked
-                end = partition.high_watermark
+                end = partition.stable_offset
                 batches = await partition.read_stored(fetch.offset, end, bytes_max)
                 partition.count_delivered(batches)
                 behind = batches[-1].end_offset if batches else end
-                answer = m.Fetched(partition.start_offset, partition.high_watermark, behind)
+                answer = _fetched(partition, behind)
                 outbox.put(frames_to(answer, event.correlation, batches))
             finally:
                 self._fetching.release()
@@ -91,11 +94,11 @@ class Reading:
         responder, outbox = self._responder, self._responder.outbox
         if self._fetching.locked() or outbox.is_short or not outbox.has_room():
             return False
-        batches = partition.read_nowait(offset, partition.high_watermark, bytes_max)
+        batches = partition.read_nowait(offset, partition.stable_offset, bytes_max)
         if not batches:
             return False
         partition.count_delivered(batches)
-        answer = m.Fetched(partition.start_offset, partition.high_watermark, batches[-1].end_offset)
+        answer = _fetched(partition, batches[-1].end_offset)
         responder.answer(frames_to(answer, correlation, batches))
         return True
 
@@ -112,7 +115,7 @@ class Reading:
         self._waits[deadline] = None
         try:
             while True:
-                if offset == partition.high_watermark:
+                if offset == partition.stable_offset:
                     await deadline.wait(partition.watchers.wait)
                 async with self._fetching:
                     await outbox.wait_room()
@@ -121,7 +124,7 @@ class Reading:
                     )
                     if batches or deadline.is_over:
                         partition.count_delivered(batches)
-                        answer = m.Fetched(partition.start_offset, partition.high_watermark, offset)
+                        answer = _fetched(partition, offset)
                         outbox.put(frames_to(answer, correlation, batches))
                         return
         finally:
@@ -140,7 +143,7 @@ class Reading:
         """Wait until there are so many bytes from `offset` on. Each byte is looked at once, and none is held."""
         missing = bytes_min
         while missing > 0:
-            if offset == partition.high_watermark:
+            if offset == partition.stable_offset:
                 await partition.watchers.wait()
             elif bytes_min <= 1:
                 return
@@ -162,11 +165,15 @@ class Reading:
         async def work() -> None:
             partition = self._responder.gateway.partition(self._responder.principal, find.topic, find.partition)
             if find.timestamp_ms == m.START_LATEST:
-                offset = partition.high_watermark
+                offset = partition.stable_offset
             elif find.timestamp_ms == m.START_EARLIEST:
                 offset = partition.start_offset
             else:
-                offset = min(await partition.log.offset_at(find.timestamp_ms), partition.high_watermark)
+                offset = min(await partition.log.offset_at(find.timestamp_ms), partition.stable_offset)
             self._responder.reply(event.correlation, m.FoundOffset(offset))
 
         self._responder.in_task(event, work)
+
+
+def _fetched(partition: Partition, next_offset: int) -> m.Fetched:
+    return m.Fetched(partition.start_offset, partition.high_watermark, next_offset, partition.leader_epoch)

@@ -14,10 +14,11 @@ from linn.core.env.file_region import Sendable
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import InternalError, LinnError
 from linn.core.gateway.gateway import ANONYMOUS, Gateway
-from linn.core.log.partition import Partition
+from linn.core.log.mark import Mark
 from linn.protocols.capnp.outbox import Outbox
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
+from linn.wire.failure import failed_by
 
 logger = logging.getLogger("linn.capnp")
 
@@ -71,7 +72,7 @@ class Responder:
     def fail(self, correlation: int, error: LinnError) -> None:
         """Answer a request with an error; one that wants no answer is logged."""
         if correlation:
-            self.answer(frames_of(m.Failed(error.code, error.text, error.retriable), correlation))
+            self.answer(frames_of(failed_by(error), correlation))
         else:
             logger.info("%(connection)s: %(error)s", {"connection": self._peer} | log_fields(error))
 
@@ -103,24 +104,24 @@ class Responder:
         finally:
             self._end()
 
-    def when_committed(self, awaits: Sequence[tuple[Partition, int]], correlation: int, answer: m.Message) -> None:
-        """Answer once everything is committed; at once if it is already."""
-        missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]
+    def when_passed(self, awaits: Sequence[tuple[Mark, int]], correlation: int, answer: m.Message) -> None:
+        """Answer once each mark has passed its offset; at once if all have."""
+        missing = [(mark, end) for mark, end in awaits if mark.offset < end]
         if not missing:
             self.reply(correlation, answer)
             return
         left = len(missing)
         self.inflight += 1
 
-        def committed() -> None:
+        def passed() -> None:
             nonlocal left
             left -= 1
             if left == 0:
                 self._end()
                 self.reply(correlation, answer)
 
-        for partition, end in missing:
-            partition.when_committed(end, committed)
+        for mark, end in missing:
+            mark.when_passed(end, passed)
 
     def _end(self) -> None:
         self.inflight -= 1

@@ -37,6 +37,7 @@ from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, frames_of
+from linn.wire.failure import failed_by
 
 logger = logging.getLogger("linn.capnp")
 
@@ -245,7 +246,7 @@ class Session:
         """Answer requests in progress, then tell the client why the connection ends."""
         self._end_waits()
         await wait_while(lambda: self._responder.inflight, self._gateway.env.clock, LAST_WORDS_S)
-        self._outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
+        self._outbox.put(frames_of(failed_by(error)))
         await wait_while(lambda: self._outbox.waiting_bytes, self._gateway.env.clock, LAST_WORDS_S)
 
     # --- reading ---

@@ -76,6 +76,8 @@ class Subscribing:
             return
         if len(self._subscribers) >= self._responder.settings.subscriptions_max:
             raise LimitExceeded(f"a connection has at most {self._responder.settings.subscriptions_max} subscriptions")
+        topic = self._responder.gateway.topic(self._responder.principal, subscribe.topic)
+        topic.check_id(subscribe.topic_id_high, subscribe.topic_id_low)
         partitions = self._partitions_read(subscribe)
         self._subscription_ids += 1
         id = self._subscription_ids
@@ -83,13 +85,14 @@ class Subscribing:
         subscriber.topic, subscriber.group = subscribe.topic, subscribe.group
         where = subscribe.start, subscribe.starts, subscribe.partitions, subscribe.where
         who = subscribe.member, subscribe.session_ms / 1000, subscribe.is_static
-        request = SubscribeRequest(subscribe.topic, subscribe.group, *where, *who)
+        request = SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, subscribe.leader_epoch)
         kind, consumer = self._responder.gateway.subscribe_nowait(
             self._responder.principal, request, subscriber.assigned
         )
         subscriber.consumer = consumer
         self._subscribers[id] = subscriber
-        self._responder.outbox.put(frames_of(m.Subscribed(id, kind, consumer.lease_ms), event.correlation))
+        subscribed = m.Subscribed(id, kind, consumer.lease_ms, topic.leader_epoch, *topic.id_halves)
+        self._responder.outbox.put(frames_of(subscribed, event.correlation))
         subscriber.begin(subscribe.credit)
         self._responder.spawn(partial(self._run_subscriber, subscriber))
 
@@ -222,7 +225,7 @@ class Subscribing:
     def _settled(self, correlation: int, outcome: SettleOutcome) -> None:
         if correlation:
             refused = [m.Refusal(index, error.code, error.text) for index, error in outcome.refused]
-            self._responder.when_committed(outcome.awaits, correlation, m.Settled(refused))
+            self._responder.when_passed(outcome.awaits, correlation, m.Settled(refused))
 
 
 def _settlement(entry: m.Settlement) -> Settlement:

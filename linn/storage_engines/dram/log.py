@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.errors.tree import LogClosed, OffsetOutOfRange
-from linn.core.log.producers import Producers
+from linn.core.log.facts import LogFacts
 from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, PartitionLog
 from linn.core.loop.memory_budget import MemoryShare
 from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES, Bound, MemoryRun
@@ -39,7 +39,7 @@ class DramLog(PartitionLog):
         capabilities: Capabilities,
     ) -> None:
         self.capabilities = capabilities
-        self.producers = Producers()
+        self.facts = LogFacts()
         self._memory = memory
         self._name = name
         self._settings = settings
@@ -54,13 +54,13 @@ class DramLog(PartitionLog):
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    def append(self, batch: RecordBatch) -> int:
+    def append(self, batch: RecordBatch, leader_epoch: int = 0) -> int:
         """Append as the port says. Keeps the batch's buffer, or a copy if that is more than twice the batch."""
         if self._refusal is not None:
             self._check_usable()
         now_ms = max(self._clock.now_ms(), self._append_time_ms)
         offset = self._end
-        batch.stamp(offset, now_ms, offset)
+        batch.stamp(offset, now_ms, offset, leader_epoch)
         held = batch.size + BATCH_OVERHEAD_BYTES
         if self._must_spill(held):
             self._spill(batch)
@@ -226,14 +226,14 @@ class DramLog(PartitionLog):
             self._drop(len(self._runs) - 1)
         self._end = after
         self._refusal = None
-        await self._find_producers()
+        await self._find_facts()
 
-    async def _find_producers(self) -> None:
-        """Rebuild the producers from the batches that are left."""
-        self.producers, offset = Producers(), self._start
+    async def _find_facts(self) -> None:
+        """Rebuild the facts from the batches that are left."""
+        self.facts, offset = LogFacts(), self._start
         while offset < self._end:
             for batch in await self.read(offset, _REREAD_BYTES):
-                self.producers.note(batch)
+                self.facts.note(batch)
                 offset = batch.end_offset
 
     async def enforce_retention(

@@ -1,4 +1,4 @@
-"""The sparse index of a segment, in memory and as a file beside it, which also has a snapshot of the log's producers.
+"""The sparse index of a segment, in memory and as a file beside it, which also has a snapshot of the log's facts.
 
 Laws: an index is never needed for correctness, only for speed: a missing or damaged one is rebuilt from the segment. A
 whole index file does prove one thing: the part of the segment that it summarises was on stable storage.
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from linn.core.batch.flat_message import Buffer
-from linn.core.log.producers import Producers
+from linn.core.log.facts import LogFacts
 
 NO_TIME = -(1 << 63)
 """A value before all timestamps."""
-_MAGIC = b"LINNIDX2"
+_MAGIC = b"LINNIDX3"
 _HEADER = struct.Struct("<8sqqqqqqqIIII")
 HEADER_BYTES = _HEADER.size
 _CRC_END = HEADER_BYTES - 4
@@ -79,8 +79,8 @@ class IndexImage:
     data: bytes
 
 
-def encode_index(summary: Summary, index: SparseIndex, producers: bytes) -> bytes:
-    """Encode an index file: the header, three columns of little-endian Int64, and the producers as of its end."""
+def encode_index(summary: Summary, index: SparseIndex, facts: bytes) -> bytes:
+    """Encode an index file: the header, three columns of little-endian Int64, and the log's facts as of its end."""
     columns = b"".join(_little(column).tobytes() for column in (index.offsets, index.positions, index.times_ms))
     header = _HEADER.pack(
         _MAGIC,
@@ -92,12 +92,12 @@ def encode_index(summary: Summary, index: SparseIndex, producers: bytes) -> byte
         summary.first_append_ms,
         summary.last_append_ms,
         len(index),
-        len(producers),
-        crc32c(producers, crc32c(columns)),
+        len(facts),
+        crc32c(facts, crc32c(columns)),
         0,
     )
     sealed = header[:_CRC_END]
-    return sealed + struct.pack("<I", crc32c(sealed)) + columns + producers
+    return sealed + struct.pack("<I", crc32c(sealed)) + columns + facts
 
 
 def decode_summary(header: Buffer) -> Summary | None:
@@ -123,19 +123,19 @@ def decode_entries(data: Buffer) -> SparseIndex | None:
     return index
 
 
-def decode_producers(data: Buffer) -> Producers | None:
-    """Decode the producers of a whole index file; None if it is damaged."""
+def decode_facts(data: Buffer) -> LogFacts | None:
+    """Decode the facts of a whole index file; None if it is damaged."""
     parts = _parts(data)
-    return Producers.decode(bytes(parts[1])) if parts is not None else None
+    return LogFacts.decode(bytes(parts[1])) if parts is not None else None
 
 
 def _parts(data: Buffer) -> tuple[memoryview, memoryview] | None:
-    """The columns and the producers of a whole index file; None if it is damaged."""
+    """The columns and the facts of a whole index file; None if it is damaged."""
     if decode_summary(data) is None:
         return None
-    count, producers_bytes, crc = _HEADER.unpack_from(data)[8:11]
+    count, facts_bytes, crc = _HEADER.unpack_from(data)[8:11]
     rest, columns_bytes = memoryview(data)[HEADER_BYTES:], 3 * _WIDTH * count
-    if len(rest) != columns_bytes + producers_bytes or crc32c(rest) != crc:
+    if len(rest) != columns_bytes + facts_bytes or crc32c(rest) != crc:
         return None
     return rest[:columns_bytes], rest[columns_bytes:]
 

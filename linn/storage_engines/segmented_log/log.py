@@ -107,7 +107,7 @@ class SegmentedLog(PartitionLog):
 
     async def _take_over(self, recovery: Recovery) -> None:
         recovered = await recovery.mend()
-        self.producers = recovered.producers
+        self.facts = recovered.facts
         self._segments = recovered.segments
         self._cut_bytes = recovered.cut_bytes
         self._bases = [segment.base_offset for segment in recovered.segments]
@@ -125,7 +125,7 @@ class SegmentedLog(PartitionLog):
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    def append(self, batch: RecordBatch) -> int:
+    def append(self, batch: RecordBatch, leader_epoch: int = 0) -> int:
         """Append as the port says: one write, no loop over records."""
         if self._refusal is not None:
             self._check_usable()
@@ -141,7 +141,7 @@ class SegmentedLog(PartitionLog):
         if not self._is_made:
             self._make()
         offset = self._end
-        batch.stamp(offset, now_ms, self._durable)
+        batch.stamp(offset, now_ms, self._durable, leader_epoch)
         active.append(batch)
         self._append_time_ms = now_ms
         self._size_bytes += batch.size
@@ -169,7 +169,7 @@ class SegmentedLog(PartitionLog):
             self._disk, f"{self._folder}/{self._end:020d}", self._end, self._settings.index_interval_bytes
         )
         segment.create()
-        self._active.producers = self.producers.encode()
+        self._active.facts = self.facts.encode()
         self._folder_changes += 1
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
@@ -256,7 +256,7 @@ class SegmentedLog(PartitionLog):
         return active.size_bytes - active.indexed_bytes >= max(few, active.size_bytes // _SCAN_SHARE)
 
     def _active_image(self) -> IndexImage:
-        return self._active.index_image(self.producers.encode())
+        return self._active.index_image(self.facts.encode())
 
     async def _index_active(self, active: Segment, image: IndexImage) -> None:
         """Write the active segment's index of before the sync, unless an earlier segment waits to be sealed."""
@@ -389,7 +389,7 @@ class SegmentedLog(PartitionLog):
         """Delete the first `count` segments, which lie before the start, after recording that in the checkpoint."""
         if count <= 0:
             return
-        if len(self.producers) and not any(segment.indexed_bytes for segment in self._segments[count:]):
+        if len(self.facts.producers) and not any(segment.indexed_bytes for segment in self._segments[count:]):
             await self._keep_producers()
         await self._write_checkpoint()
         dropped = self._segments[:count]
@@ -497,7 +497,7 @@ class SegmentedLog(PartitionLog):
         """Record the log's end, so that the next opening scans nothing and notices anything cut off meanwhile."""
         try:
             if self._active.indexed_bytes != self._active.size_bytes:
-                self._active.producers = self.producers.encode()
+                self._active.facts = self.facts.encode()
                 await self._active.write_index()
                 await self._disk.sync_dir(self._folder)
             await self._write_checkpoint()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from linn.core.env.env import Disk
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import DiskFull, LogCorrupt, StorageError, SyncFailed
-from linn.core.log.producers import Producers
+from linn.core.log.facts import LogFacts
 from linn.core.log.storage import DamagedTail
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.segment import SCAN_BYTES, Damage, Segment
@@ -50,8 +50,8 @@ class Recovered:
     """Size of the torn tail."""
     is_new: bool = False
     """Whether the folder was empty."""
-    producers: Producers = field(default_factory=Producers)
-    """The producers of its batches."""
+    facts: LogFacts = field(default_factory=LogFacts)
+    """The facts that follow from its batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Recovery:
         for segment in self._overhanging:
             await self._set_aside(segment, segment.size_bytes, must_keep=False)
             await segment.cut()
-        producers = await self._find_producers()
+        facts = await self._find_facts()
         if not self._whole or self._end() < self._start:
             await self._begin_again(is_young)
         await self._make_durable()
@@ -151,7 +151,7 @@ class Recovery:
         for segment in self._whole[:-1]:
             segment.unload()
         start = max(self._start, self._whole[0].base_offset)
-        return Recovered(self._whole, start, self._cut_bytes, producers=producers)
+        return Recovered(self._whole, start, self._cut_bytes, facts=facts)
 
     # --- cutting because somebody says so ----------------------------------------------------------------------------
 
@@ -480,20 +480,20 @@ class Recovery:
             about = {"folder": self._folder} | log_fields(error)
             logger.warning("%(folder)s: the checkpoint can't be made now: %(error)s", about)
 
-    async def _find_producers(self) -> Producers:
-        """Rebuild the producers from the last whole snapshot, mostly that of the last index, and the batches behind it.
+    async def _find_facts(self) -> LogFacts:
+        """Rebuild the facts from the last whole snapshot, mostly that of the last index, and the batches behind it.
 
         Snapshots for missing index files are made on the way. Raises LogCorrupt, StorageError.
         """
-        segments, found = self._whole, Producers()
+        segments, found = self._whole, LogFacts()
         unsealed = [place for place, each in enumerate(segments) if each.indexed_bytes != each.size_bytes]
         first = max(min(unsealed, default=len(segments)) - 1, 0)
         while first and not segments[first].indexed_bytes:
             first -= 1
         for segment in segments[first:]:
-            found = await segment.producers_at_end(found)
+            found = await segment.facts_at_end(found)
             if segment.indexed_bytes != segment.size_bytes:
-                segment.producers = found.encode()
+                segment.facts = found.encode()
         return found
 
     async def _seal_finished(self) -> None:

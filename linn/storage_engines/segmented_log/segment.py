@@ -15,7 +15,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Disk, File
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
-from linn.core.log.producers import Producers
+from linn.core.log.facts import LogFacts
 from linn.core.log.storage import READ_BATCHES_MAX, StoredBatch
 from linn.storage_engines.segmented_log.index import (
     HEADER_BYTES,
@@ -24,7 +24,7 @@ from linn.storage_engines.segmented_log.index import (
     SparseIndex,
     Summary,
     decode_entries,
-    decode_producers,
+    decode_facts,
     decode_summary,
     encode_index,
 )
@@ -74,8 +74,8 @@ class Segment:
         """Whether its files were deleted."""
         self.indexed_bytes = 0
         """Bytes of the segment that its index file on stable storage covers; all of them once the segment is sealed."""
-        self.producers = b""
-        """Snapshot of the log's producers as of the end of this segment, until that is in its index file."""
+        self.facts = b""
+        """Snapshot of the log's facts as of the end of this segment, until that is in its index file."""
         self._forget()
 
     def _forget(self) -> None:
@@ -88,8 +88,8 @@ class Segment:
         self._index: SparseIndex | None = SparseIndex()
         self._entry_at = 0
         self._hints: dict[int, int] = {}
-        self.scanned = Producers()
-        """Producers of the batches that `scan` found."""
+        self.scanned = LogFacts()
+        """Facts of the batches that `scan` found."""
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -388,14 +388,14 @@ class Segment:
             self._index = decode_entries(await self._index_file_bytes()) or await self._rebuilt()
         return self._index
 
-    async def producers_at_end(self, before: Producers) -> Producers:
-        """The log's producers as of the end of this segment: from its index file and what was scanned behind that, or
+    async def facts_at_end(self, before: LogFacts) -> LogFacts:
+        """The log's facts as of the end of this segment: from its index file and what was scanned behind that, or
         from all of it and those of `before`.
 
         Raises LogCorrupt, StorageError.
         """
         if self.indexed_bytes:
-            snapshot = decode_producers(await self._index_file_bytes())
+            snapshot = decode_facts(await self._index_file_bytes())
             if snapshot is None:
                 before.extend((await self._scanned_again()).scanned)
                 return before
@@ -434,11 +434,11 @@ class Segment:
         Raises DiskFull, StorageError, SyncFailed, LogCorrupt.
         """
         await self.index()
-        await self.put_index(self.index_image(self.producers))
-        self.producers = b""
+        await self.put_index(self.index_image(self.facts))
+        self.facts = b""
 
-    def index_image(self, producers: bytes) -> IndexImage:
-        """The index file of the segment's present content, with a snapshot of the log's producers as of its end. The
+    def index_image(self, facts: bytes) -> IndexImage:
+        """The index file of the segment's present content, with a snapshot of the log's facts as of its end. The
         index is in memory.
         """
         assert self._index is not None, "the index of a growing segment is in memory"
@@ -451,7 +451,7 @@ class Segment:
             self.first_append_ms,
             self.last_append_ms,
         )
-        return IndexImage(self.size_bytes, encode_index(summary, self._index, producers))
+        return IndexImage(self.size_bytes, encode_index(summary, self._index, facts))
 
     async def put_index(self, image: IndexImage) -> None:
         """Put an index file in place; the bytes that it covers were synced. Durable after `sync_dir`. Raises as

@@ -1,0 +1,51 @@
+"""Requests of a consumer that lead to records: subscribe and pull."""
+
+from __future__ import annotations
+
+from linn.client.connection.answer import Answer
+from linn.client.connection.connection import Connection
+from linn.client.consume.subscription import Limits, Subscriber, Subscription
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import LinnError, ProtocolError
+from linn.wire.messages import Deliver, Message, Subscribed
+
+
+class SubscribeRequest(Answer):
+    """The caller of one Subscribe: makes the subscription before the first push to it is handled."""
+
+    __slots__ = ("_connection", "_consumer", "_limits", "_positions")
+
+    def __init__(self, consumer: Subscriber, connection: Connection, limits: Limits, positions: dict[int, int]) -> None:
+        super().__init__()
+        self._consumer = consumer
+        self._connection = connection
+        self._limits = limits
+        self._positions = positions
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """Make the subscription, if the broker agreed."""
+        if isinstance(message, Subscribed):
+            made = Subscription(self._consumer, self._connection, message, self._limits, self._positions)
+            self._consumer._on_subscribed(made)
+            super().answered(message, batches)
+        else:
+            self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))
+
+
+class PullRequest:
+    """The caller of an iteration's pull. The iteration may stop waiting: its next step takes the records."""
+
+    def __init__(self, consumer: Subscriber, subscription: Subscription) -> None:
+        self._consumer = consumer
+        self._subscription = subscription
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """Pass the pulled records on."""
+        if isinstance(message, Deliver):
+            self._consumer._on_pulled(self._subscription.delivered(message, batches), None)
+        else:
+            self.failed(ProtocolError(f"the broker answered pull with {type(message).__name__}"))
+
+    def failed(self, error: LinnError) -> None:
+        """Pass the failure on."""
+        self._consumer._on_pulled([], error)

@@ -1,0 +1,71 @@
+"""A mark: an offset of a partition that only grows, and the callbacks that wait until it has passed theirs.
+
+Laws: calls come in the order of the offsets that were asked for. Thousands of callbacks block nothing: they are called
+a few in each turn of the loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from linn.core.env.env import Spawn
+from linn.core.log.watchers import TOLD_AT_ONCE_MAX
+
+
+class Mark:
+    """One mark. Only its partition moves it."""
+
+    __slots__ = ("_spawn", "_telling", "offset", "waiting")
+
+    def __init__(self, offset: int, spawn: Spawn) -> None:
+        self.offset = offset
+        """Everything before it has passed."""
+        self.waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        """(end offset, callback), by end offset. Whoever moves the mark calls `tell` if there are any."""
+        self._spawn = spawn
+        self._telling = False
+
+    def when_passed(self, end_offset: int, callback: Callable[[], None]) -> None:
+        """Call back once everything before `end_offset` has passed: at once, or later from the loop.
+
+        `end_offset` must not be beyond that of the batch appended last.
+        """
+        if self.offset >= end_offset and not self._has_to_tell():
+            callback()
+        else:
+            self.waiting.append((end_offset, callback))
+
+    async def wait(self, end_offset: int) -> None:
+        """Wait until everything before `end_offset` has passed. Cancellation: the records stay appended."""
+        if self.offset < end_offset:
+            passed = trio.Event()
+            self.when_passed(end_offset, passed.set)
+            await passed.wait()
+
+    def tell(self) -> None:
+        """Make the calls that are due, after the mark was moved."""
+        if not self._telling:
+            self._tell_some()
+            if self._has_to_tell():
+                self._telling = True
+                self._spawn(self._tell_the_others)
+
+    def _has_to_tell(self) -> bool:
+        return bool(self.waiting) and self.waiting[0][0] <= self.offset
+
+    def _tell_some(self) -> None:
+        for _ in range(TOLD_AT_ONCE_MAX):
+            if not self._has_to_tell():
+                return
+            self.waiting.popleft()[1]()
+
+    async def _tell_the_others(self) -> None:
+        try:
+            while self._has_to_tell():
+                await trio.lowlevel.checkpoint()
+                self._tell_some()
+        finally:
+            self._telling = False
