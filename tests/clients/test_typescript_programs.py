@@ -1,11 +1,8 @@
-"""Programs with the TypeScript client and its defaults: work is shared, long jobs run once, outages need no action and
-leave no duplicates.
-"""
+"""Programs with the TypeScript client and its defaults: work is shared, long jobs run once, outages need no action."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,87 +52,6 @@ await consumer.close();
 await client.close();
 """
 OUTAGE_S = 4.0
-KILLER = """
-import { createInterface } from "node:readline";
-import { connect } from "linn-client";
-
-const [url, count, kills, firstPid] = process.argv.slice(2);
-const client = await connect(url);
-const options = { batchBytesMax: 1_000, bufferBytesMax: 20_000 };
-const events = client.producer({ exchange: "events" }, options);
-const spread = client.producer({ topic: "spread" }, options);
-const placed = client.producer({ topic: "placed" }, options);
-let pid = Number(firstPid);
-let [killed, confirmed] = [0, 0];
-
-// While later batches are in flight, stored or not.
-function killIfDue() {
-  if (pid === undefined || killed >= kills || confirmed < (3 * count * (killed + 1)) / (Number(kills) + 1)) return;
-  process.kill(pid, "SIGKILL");
-  pid = undefined;
-  killed += 1;
-  console.log("killed");
-}
-
-const outcomes = [];
-function publish(messages, confirmation) {
-  const counted = () => {
-    confirmed += messages;
-    killIfDue();
-  };
-  outcomes.push(confirmation.then(counted, (error) => console.log(`failed ${error.code}`)));
-}
-
-createInterface({ input: process.stdin }).on("line", (line) => {
-  pid = Number(line);
-  killIfDue();
-});
-for (let number = 0; number < count; number++) {
-  for (const producer of [events, spread, placed]) await producer.ready();
-  const value = String(number);
-  publish(1, events.publish({ value, routingKey: `order.${number % 7}` }));
-  publish(1, spread.publish({ value, key: String(number % 50) }));
-  if (number % 10 > 0) continue;
-  const records = Array.from({ length: 10 }, (_, index) => ({ value: String(number + index) }));
-  publish(10, placed.publishBatch(records, { partition: (number / 10) % 4 }));
-}
-await Promise.all(outcomes);
-console.log("confirmed");
-"""
-KILLED_CONFIG = """
-[broker]
-default_storage = "synced"
-
-[storage.synced]
-engine = "segmented-log"
-fsync = "always"  # So that much is stored and not confirmed when the broker is killed.
-
-[exchanges.events]
-type = "topic"
-
-[topics.jobs]
-bindings = [{ exchange = "events", key = "order.*" }]
-
-[topics.log]
-kind = "stream"
-bindings = [{ exchange = "events", key = "#" }]
-
-[topics.audit]
-kind = "stream"
-partitions = 4
-bindings = [{ exchange = "events", key = "order.#" }]
-
-[topics.spread]
-kind = "stream"
-partitions = 4
-
-[topics.placed]
-kind = "stream"
-partitions = 4
-"""
-PARTITIONS = {"jobs": 1, "log": 1, "audit": 4, "spread": 4, "placed": 4}
-MESSAGES = 20_000
-KILLS = 5
 
 
 @pytest.fixture
@@ -247,38 +163,3 @@ def test_consumer_and_producer_go_on_after_an_outage(programs: Programs, tmp_pat
 
 def numbers(seen: list[Line], verb: str) -> set[int]:
     return {int(line.split()[1]) for _, line in seen if line.startswith(f"{verb} ")}
-
-
-def test_a_broker_that_is_killed_under_load_has_each_message_once_and_in_order(
-    programs: Programs, tmp_path: Path
-) -> None:
-    with BrokerProcess(tmp_path, KILLED_CONFIG) as broker:
-        killer = start(programs, "killer", KILLER, broker.url, str(MESSAGES), str(KILLS), str(broker.pid))
-        for _ in range(KILLS):
-            assert programs.next_line() == ("killer", "killed")
-            broker.kill()
-            broker.start()
-            killer.write(str(broker.pid))
-        assert programs.next_line() == ("killer", "confirmed")
-        stored = trio.run(stored_numbers, broker.url)
-    for topic, partitions in stored.items():
-        assert sorted(chain.from_iterable(partitions)) == list(range(MESSAGES)), topic
-        assert all(partition == sorted(partition) for partition in partitions), topic
-
-
-async def stored_numbers(url: str) -> dict[str, list[list[int]]]:
-    """The numbers in each topic, by partition."""
-    async with linn.connect(url) as client:
-        return {
-            topic: [await numbers_in(client, topic, partition) for partition in range(count)]
-            for topic, count in PARTITIONS.items()
-        }
-
-
-async def numbers_in(client: linn.Client, topic: str, partition: int) -> list[int]:
-    found: list[int] = []
-    while True:
-        fetched = await client.fetch(topic, partition, len(found))
-        if not fetched.batches:
-            return found
-        found += [int(value) for batch in fetched.batches for value in batch.values]

@@ -2,10 +2,10 @@
 //
 //     linn-test-worker URL work TOPIC JOB_MS   print "ready", and "begin VALUE ATTEMPT" and "done ..." for each job
 //     linn-test-worker URL publish TOPIC       publish the lines of standard input, and print each when it is stored
-//     linn-test-worker URL count topic|exchange NAME PARTITION
-//                                              for each line of standard input: publish the numbers below it that were
-//                                              not published before, in small batches, and print how many are confirmed
-//                                              after each; or, for "flush", wait for all, and print "flushed"
+//     linn-test-worker URL count NAME topic|exchange TARGET PARTITION
+//                                              for each line of standard input: publish NAME and the numbers below it
+//                                              that were not published before, in small batches, and print how many are
+//                                              confirmed after each; or, for "flush", wait for all, and print "flushed"
 #include <chrono>
 #include <deque>
 #include <iostream>
@@ -38,20 +38,20 @@ void publish(const linn::Client& client, const std::string& topic) {
 }
 
 /// Each number has one of seven keys and, for an exchange, the routing key "number.even" or "number.odd".
-linn::Record record_of(int number) {
-  return {.value = std::to_string(number),
+linn::Record record_of(const std::string& name, int number) {
+  return {.value = name + " " + std::to_string(number),
           .key = std::to_string(number % 7),
           .routing_key = number % 2 == 0 ? "number.even" : "number.odd"};
 }
 
 class Counter {
  public:
-  explicit Counter(linn::Producer producer) : producer_(std::move(producer)) {}
+  Counter(std::string name, linn::Producer producer) : name_(std::move(name)), producer_(std::move(producer)) {}
 
   void publish_below(int end) {
     constexpr int batch_records = 20;
     while (next_ < end) {
-      for (int records = 0; records < batch_records && next_ < end; ++records) producer_.add(record_of(next_++));
+      for (int records = 0; records < batch_records && next_ < end; ++records) producer_.add(record_of(name_, next_++));
       unconfirmed_.emplace_back(next_, *producer_.send());
       for (; !unconfirmed_.empty() && unconfirmed_.front().second.ready(); unconfirmed_.pop_front()) {
         unconfirmed_.front().second.wait();
@@ -66,13 +66,14 @@ class Counter {
   }
 
  private:
+  std::string name_;
   linn::Producer producer_;
   int next_ = 0;
   std::deque<std::pair<int, linn::Confirmation>> unconfirmed_;
 };
 
-void count(const linn::Client& client, linn::ProducerOptions options) {
-  Counter counter(client.producer(std::move(options)));
+void count(const linn::Client& client, std::string name, linn::ProducerOptions options) {
+  Counter counter(std::move(name), client.producer(std::move(options)));
   for (std::string line; std::getline(std::cin, line);) {
     if (line == "flush")
       counter.flush();
@@ -92,12 +93,12 @@ int main(int, char** argv) {
     } else if (command == "publish") {
       publish(client, argv[3]);
     } else {
-      linn::ProducerOptions options{.partition = std::stoi(argv[5])};
-      if (std::string(argv[3]) == "exchange")
-        options.exchange = argv[4];
+      linn::ProducerOptions options{.partition = std::stoi(argv[6])};
+      if (std::string(argv[4]) == "exchange")
+        options.exchange = argv[5];
       else
-        options.topic = argv[4];
-      count(client, std::move(options));
+        options.topic = argv[5];
+      count(client, argv[3], std::move(options));
     }
   } catch (const linn::Error& error) {
     std::cerr << error.what() << "\n";
