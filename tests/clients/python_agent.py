@@ -283,6 +283,7 @@ class Agent:
             command.get("offset", 0),
             bytes_max=command.get("bytes_max", 1 << 20),
             where=command.get("where"),
+            unsettled=command.get("unsettled", False),
         )
         records = [message_says(message) for batch in fetched.batches for message in batch]
         return {

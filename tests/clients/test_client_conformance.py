@@ -280,6 +280,19 @@ def test_a_clients_leases_are_returned_when_it_leaves(
     assert values_of(take(connected, subscribe(connected, topic), 1)) == [b"b"]
 
 
+def test_the_unsettled_records_of_a_queue_can_be_fetched_alone(connected: AgentProcess, topic: str) -> None:
+    connected.ask("publish", topic=topic, records=plain(b"a", b"b", b"c", b"d"))
+    subscription = subscribe(connected, topic)
+    _, second, third, _ = take(connected, subscription, 4)
+    for verdict, record in (("ack", second), ("reject", third)):
+        assert settle(connected, subscription, verdict, record) == []
+    fetched = connected.ask("fetch", topic=topic, partition=0, offset=0, unsettled=True)
+    assert [(record["offset"], record["value"]) for record in fetched["records"]] == [(0, text(b"a")), (3, text(b"d"))]
+    assert fetched["next_offset"] == fetched["high_watermark"] == 4
+    assert len(connected.ask("fetch", topic=topic, partition=0, offset=0)["records"]) == 4
+    assert code_of(connected, "fetch", topic="log", partition=0, offset=0, unsettled=True) == "delivery.wrong_kind"
+
+
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 

@@ -264,6 +264,7 @@ class Agent {
                                .partition = static_cast<std::int32_t>(command["partition"].number()),
                                .offset = command["offset"].number()};
     request.where = command["where"].text();
+    request.unsettled = command["unsettled"].truth();
     request.bytes_max = static_cast<std::uint32_t>(command["bytes_max"].number(request.bytes_max));
     const linn::Fetched fetched = client().fetch(request);
     Json::List records;

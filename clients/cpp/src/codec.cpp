@@ -196,6 +196,7 @@ std::string encode(std::uint64_t correlation, const FetchRequest& message) {
     fetch.setBytesMax(message.bytes_max);
     fetch.setWaitMaxMs(to_ms(message.wait));
     fetch.setWhere(to_text(message.where));
+    fetch.setUnsettled(message.unsettled);
   });
 }
 

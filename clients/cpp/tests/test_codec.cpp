@@ -75,9 +75,9 @@ void what_is_written_says_what_was_meant() {
   const std::string publish = encode(2, Publish{"orders", true, linn::Acks::all, 3, true}, 2);
   CHECK(told(publish).starts_with("2 publish(target='orders' toExchange=true acks=2 partition=3 mandatory=true )"));
   CHECK(linn::read_frame(publish).batches == 2);
-  CHECK(told(encode(3, linn::FetchRequest{"t", 1, 1LL << 62, 2, 3, std::chrono::milliseconds(4), "key = 1"})) ==
+  CHECK(told(encode(3, linn::FetchRequest{"t", 1, 1LL << 62, 2, 3, std::chrono::milliseconds(4), "key = 1", true})) ==
         "3 fetch(topic='t' partition=1 offset=4611686018427387904 bytesMin=2 bytesMax=3 waitMaxMs=4 where='key = 1' "
-        "unsettled=false )");
+        "unsettled=true )");
   CHECK(told(encode(4, FindOffset{"t", 1, -2})) == "4 findOffset(topic='t' partition=1 timestampMs=-2 )");
   CHECK(told(encode(5, Subscribe{"t", "g", 7, -1, {0, 2}, {9}, "true"})) ==
         "5 subscribe(topic='t' group='g' credit=7 start=-1 partitions=[0 2 ] starts=[9 ] where='true' member='' sessionMs=0 isStatic=false )");

@@ -217,7 +217,11 @@ class Agent {
       command["topic"] as string,
       Number(command["partition"] ?? 0n),
       (command["offset"] ?? 0n) as bigint,
-      { bytesMax: Number(command["bytes_max"] ?? 1_048_576n), where: (command["where"] ?? "") as string },
+      {
+        bytesMax: Number(command["bytes_max"] ?? 1_048_576n),
+        where: (command["where"] ?? "") as string,
+        unsettled: command["unsettled"] === true,
+      },
     );
     const records = batches.flatMap((batch) => Array.from(batch, ({ index }) => deliveredSays(batch, index)));
     return { records, start_offset: startOffset, high_watermark: highWatermark, next_offset: nextOffset };

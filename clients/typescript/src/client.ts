@@ -46,6 +46,8 @@ export interface FetchOptions {
   waitMs?: number;
   /** A predicate over labels and routing key: only these records. Default: all. */
   where?: string;
+  /** Of a queue: only records that are not settled. */
+  unsettled?: boolean;
 }
 
 /** Batches from the offset on that was asked for, and the partition's bounds. */
@@ -139,11 +141,12 @@ export class Client {
 
   /** Read a partition from an offset on, at one's own pace.
    *
-   * Rejects with topic.unknown, topic.partition_unknown, log.offset_out_of_range, batch.corrupt, connection.lost,
-   * request.timeout. */
+   * Rejects with topic.unknown, topic.partition_unknown, log.offset_out_of_range, delivery.wrong_kind (`unsettled`
+   * records of a stream), batch.corrupt, connection.lost, request.timeout. */
   async fetch(topic: string, partition: number, offset: bigint | number, options: FetchOptions = {}): Promise<Fetched> {
-    const { bytesMin = 1, bytesMax = FETCH_BYTES_MAX, waitMs = 0, where = "" } = options;
-    const content = { topic, partition, offset: BigInt(offset), bytesMin, bytesMax, waitMaxMs: waitMs, where };
+    const { bytesMin = 1, bytesMax = FETCH_BYTES_MAX, waitMs = 0, where = "", unsettled = false } = options;
+    const bounds = { bytesMin, bytesMax, waitMaxMs: waitMs };
+    const content = { topic, partition, offset: BigInt(offset), ...bounds, where, unsettled };
     const { message, batches } = await this.#session.request({ member: "fetch", content }, "fetched", {
       extraMs: waitMs,
     });

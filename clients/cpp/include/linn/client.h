@@ -74,6 +74,8 @@ struct FetchRequest {
   std::chrono::milliseconds wait{0};
   /// A predicate over labels and routing key: only these records. Empty: all.
   std::string where = {};
+  /// Of a queue: only records that are not settled.
+  bool unsettled = false;
 };
 
 struct Fetched {
@@ -130,7 +132,8 @@ class Client {
   /// Subscribe. Throws topic.unknown, delivery.wrong_kind and others.
   Consumer consumer(ConsumerOptions options) const;
 
-  /// Read by offset; settles nothing. Throws log.offset_out_of_range, topic.unknown and others.
+  /// Read by offset; settles nothing. Throws log.offset_out_of_range, topic.unknown, delivery.wrong_kind (`unsettled`
+  /// records of a stream) and others.
   Fetched fetch(const FetchRequest& request) const;
 
   /// The offset of the first batch with a timestamp not before this one; -1 is the end, -2 the start.
