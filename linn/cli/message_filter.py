@@ -20,12 +20,14 @@ def message_filter(where: str) -> MessageFilter:
     return lambda message: predicate.matches(subject_of(message))
 
 
-def for_broker(where: str | None) -> str | None:
-    """Return the predicate if the broker can apply it, because it looks at labels and routing key only.
+def split_filter(where: str | None) -> tuple[str | None, MessageFilter | None]:
+    """Return the predicate if the broker can apply it, as it looks at labels and routing key only; else a function.
 
     Raises PredicateInvalid.
     """
-    return where if where is not None and not Predicate.parse(where).fields() else None
+    if where is None or not Predicate.parse(where).fields():
+        return where, None
+    return None, message_filter(where)
 
 
 def subject_of(message: Message) -> Subject:

@@ -368,6 +368,26 @@ def test_where_passes_over_the_rest_of_a_stream(quick, stream: str) -> None:
     assert quick("browse", stream, "--where", "label.delay > 60").stdout == "70\n90\n"
 
 
+@pytest.mark.parametrize("options", [(), ("--group", "late"), ("--group", "late", "--no-ack"), ("--exec", "cat >&2")])
+def test_the_end_comes_behind_all_that_a_filter_passes_over(
+    quick,
+    broker: BrokerProcess,
+    stream: str,
+    options: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("linn.cli.commands.consume.IDLE_S", 0.001)  # No broker is as quick.
+    stream = re.sub(r"\W", "-", stream)
+    quick("topics", "create", stream, "kind=stream", "partitions=2")
+    labels = [{"late": number in (0, 59_999)} for number in range(60_000)]
+    with linn_client.connect(broker.url) as client, client.producer(stream) as producer:
+        producer.publish_many([b"%d" % number for number in range(60_000)], labels=labels)
+    found = consumed(quick, stream, "--where", "label.late = true", *options) + capfd.readouterr().err.split()
+    assert sorted(found) == ["0", "59999"]
+    assert consumed(quick, stream, "--where", "label.late = false and label.late = true", *options) == []
+
+
 def test_where_on_a_queue_is_refused_and_takes_nothing(quick) -> None:
     quick("topics", "create", "choosy")
     quick("publish", "choosy", "a")

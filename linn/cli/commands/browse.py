@@ -45,15 +45,14 @@ def browse(
     Of a queue, prints the unsettled messages, including those that are in flight. Ends with the last message that was
     there at the start.
     """
-    from linn.cli.message_filter import for_broker, message_filter
+    from linn.cli.message_filter import split_filter
     from linn.cli.moment import place_of
     from linn.cli.render.message_format import line_format
     from linn.cli.topic_snapshot import TopicSnapshot
 
     start = None if since is None else place_of(since, "--since")
     line_of = line_format(form, time=time, colours=True)
-    at_broker = for_broker(where)
-    selects = None if where is None or at_broker is not None else message_filter(where)
+    at_broker, selects = split_filter(where)
 
     async def print_all(client: Client) -> None:
         left = count

@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from linn.cli.moment import Place
     from linn.cli.render.message_format import LineOf
     from linn.client.client import Client
+    from linn.client.consume.consumer import Consumer
     from linn.client.consume.message import Batch, Message
 
 IDLE_S = 1.0
@@ -92,12 +94,11 @@ def consume(
     """
     if command is not None and not command.strip():
         raise typer.BadParameter("there is no command to run", param_hint="--exec")
-    from linn.cli.message_filter import for_broker, message_filter
+    from linn.cli.message_filter import split_filter
     from linn.cli.moment import place_of
     from linn.cli.render.message_format import line_format
 
-    # Without --follow, a broker that passes over many messages would look as if there were none.
-    at_broker = for_broker(where) if follow else None
+    at_broker, selects = split_filter(where)
     consumption = Consumption(
         topic,
         group,
@@ -107,7 +108,7 @@ def consume(
         start=None if since is None else place_of(since, "--since"),
         line_of=line_format(form, time=time, colours=command is None),
         where=at_broker,
-        selects=None if where is None or at_broker is not None else message_filter(where),
+        selects=selects,
     )
     consumption.run(url, command)
 
@@ -138,6 +139,8 @@ class Consumption:
         self._line_of = line_of
         self._where = where
         self._selects = selects
+        self._next_offsets: dict[int, int] = {}
+        """By partition, the offset behind the last message that was handled."""
         self._command: str | None = None
         self._returncode = 0
         """Return code of the last run of the command."""
@@ -181,9 +184,10 @@ class Consumption:
                 batch: Batch | None = None
                 with anyio.move_on_after(self._idle_s):
                     batch = await anext(batches, None)
-                if batch is None:
+                if batch is not None:
+                    await self._print_batch(batch)
+                elif not await self._has_more(client, consumer):
                     break
-                await self._print_batch(batch)
 
     async def _print_batch(self, batch: Batch) -> None:
         messages = list(batch)
@@ -221,7 +225,7 @@ class Consumption:
                     batches = await consumer.pull(pulled_max, self._idle_s or _PULL_WAIT_S)
                 except ConnectionLost:
                     continue  # The client logs it, and reconnects.
-                if not batches and self._idle_s is not None:
+                if not batches and self._idle_s is not None and not await self._has_more(client, consumer):
                     return
                 await self._run_with([message for batch in batches for message in batch], command)
 
@@ -238,6 +242,28 @@ class Consumption:
             await _ack(messages[:handled])
 
     # --- either ---
+
+    async def _has_more(self, client: Client, consumer: Consumer) -> bool:
+        """Tell whether any message is still to come: the broker may have to pass over many others before it."""
+        if self._where is None:
+            return False
+        from linn.cli.topic_snapshot import TopicSnapshot
+
+        offsets = dict(self._next_offsets)
+        if self._group:
+            for row in await client.admin.group_offsets(self._topic, self._group):
+                offsets[row["partition"]] = max(offsets.get(row["partition"], -1), row["offset"] or -1)
+        partitions = consumer.partitions
+        if partitions is None:
+            partitions = [*range(len((await client.admin.topic(self._topic))["partitions"]))]
+        for partition in partitions:
+            offset = offsets.get(partition, -1)
+            start = offset if offset >= 0 else self._start
+            snapshot = TopicSnapshot(client, self._topic, [partition], start, self._where).messages()
+            async with aclosing(snapshot):
+                if await anext(snapshot, None) is not None:
+                    return True
+        return False
 
     async def _refuse_queue(self, client: Client) -> None:
         topic = await client.admin.topic(self._topic)
@@ -261,6 +287,7 @@ class Consumption:
         for handled, message in enumerate(messages):
             if len(chosen) == self._left:
                 return handled, chosen
+            self._next_offsets[message.partition] = message.offset + 1
             if self._selects is None or self._selects(message):
                 chosen.append(message)
         return len(messages), chosen

@@ -88,11 +88,10 @@ def _dead_letter_topic(topic: Mapping[str, Any], topics: Any) -> dict[str, Any]:
 
 
 def _list_messages(url: str, name: str, where: str | None, count: int, *, as_json: bool) -> None:
-    from linn.cli.message_filter import for_broker, message_filter
+    from linn.cli.message_filter import split_filter
     from linn.cli.topic_snapshot import TopicSnapshot
 
-    at_broker = for_broker(where)
-    selects = message_filter(where) if where is not None and at_broker is None else None
+    at_broker, selects = split_filter(where)
 
     async def look(client: Client) -> tuple[dict[str, Any], list[Message]]:
         topics = await client.admin.topics()
