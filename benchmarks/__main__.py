@@ -16,6 +16,7 @@ from types import FrameType
 from benchmarks.blocking_client import blocking_lines
 from benchmarks.client import client_lines
 from benchmarks.consume import consume_lines
+from benchmarks.idempotence import idempotence_lines
 from benchmarks.latency import latency_lines
 from benchmarks.line import Line
 from benchmarks.load import LoadFailed
@@ -36,6 +37,7 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "client": client_lines,
     "blocking": blocking_lines,
     "latency": latency_lines,
+    "idempotence": idempotence_lines,
     "start": start_lines,
     "routing": routing_lines,
     "matrix": matrix_lines,

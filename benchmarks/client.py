@@ -56,10 +56,10 @@ def some_values(count: int) -> list[bytes]:
     return (different * (count // len(different) + 1))[:count]
 
 
-async def publish_many(client: Client, count: int, topic: str = "ring") -> float:
+async def publish_many(client: Client, count: int, topic: str = "ring", idempotent: bool = True) -> float:
     """Publish in calls of MANY messages, each confirmed before the next."""
     values = some_values(min(count, MANY))
-    async with client.producer(topic=topic) as producer:
+    async with client.producer(topic=topic, idempotent=idempotent) as producer:
         started = time.perf_counter()
         for first in range(0, count, len(values)):
             await producer.publish_many(values[: count - first])
@@ -71,10 +71,10 @@ async def fill(client: Client, count: int) -> float:
     return await publish_many(client, count, "memory")
 
 
-async def publish_nowait(client: Client, count: int) -> float:
+async def publish_nowait(client: Client, count: int, idempotent: bool = True) -> float:
     """Publish with one call per message; when the buffer is full, and at the end, everything is confirmed."""
     values = some_values(count)
-    async with client.producer(topic="ring") as producer:
+    async with client.producer(topic="ring", idempotent=idempotent) as producer:
         started = time.perf_counter()
         for value in values:
             try:

@@ -73,6 +73,14 @@ class Plan:
     single_calls: int = 500
     """Calls of one run of a latency measurement."""
     starts: int = 5
+    idempotence_rounds: int = 31
+    """Pairs of runs with and without numbers: more than `rounds`, as the difference is small."""
+    producers: int = 10_000
+    """Number of idempotent producers whose memory is measured."""
+    producer_partitions: int = 1_000
+    """Number of partitions of the topic that they publish to."""
+    partitions_of_producer: int = 20
+    """Number of these that each publishes to, so that a storage remembers as many as it can."""
     routings: int = 2_000
     """Batches, or matches, of one run through an exchange."""
     matrix: MatrixPlan = field(default_factory=MatrixPlan)
@@ -91,6 +99,10 @@ def quick_plan(folder: Path) -> Plan:
         records=5_000,
         single_calls=20,
         starts=1,
+        idempotence_rounds=1,
+        producers=50,
+        producer_partitions=10,
+        partitions_of_producer=2,
         routings=20,
         matrix=QUICK_MATRIX,
     )
