@@ -186,7 +186,7 @@ class Consumption:
                     batch = await anext(batches, None)
                 if batch is not None:
                     await self._print_batch(batch)
-                elif not await self._has_more(client, consumer):
+                elif self._idle_s is None or not await self._has_more(client, consumer):
                     break
 
     async def _print_batch(self, batch: Batch) -> None:
@@ -252,13 +252,13 @@ class Consumption:
         offsets = dict(self._next_offsets)
         if self._group:
             for row in await client.admin.group_offsets(self._topic, self._group):
-                offsets[row["partition"]] = max(offsets.get(row["partition"], -1), row["offset"] or -1)
+                if row["offset"] is not None:
+                    offsets[row["partition"]] = max(offsets.get(row["partition"], 0), row["offset"])
         partitions = consumer.partitions
         if partitions is None:
             partitions = [*range(len((await client.admin.topic(self._topic))["partitions"]))]
         for partition in partitions:
-            offset = offsets.get(partition, -1)
-            start = offset if offset >= 0 else self._start
+            start = offsets.get(partition, self._start)
             snapshot = TopicSnapshot(client, self._topic, [partition], start, self._where).messages()
             async with aclosing(snapshot):
                 if await anext(snapshot, None) is not None:
