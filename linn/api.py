@@ -6,6 +6,7 @@ By kind of plugin: `hookimpl`, and for
 - delivery semantics `SemanticsKind`, `DeliverySemantics`, `SharedSubscription`;
 - an exchange `ExchangeKind`, `Exchange`, `Binding`, `Subject`;
 - a partitioner `PartitionerKind`, `Partitioner`;
+- an assignor of consumer groups `AssignorKind`, `Assignor`;
 - an interceptor `InterceptorKind`, `Interceptor`;
 - an observer `Observer`;
 - a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`, `TurnSlot`.
@@ -44,6 +45,7 @@ from linn.core.errors.tree import (
 )
 from linn.core.gateway.gateway import ANONYMOUS, Fetched, Gateway, Principal, SubscribeRequest, Subscription
 from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
+from linn.core.groups.assignor import Assignor, AssignorKind
 from linn.core.log.delivery import Consumer, Delivery, Settlement, SettleOutcome
 from linn.core.log.facts import LogFacts
 from linn.core.log.storage import (
@@ -83,6 +85,8 @@ __all__ = [
     "READ_BATCHES_MAX",
     "AcceptedStream",
     "Acks",
+    "Assignor",
+    "AssignorKind",
     "AtLeastOnce",
     "BatchColumns",
     "BatchCorrupt",

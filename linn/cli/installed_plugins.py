@@ -29,6 +29,7 @@ _REGISTRIES = {
     "semantics": "delivery semantics",
     "exchanges": "exchange type",
     "partitioners": "partitioner",
+    "assignors": "assignor",
     "interceptors": "interceptor",
     "protocols": "protocol",
 }

@@ -9,6 +9,7 @@ import msgspec
 
 from linn.core.errors.tree import BindingInvalid
 from linn.core.gateway.protocol import ProtocolKind
+from linn.core.groups.assignor import AssignorKind
 from linn.core.log.storage import EngineKind
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.queue.lease import LeaseSettings
@@ -78,6 +79,11 @@ def linn_register_exchange() -> ExchangeKind:
 @hookimpl
 def linn_register_partitioner() -> PartitionerKind:
     return PartitionerKind("murmur2", never_made)
+
+
+@hookimpl
+def linn_register_assignor() -> list[AssignorKind]:
+    return [AssignorKind(name, never_made) for name in ("sticky", "by-weight")]
 
 
 @hookimpl

@@ -95,6 +95,11 @@ def test_a_topic_inherits_missing_settings_from_broker_and_delivery(load: Load) 
     assert topics["delays.dead"].lease_ms == 30_000
 
 
+def test_a_group_has_its_own_assignor_or_the_brokers(load: Load) -> None:
+    config = load("[broker]\ndefault_assignor = 'by-weight'\n[groups.'any text']\nassignor = 'sticky'\n[groups.plain]")
+    assert [config.assignor_of(name) for name in ("any text", "plain", "other")] == ["sticky", "by-weight", "by-weight"]
+
+
 # --- what a wrong file says ------------------------------------------------------------------------------------------
 
 WRONG = [
@@ -125,6 +130,10 @@ WRONG = [
     ("[broker]\ndrain_timeout = inf", "2: broker.drain_timeout: must be a finite number", ConfigError, ""),
     ("[broker]\nconnections_max = 9223372036854775808", "2: broker.connections_max: ", ConfigError, "64 bits"),
     ("[broker]\ndefault_storage = 'tap'", "2: broker.default_storage: there is no storage", PluginUnknown, "tape"),
+    ("[broker]\ndefault_assignor = 'stiky'", "2: broker.default_assignor: there is no assig", PluginUnknown, "sticky"),
+    ("[groups.g]\nassignor = 'by-wait'", "2: groups.g.assignor: there is no assignor", PluginUnknown, "by-weight"),
+    ("[groups.g]\nasignor = 'sticky'", "2: groups.g.asignor: unknown key", ConfigUnknownKey, "assignor"),
+    ("[groups]\n'' = {}", '2: groups."": a group\'s name must not be empty', ConfigError, ""),
     ("[listeners.a]\naddress = 'here'", "2: listeners.a.address: 'here' is not HOST:PORT", ConfigError, "unix:PATH"),
     ("[listeners.a]\nprotocol = 'capn'", "2: listeners.a.protocol: no plugin provides", PluginUnknown, "capnp"),
     ("[listeners.a]\nbuad = 50", "2: listeners.a.buad: unknown key", ConfigUnknownKey, "baud"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from linn.core.errors.tree import GroupFenced
-from linn.core.groups.assignor import StickyAssignor
 from linn.core.groups.event import OffsetCommitted, decode_group_events, encode_group_events
 from linn.core.groups.group import ConsumerGroup
+from linn.plugins.assignors import StickyAssignor
 
 STEPS = 200
 PARTITIONS = 5

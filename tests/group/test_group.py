@@ -15,7 +15,6 @@ from linn.core.errors.tree import (
     OffsetOutOfRange,
     PartitionUnknown,
 )
-from linn.core.groups.assignor import StickyAssignor
 from linn.core.groups.event import (
     EpochStarted,
     GroupForgotten,
@@ -25,6 +24,7 @@ from linn.core.groups.event import (
     encode_group_events,
 )
 from linn.core.groups.group import TEXT_BYTES_MAX, ConsumerGroup
+from linn.plugins.assignors import StickyAssignor
 
 PARTITIONS = 2
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from linn.core.errors.tree import GroupFenced
-from linn.core.groups.assignor import Assignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
+from linn.core.groups.assignor import Assignor
 from linn.core.groups.membership import Membership, Share
+from linn.plugins.assignors import RangeAssignor, RoundRobinAssignor, StickyAssignor
 
 SESSION_S, RELEASE_S = 10.0, 5.0
 TOPICS = {"a": 4, "b": 3, "c": 1}

@@ -15,6 +15,7 @@ from linn.core.errors.texts import nearest, one_line
 from linn.core.errors.tree import ConfigExists, ConfigUnreadable
 
 KINDS = {
+    "assignor": "divides a group's partitions: `assignor =` of a group",
     "engine": "stores logs: `storage =` of a topic",
     "exchange": "chooses topics for a message: `type =` of an exchange",
     "interceptor": "changes or drops messages: `interceptors =` of a topic",
@@ -76,6 +77,12 @@ class Facts(NamedTuple):
 
 _ORDERS = "[topics.orders]\n"
 FACTS = {
+    "assignor": Facts(
+        "assignor",
+        "one member of a group reads a topic, and the others wait to take over.",
+        "linn.testing.assignors.AssignorConformance",
+        _ORDERS + 'kind = "stream"\npartitions = 4\n\n[groups.billing]\nassignor = "@NAME@"',
+    ),
     "engine": Facts(
         "storage engine",
         "it keeps logs in memory, up to a size.",
@@ -139,7 +146,7 @@ def _own_names() -> set[str]:
 
     ours = built_in()
     brought = (ours.engines, ours.semantics, ours.exchanges, ours.partitioners, ours.protocols, ours.interceptors)
-    return {*ours.plugin_names, *(name for kinds in brought for name in kinds)}
+    return {*ours.plugin_names, *ours.assignors, *(name for kinds in brought for name in kinds)}
 
 
 class PluginSkeleton:

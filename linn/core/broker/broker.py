@@ -45,6 +45,7 @@ from linn.core.errors.tree import (
     SyncFailed,
 )
 from linn.core.gateway.gateway import Gateway
+from linn.core.groups.assignor import CheckedAssignor
 from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC, GroupCoordinator, Stream
 from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.log.partition import Partition
@@ -92,7 +93,8 @@ class Broker:
         self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
         self.long_work = LongWork(env.clock.monotonic)
-        self.groups = GroupCoordinator(self._stream, env.clock, self.spawn)
+        self._assignors: dict[str, CheckedAssignor] = {}
+        self.groups = GroupCoordinator(self._stream, self._assignor_of, env.clock, self.spawn)
         make_topic = self.administration.create_default_topic if config.broker.auto_create_topics else None
         self.publisher: Publisher = Publisher(
             self.catalog, self.limits, self.long_work, self.memory.received, make_topic
@@ -339,10 +341,21 @@ class Broker:
         topic = self.topics.get(name)
         return topic.stream if topic is not None else None
 
+    def _make_assignors(self) -> None:
+        """Make the assignors that groups may need, before there are groups. Raises PluginError."""
+        default = self.config.broker.default_assignor
+        for name in dict.fromkeys([default, *map(self.config.assignor_of, self.config.groups)]):
+            kind = self.plugins.assignors[name]
+            self._assignors[name] = CheckedAssignor(name, self.plugins.make(kind), self.plugins.owner_of(kind))
+
+    def _assignor_of(self, group: str) -> CheckedAssignor:
+        return self._assignors[self.config.assignor_of(group)]
+
     async def open_groups(self) -> None:
         """Open the groups' logs and rebuild the groups. All topics are open. Raises LogCorrupt, StorageError."""
         storage, clock = self.group_storage, self.env.clock
         engine, states = self._engine(storage), []
+        self._make_assignors()
         if engine.capabilities.survives_restart:
             for index in range(GROUP_LOGS):
                 id = PartitionId(GROUPS_TOPIC, index)

@@ -22,6 +22,7 @@ from linn.core.config.tables import (
     BrokerSettings,
     DeliveryTable,
     ExchangeTable,
+    GroupTable,
     InterceptorTable,
     ListenerTable,
     LogSettings,
@@ -29,7 +30,7 @@ from linn.core.config.tables import (
     StorageTable,
 )
 from linn.core.config.toml_source import Path, TomlSource
-from linn.core.config.topic_checks import Surroundings, check_name, check_topic
+from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.address import parse_address
 from linn.core.errors.texts import did_you_mean, nearest
@@ -41,6 +42,7 @@ from linn.core.errors.tree import (
     PluginError,
     PluginUnknown,
 )
+from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -120,6 +122,7 @@ class ConfigChecker:
         self._exists("default_delivery", "delivery", settings.default_delivery, self._kinds.semantics)
         if settings.group_storage is not None:
             self._exists("group_storage", "storage", settings.group_storage, self._kinds.engines)
+        self._check_assignor(settings.default_assignor, ("broker", "default_assignor"))
         return settings
 
     def log(self) -> LogSettings:
@@ -160,6 +163,24 @@ class ConfigChecker:
     def interceptors(self) -> dict[str, Configured]:
         """`[interceptors.*]`, and every interceptor under its own name."""
         return self._configured("interceptors", InterceptorTable, "interceptor", self._kinds.interceptors)
+
+    def groups(self) -> dict[str, GroupTable]:
+        """`[groups.*]`. Their names are those of groups, which are any text."""
+        found: dict[str, GroupTable] = {}
+        for name, table in self._tables("groups").items():
+            path: Path = ("groups", name)
+            try:
+                check_group_name(name, "group")
+            except LinnError as error:
+                self.problems.add(path, error.text)
+            settings = decode_settings(GroupTable, table, path, self.problems, partial=True)
+            if settings is not None:
+                found[name] = settings
+                self._check_assignor(settings.assignor, (*path, "assignor"))
+        return found
+
+    def _check_assignor(self, name: str | None, path: Path) -> None:
+        must_exist(name, self._kinds.assignors, "assignor", path, self.problems, PluginUnknown)
 
     def exchanges(self) -> dict[str, ConfiguredExchange]:
         """`[exchanges.*]`."""
@@ -206,7 +227,7 @@ class ConfigChecker:
             self.problems.add((top,), f"must hold tables: [{top}.NAME]")
             return {}
         for name in tables:
-            if top != "topics":
+            if top not in ("topics", "groups"):
                 check_name(name, (top, name), self.problems)
         return tables
 

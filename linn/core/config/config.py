@@ -15,7 +15,7 @@ from typing import Any
 from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener, plugin_table
 from linn.core.config.kinds import Kinds
 from linn.core.config.problem import Problems
-from linn.core.config.tables import BrokerSettings, LogSettings, PluginSettings
+from linn.core.config.tables import BrokerSettings, GroupTable, LogSettings, PluginSettings
 from linn.core.config.toml_source import TomlSource
 from linn.core.config.topic_checks import Surroundings
 from linn.core.config.topic_settings import TopicSettings
@@ -39,10 +39,16 @@ class Config:
     exchanges: Mapping[str, ConfiguredExchange]
     interceptors: Mapping[str, Configured]
     topics: Mapping[str, TopicSettings]
+    groups: Mapping[str, GroupTable]
     file: str = ""
     """The file's name in messages."""
     topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The line of each key that the file names, by topic and key."""
+
+    def assignor_of(self, group: str) -> str:
+        """The name of a group's assignor."""
+        table = self.groups.get(group)
+        return (table and table.assignor) or self.broker.default_assignor
 
     def surroundings(
         self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], partitioners: Mapping[str, Any]
@@ -122,6 +128,7 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
         exchanges=checker.exchanges(),
         interceptors=checker.interceptors(),
         topics={},
+        groups=checker.groups(),
     )
     around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds.partitioners)
     topics = checker.topics(around, config.exchanges)

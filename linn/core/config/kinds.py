@@ -43,6 +43,8 @@ class Kinds(Protocol):
     @property
     def partitioners(self) -> Mapping[str, Kind]: ...
     @property
+    def assignors(self) -> Mapping[str, Kind]: ...
+    @property
     def plugin_names(self) -> Collection[str]:
         """The names of all plugins that were found, blocked ones included."""
 

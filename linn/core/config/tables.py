@@ -9,6 +9,7 @@ import msgspec
 
 from linn.core.config.topic_settings import BindingSettings, Count, Size, TopicSettings
 from linn.core.config.units import UNITS_MAX
+from linn.core.groups.assignor import DEFAULT_ASSIGNOR
 
 MIB = 1 << 20
 
@@ -66,6 +67,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     default_delivery: Annotated[str, msgspec.Meta(description="Delivery of topics that name none.")] = "at-least-once"
+    default_assignor: Annotated[
+        str,
+        msgspec.Meta(
+            description="The assignor of consumer groups that name none: sticky, range, round-robin, or a plugin's."
+        ),
+    ] = DEFAULT_ASSIGNOR
     auto_create_topics: Annotated[
         bool, msgspec.Meta(description="Whether using an unknown topic makes it, with all defaults.")
     ] = False
@@ -160,6 +167,15 @@ class ExchangeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
 
 
+class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[groups.NAME]`: a consumer group. Groups without a table exist as well, as soon as they have a member."""
+
+    assignor: Annotated[
+        str | None,
+        msgspec.Meta(description="The assignor, which divides partitions. Default: the broker's `default_assignor`."),
+    ] = None
+
+
 TABLES: Mapping[str, type[msgspec.Struct]] = {
     "broker": BrokerSettings,
     "log": LogSettings,
@@ -170,5 +186,6 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "exchanges": ExchangeTable,
     "interceptors": InterceptorTable,
     "topics": TopicSettings,
+    "groups": GroupTable,
 }
 """The top-level tables; all except `broker`, `log` and `plugins` hold tables with names of the user's choice."""

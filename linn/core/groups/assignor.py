@@ -1,4 +1,4 @@
-"""The assignor port and the built-in assignors: which member of a group is to read which partition.
+"""The assignor port: a strategy that chooses which member of a group is to read which partition.
 
 Laws: an assignor is a pure function: the same members, partitions and previous owners give the same answer. Each
 partition of a topic with a subscriber gets one owner, which subscribes to the topic; others get none.
@@ -6,10 +6,14 @@ partition of a topic with a subscriber gets one owner, which subscribes to the t
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Protocol
+
+from linn.core.errors.tree import InternalError
 
 TopicPartition = tuple[str, int]
 """(topic, partition)."""
@@ -19,6 +23,9 @@ Sizes = Mapping[str, int]
 """Number of partitions by topic."""
 Owners = Mapping[TopicPartition, str]
 """Member by partition."""
+DEFAULT_ASSIGNOR = "sticky"
+
+logger = logging.getLogger("linn.group")
 
 
 class Assignor(Protocol):
@@ -27,80 +34,27 @@ class Assignor(Protocol):
     def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
         """Choose the owner of each partition.
 
-        `previous` is the last assignment; it may name members and partitions that are gone.
+        `members` has the topics that each member reads, the members in the order in which they joined; `partitions` the
+        number of partitions by topic; the answer, and `previous`, a member by (topic, partition). `previous` is the
+        last answer; it may name members and partitions that are gone.
+
+        Synchronous, in the broker's loop, once for each change of a group's members or of its topics' partitions.
         """
 
 
-class RangeAssignor:
-    """Gives each member neighbouring partitions of each topic; members in the order of their names."""
+@dataclass(frozen=True, slots=True)
+class AssignorKind:
+    """An assignor, as a plugin registers it."""
 
-    def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
-        """See `Assignor.assign`."""
-        target: dict[TopicPartition, str] = {}
-        for topic, subscribers in _subscribers(members, partitions).items():
-            share, larger = divmod(partitions[topic], len(subscribers))
-            first = 0
-            for at, member in enumerate(sorted(subscribers)):
-                end = first + share + (at < larger)
-                target.update({(topic, index): member for index in range(first, end)})
-                first = end
-        return target
+    name: str
+    """The value of `assignor =` in a group."""
+    make: Callable[[], Assignor]
+    """Makes the assignor, which serves all groups that name it. Does no I/O."""
+    settings: None = None
+    """None: assignors have no settings."""
 
 
-class RoundRobinAssignor:
-    """Deals the partitions of all topics out in turn; members in the order of their names."""
-
-    def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
-        """See `Assignor.assign`."""
-        target: dict[TopicPartition, str] = {}
-        for subscribers, places in _pools(members, partitions):
-            target.update(zip(places, cycle(sorted(subscribers)), strict=False))
-        return target
-
-
-class StickyAssignor:
-    """Moves as few partitions as balance allows. Shares of members with the same topics differ by at most one."""
-
-    def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
-        """See `Assignor.assign`."""
-        target: dict[TopicPartition, str] = {}
-        load: Counter[str] = Counter()
-        for subscribers, places in _pools(members, partitions):
-            kept = _kept(subscribers, places, previous, load)
-            free = iter([place for place in places if place not in kept])
-            target.update(kept)
-            owned = Counter(kept.values())
-            for member, share in _shares(subscribers, len(places), owned, load).items():
-                target.update({next(free): member for _ in range(share - owned[member])})
-                load[member] += share
-        return target
-
-
-def _kept(
-    subscribers: Sequence[str], places: Sequence[TopicPartition], previous: Owners, load: Mapping[str, int]
-) -> dict[TopicPartition, str]:
-    """The partitions that stay with their owner: of each member's the first, up to its share."""
-    known = set(subscribers)
-    before = {place: previous[place] for place in places if previous.get(place) in known}
-    left = _shares(subscribers, len(places), Counter(before.values()), load)
-    kept: dict[TopicPartition, str] = {}
-    for place, member in before.items():
-        if left[member]:
-            left[member] -= 1
-            kept[place] = member
-    return kept
-
-
-def _shares(
-    subscribers: Sequence[str], places: int, owned: Mapping[str, int], load: Mapping[str, int]
-) -> dict[str, int]:
-    """The number of partitions for each member: those that own most, then those with the least load, get one more."""
-    share, larger = divmod(places, len(subscribers))
-    ranked = sorted(subscribers, key=lambda member: (-owned.get(member, 0), load.get(member, 0)))
-    return {member: share + (at < larger) for at, member in enumerate(ranked)}
-
-
-def _subscribers(members: Topics, partitions: Sizes) -> dict[str, list[str]]:
+def subscribers_of(members: Topics, partitions: Sizes) -> dict[str, list[str]]:
     """The members by topic, without topics that have no subscriber or no partition."""
     found: dict[str, list[str]] = defaultdict(list)
     for member, topics in members.items():
@@ -110,10 +64,48 @@ def _subscribers(members: Topics, partitions: Sizes) -> dict[str, list[str]]:
     return found
 
 
-def _pools(members: Topics, partitions: Sizes) -> Iterator[tuple[Sequence[str], Sequence[TopicPartition]]]:
-    """Topics with the same subscribers share a pool of partitions, ascending."""
-    pools: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for topic, subscribers in _subscribers(members, partitions).items():
-        pools[tuple(subscribers)].append(topic)
-    for subscribed, topics in sorted(pools.items(), key=lambda pool: min(pool[1])):
-        yield subscribed, [(topic, index) for topic in sorted(topics) for index in range(partitions[topic])]
+class CheckedAssignor:
+    """An assignor whose failures do no harm: a member that leaves must not wait for anybody's plugin to be mended."""
+
+    def __init__(self, name: str, assignor: Assignor, owner: str) -> None:
+        """`owner`: the plugin that registered it, in a form for people."""
+        self.name = name
+        self._assignor = assignor
+        self._owner = owner
+
+    def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
+        """Choose as the assignor does. If it fails, partitions stay where they are, and the others are dealt out."""
+        try:
+            return checked_owners(self._assignor, members, partitions, previous)
+        except Exception as error:
+            said = getattr(error, "text", None) or f"{type(error).__name__}: {error}"
+            text = 'assignor "%(assignor)s", of %(plugin)s, failed; partitions stay with their owners: %(error)s'
+            code = getattr(error, "code", InternalError.code)
+            logger.error(text, {"assignor": self.name, "plugin": self._owner, "error": said, "code": code})
+            return _kept_or_dealt(subscribers_of(members, partitions), partitions, previous)
+
+
+def checked_owners(assignor: Assignor, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
+    """Ask an assignor. Raises ValueError if it breaks its promise, and whatever it raises."""
+    target = assignor.assign(members, partitions, previous)
+    subscribers = subscribers_of(members, partitions)
+    wanted = {(topic, index) for topic in subscribers for index in range(partitions[topic])}
+    if target.keys() != wanted:
+        topic, index = min(target.keys() ^ wanted)
+        raise ValueError(f"partition {index} of {topic} has {'no owner' if (topic, index) in wanted else 'an owner'}")
+    reads = {topic: set(names) for topic, names in subscribers.items()}
+    for (topic, index), member in target.items():
+        if member not in reads[topic]:
+            raise ValueError(f'partition {index} of {topic} went to "{member}", which does not read it')
+    return target
+
+
+def _kept_or_dealt(subscribers: Mapping[str, Sequence[str]], partitions: Sizes, previous: Owners) -> Owners:
+    """The previous owners that still read their topic; other partitions go to its members in turn."""
+    target: dict[TopicPartition, str] = {}
+    for topic, names in subscribers.items():
+        known, turns = set(names), cycle(names)
+        for index in range(partitions[topic]):
+            owner = previous.get((topic, index))
+            target[topic, index] = owner if owner in known else next(turns)
+    return target

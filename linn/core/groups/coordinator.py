@@ -30,7 +30,7 @@ from linn.core.errors.tree import (
     GroupUnknown,
     StorageError,
 )
-from linn.core.groups.assignor import Assignor, StickyAssignor
+from linn.core.groups.assignor import Assignor
 from linn.core.groups.event import (
     GroupEvent,
     GroupForgotten,
@@ -68,8 +68,12 @@ class Stream(NamedTuple):
 class GroupCoordinator:
     """All groups. Without logs, they are kept in memory."""
 
-    def __init__(self, find: Callable[[str], Stream | None], clock: Clock, spawn: Spawn) -> None:
-        """`find` returns a topic by name; None if it does not exist, or is a queue."""
+    def __init__(
+        self, find: Callable[[str], Stream | None], assignor_of: Callable[[str], Assignor], clock: Clock, spawn: Spawn
+    ) -> None:
+        """`find` returns a topic by name; None if it does not exist, or is a queue. `assignor_of` returns the assignor
+        of a group.
+        """
         self.groups: dict[str, ConsumerGroup] = {}
         self.states: Sequence[StateLog] = ()
         self.clipped = False
@@ -78,7 +82,7 @@ class GroupCoordinator:
         self._find = find
         self._clock = clock
         self._spawn = spawn
-        self._assignor: Assignor = StickyAssignor()
+        self._assignor_of = assignor_of
         self._members: dict[str, dict[Seat, GroupMember]] = {}
         """Members at run time by group and seat; those whose session outlasts them are closed."""
         self._member_ids = itertools.count(1)
@@ -196,7 +200,7 @@ class GroupCoordinator:
     def _group(self, name: str) -> ConsumerGroup:
         group = self.groups.get(name)
         if group is None:
-            group = self.groups[name] = ConsumerGroup(name, self._assignor)
+            group = self.groups[name] = ConsumerGroup(name, self._assignor_of(name))
         self._count_out(name)
         return group
 

@@ -31,6 +31,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from linn.core.gateway.protocol import ProtocolKind
+    from linn.core.groups.assignor import AssignorKind
     from linn.core.log.storage import EngineKind
     from linn.core.ports.interceptor import InterceptorKind
     from linn.core.ports.observer import Observer
@@ -90,6 +91,19 @@ def linn_register_partitioner() -> PartitionerKind | Sequence[PartitionerKind] |
 
     Failure policy: a partitioner that raises, or names no partition, fails the publish with `topic.invalid`, which
     names it and the topic; nothing of that publish is stored.
+    """
+
+
+@hookspec
+def linn_register_assignor() -> AssignorKind | Sequence[AssignorKind] | None:
+    """Bring assignors: `assignor =` in `[groups.NAME]`, or the broker's `default_assignor`.
+
+    The kind has no settings; `make` is called once while the broker starts, if a group or the default names it. It is
+    asked when members of a group come and go, and when a topic that they read gets partitions.
+
+    Failure policy: an assignor that raises, or whose answer leaves a partition out or gives it to a member that does
+    not read its topic, is logged with the plugin's name. Partitions then stay with their owners, and those that have
+    none are dealt out in turn, until the group changes again.
     """
 
 

@@ -23,6 +23,7 @@ from linn.core.errors.names import name_problem
 from linn.core.errors.texts import did_you_mean, one_line
 from linn.core.errors.tree import LinnError, PluginError
 from linn.core.gateway.protocol import ProtocolKind
+from linn.core.groups.assignor import AssignorKind
 from linn.core.log.storage import EngineKind
 from linn.core.plugins import hookspecs
 from linn.core.ports.interceptor import InterceptorKind
@@ -60,6 +61,7 @@ class PluginManager:
         self.protocols: dict[str, ProtocolKind] = {}
         self.interceptors: dict[str, InterceptorKind] = {}
         self.partitioners: dict[str, PartitionerKind] = {}
+        self.assignors: dict[str, AssignorKind] = {}
         self.plugin_names: list[str] = []
         """Every plugin found, in order, blocked ones included."""
         self._pluggy = pluggy.PluginManager("linn")
@@ -75,6 +77,7 @@ class PluginManager:
         self._bring("linn_register_protocol", ProtocolKind, self.protocols, "listeners", "protocol")
         self._bring("linn_register_interceptor", InterceptorKind, self.interceptors, "interceptors", "interceptor")
         self._bring("linn_register_partitioner", PartitionerKind, self.partitioners, "topics", "partitioner")
+        self._bring("linn_register_assignor", AssignorKind, self.assignors, "groups", "assignor")
         self.observers: Observers = Observers(self._observers())
         self.code_owners = CodeOwners({self._described(name): names for name, names in self._modules.items()})
 
