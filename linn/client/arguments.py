@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from linn.core.errors.tree import MessageInvalid
@@ -75,6 +76,18 @@ def checked_text(text: object, what: str) -> str:
     except UnicodeEncodeError as error:
         raise MessageInvalid(f"{what} is not valid Unicode") from error
     return text
+
+
+def checked_topics(topics: str | Sequence[str], group: str | None) -> tuple[str, ...]:
+    """Check a consumer's topic or topics; only a member of a group reads several. Raises MessageInvalid."""
+    named = tuple(topics) if isinstance(topics, list | tuple) else (topics,)
+    for topic in named:
+        checked_text(topic, "a consumer's topic")
+    if not named or len(set(named)) < len(named):
+        raise MessageInvalid(f"a consumer needs a topic, or several that differ, not {shown(topics)}")
+    if len(named) > 1 and not group:
+        raise MessageInvalid("a consumer of several topics needs a group")
+    return named
 
 
 def timestamp_ms_of(moment: datetime) -> int:

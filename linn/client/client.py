@@ -8,7 +8,7 @@ Law: all tasks live in one task group that `connect` owns, and none outlives its
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 from uuid import UUID
@@ -23,6 +23,7 @@ from linn.client.arguments import (
     checked_number,
     checked_span,
     checked_text,
+    checked_topics,
     checked_wait,
     shown,
 )
@@ -136,7 +137,7 @@ class Client:
 
     def consumer(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         group: str | None = None,
         *,
         prefetch: int | None = None,
@@ -175,7 +176,7 @@ class Client:
             async with client.consumer("prices", group="dashboard", start="earliest") as consumer:
                 print((await anext(consumer)).value)
         """
-        checked_text(topic, "a consumer's topic")
+        topics = checked_topics(topic, group)
         checked_text(group or "", "a consumer's group")
         checked_text(where or "", "a consumer's where")
         if prefetch is not None:
@@ -186,7 +187,7 @@ class Client:
         check_start(start)
         membership = self._membership(group, name, session_timeout_s, static)
         return Consumer(
-            self._connector, topic, group or "", prefetch, mode, start, where or "", renewal_max_s, membership
+            self._connector, topics, group or "", prefetch, mode, start, where or "", renewal_max_s, membership
         )
 
     def _membership(self, group: str | None, name: str | None, session_timeout_s: float, is_static: bool) -> Membership:

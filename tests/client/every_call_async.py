@@ -100,12 +100,12 @@ async def consume(consumer: Consumer) -> None:
         async with again.process() as same:
             assert_type(same, Batch)
         break
-    assert_type(consumer.partitions, list[int] | None)
+    assert_type(consumer.partitions, dict[str, list[int]])
 
 
 async def read(client: Client, topic: str) -> None:
     async with client.consumer(topic, group="g", start=datetime.now(UTC), prefetch=10) as member:
-        assert_type(member.topic, str)
+        assert_type(member.topics, tuple[str, ...])
     fetched = await client.fetch(topic, 0, 0, bytes_min=1, bytes_max=1 << 16, wait_s=0.0)
     assert_type(fetched, FetchedBatches)
     assert_type(fetched.high_watermark, int)

@@ -98,12 +98,12 @@ def consume(consumer: Consumer) -> None:
         with again.process() as same:
             assert_type(same, Batch)
         break
-    assert_type(consumer.partitions, list[int] | None)
+    assert_type(consumer.partitions, dict[str, list[int]])
 
 
 def read(client: Client, topic: str) -> None:
     with client.consumer(topic, group="g", start=datetime.now(UTC), prefetch=10) as member:
-        assert_type(member.topic, str)
+        assert_type(member.topics, tuple[str, ...])
     fetched = client.fetch(topic, 0, 0, bytes_min=1, bytes_max=1 << 16, wait_s=0.0)
     assert_type(fetched, FetchedBatches)
     assert_type(fetched.batches, list[Batch])

@@ -21,7 +21,7 @@ async def made(client: Client, name: str) -> None:
 
 
 async def until_owned(consumer: linn.client.Consumer, count: int) -> None:
-    while len(consumer.partitions or ()) != count:
+    while sum(map(len, consumer.partitions.values())) != count:
         await anyio.sleep(0)
 
 
@@ -32,13 +32,13 @@ async def test_a_partition_moves_when_the_application_has_done_with_its_records(
         async with client.consumer(name, name, prefetch=10) as one:
             held = {message.partition: message async for message in _first_of_each(one)}
             async with other.consumer(name, name) as two:
-                while one.partitions == [0, 1]:
+                while one.partitions == {name: [0, 1]}:
                     await anyio.sleep(0)
                 await anyio.lowlevel.checkpoint()
-                assert not two.partitions, "the application of the first may still work on the records"
-                (moving,) = {0, 1} - set(one.partitions or ())
+                assert two.partitions == {name: []}, "the application of the first may still work on the records"
+                (moving,) = {0, 1} - set(one.partitions[name])
                 held[moving].ack()
-                while not two.partitions:  # The rest of a batch may be of the other partition.
+                while not two.partitions[name]:  # The rest of a batch may be of the other partition.
                     with anyio.move_on_after(0.01):
                         await anext(one)
                 found = await anext(two)
@@ -93,10 +93,39 @@ async def test_a_member_reads_two_topics_with_two_consumers_of_its_name(broker: 
         ):
             for consumer in (one, two):
                 await (await anext(consumer)).ack()
-                assert consumer.partitions == [0, 1]
+                assert consumer.partitions == {consumer.topics[0]: [0, 1]}
         shown = {row["topic"]: row["epoch"] for row in await client.admin.groups() if row["group"] == name}
         assert sorted(shown) == names
         assert len(set(shown.values())) == 1
+
+
+@on_both_loops
+async def test_one_consumer_reads_several_topics_as_one_member(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client, linn.connect(broker) as other:
+        names = [f"{name}.a", f"{name}.b"]
+        for each in names:
+            await made(client, each)
+        async with client.consumer(names, name, name="ann") as one:
+            found = [await anext(one) for _ in range(40)]
+            assert {(message.topic, message.partition) for message in found} == {(n, p) for n in names for p in (0, 1)}
+            await until_owned(one, 4)
+            async with other.consumer(names, name, name="bob") as two:
+                joined = anyio.create_task_group()
+                async with joined:
+                    joined.start_soon(anext, one, None)
+                    await until_owned(two, 2)
+                    joined.cancel_scope.cancel()
+                assert sorted(names) == sorted(one.partitions) == sorted(two.partitions)
+                shares = [(n, p) for each in (one, two) for n, owned in each.partitions.items() for p in owned]
+                assert sorted(shares) == [(n, p) for n in names for p in (0, 1)]
+
+
+@pytest.mark.parametrize(("topics", "group"), [([], "g"), (["a", "a"], "g"), (["a", "b"], None), ([1], "g")])
+@on_both_loops
+async def test_topics_that_make_no_sense_are_refused(broker: str, topics: list[str], group: str | None) -> None:
+    async with linn.connect(broker) as client:
+        with pytest.raises(MessageInvalid):
+            client.consumer(topics, group)
 
 
 @on_both_loops
@@ -111,7 +140,7 @@ async def test_a_static_consumer_finds_its_partitions_again(broker: str, name: s
             async with client.consumer(name, name, name="ann", static=True) as one:
                 await until_owned(one, 1)
                 assert one.partitions == share
-            assert len(stays.partitions or ()) == 1
+            assert len(stays.partitions[name]) == 1
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def client_cases(client: Any, topic: str) -> list[Case]:
         ("producer codec", _with(client.producer, topic, _name="codec"), (5, "gzip", ["zstd"])),
         ("producer topic", client.producer, WRONG_TEXTS),
         ("producer exchange", lambda wrong: client.producer(exchange=wrong), WRONG_TEXTS),
-        ("consumer topic", client.consumer, WRONG_TEXTS),
+        ("consumer topic", client.consumer, (5, b"x", [5], [], ["x", "x"], ["x", "y"], "\ud800", math.nan)),
         ("consumer group", lambda wrong: client.consumer(topic, wrong), (5, b"x", ["x"], "\ud800", math.nan)),
         (
             "consumer prefetch",

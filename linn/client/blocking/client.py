@@ -10,6 +10,7 @@ consumers first.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -147,7 +148,7 @@ class Client:
 
     def consumer(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         group: str | None = None,
         *,
         prefetch: int | None = None,
@@ -159,7 +160,9 @@ class Client:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
     ) -> Consumer:
-        """Open a consumer of one topic; for the options see `linn.client.Client.consumer`.
+        """Open a consumer of a topic, or of several as a member of a group.
+
+        For the options see `linn.client.Client.consumer`.
 
         Raises MessageInvalid if an argument is wrong, TopicUnknown, SubscriptionWrongKind, ConnectionLost,
         RequestTimeout and other refusals.
@@ -185,7 +188,7 @@ class Client:
         self._children[id(consumer)] = consumer
         return consumer
 
-    async def _open_consumer(self, topic: str, group: str | None, **options: Any) -> AsyncConsumer:
+    async def _open_consumer(self, topic: str | Sequence[str], group: str | None, **options: Any) -> AsyncConsumer:
         return await self._made.consumer(topic, group, **options).__aenter__()
 
     def fetch(

@@ -34,7 +34,9 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """A blocking consumer of one topic, opened by `Client.consumer`. Any number of threads may iterate, and settle.
+    """A blocking consumer of a topic, or of several as a member of a group, opened by `Client.consumer`.
+
+    Any number of threads may iterate, and settle.
 
     Example:
         with client.consumer("orders") as consumer:
@@ -62,13 +64,13 @@ class Consumer:
         self._closed = False
 
     @property
-    def topic(self) -> str:
-        """The topic's name."""
-        return self._made.topic
+    def topics(self) -> tuple[str, ...]:
+        """Names of its topics."""
+        return self._made.topics
 
     @property
-    def partitions(self) -> list[int] | None:
-        """Partitions that this member of a group owns now; None without a group, and before the first assignment."""
+    def partitions(self) -> dict[str, list[int]]:
+        """Partitions that this member of a group owns now, by topic; a topic is missing before its first assignment."""
         return self._made.partitions
 
     # --- life ---

@@ -1,4 +1,4 @@
-"""Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
+"""Consumer: reads a topic, or several, message by message or batch by batch, and settles what it has read.
 
 Laws: records of a partition arrive in order, except for redelivered ones. Refusals and failures are raised by the next
 step of an iteration, after which the iteration may go on; a lost connection is not among them. After a reconnection the
@@ -12,7 +12,7 @@ import contextlib
 import logging
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from types import TracebackType
 from typing import Literal, Self
@@ -28,9 +28,9 @@ from linn.client.consume.batches import Batches
 from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, Message, Unread, is_unread_of, rest_of
 from linn.client.consume.prefetch import PREFETCH_MAX
+from linn.client.consume.requests import PullRequest, SubscribeRequest
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Read, Start, requests_for
-from linn.client.consume.subscribing import PullRequest, SubscribeRequest
 from linn.client.consume.subscription import Limits, Subscription
 from linn.core.errors.tree import (
     ClientClosed,
@@ -54,9 +54,9 @@ _BATCHES_IN_A_ROW_MAX = 8
 
 
 class Consumer:
-    """A consumer of one topic, made by `Client.consumer`; enter it with `async with`.
+    """A consumer of a topic, or of several as a member of a group, made by `Client.consumer`.
 
-    One task iterates; any task may settle.
+    Enter it with `async with`. One task iterates; any task may settle.
 
     Example:
         async with client.consumer("orders") as consumer:
@@ -69,7 +69,7 @@ class Consumer:
     def __init__(
         self,
         connector: Connector,
-        topic: str,
+        topics: Sequence[str],
         group: str,
         prefetch: int | None,
         mode: Mode,
@@ -78,7 +78,8 @@ class Consumer:
         renewal_max_s: float,
         membership: Membership,
     ) -> None:
-        self.topic = topic
+        self.topics = tuple(topics)
+        self._named = ", ".join(topics)
         self._membership = membership
         self._connector = connector
         self._check_loop = connector.loop_guard.check
@@ -93,8 +94,8 @@ class Consumer:
         self._where = where
         self._subscriptions: list[Subscription] = []
         self._positions: dict[int, Read] = {}
-        self._partitions: list[int] | None = None
-        """Partitions that a group's member owns; None without a group."""
+        self._partitions: dict[str, list[int]] = {}
+        """Partitions that a group's member owns, by topic."""
         self._revoked: dict[Subscription, None] = {}
         """Subscriptions that have partitions to let go of."""
         self._is_busy = False
@@ -194,20 +195,22 @@ class Consumer:
     # --- subscribing ---
 
     async def _subscribe(self, connection: Connection) -> None:
-        requests = await requests_for(self._connector, self.topic, self._group, self._start, self._positions)
+        requests = await requests_for(
+            self._connector, self.topics, self._group, self._start, self._where, self._positions
+        )
         credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
         membership = self._membership
         limits = Limits(credit, self._adapts and not self._group, self._renewal_max_s, membership.session_s)
         answers = []
         for request, positions in requests:
-            request.credit, request.where = limits.first_credit, self._where
+            request.credit = limits.first_credit
             if self._group:
                 request.member, request.is_static = membership.name, membership.is_static
                 request.session_ms = round(1000 * membership.session_s)
-            answer = SubscribeRequest(self, connection, limits, positions)
+            answer = SubscribeRequest(self, connection, request.topic, limits, positions)
             connection.ask(answer, request)
             answers.append(answer)
-        with self._connector.time_limit(f"subscribe to {self.topic}"):
+        with self._connector.time_limit(f"subscribe to {self._named}"):
             refused = [error for answer in answers if (error := await answer.refusal()) is not None]
         if refused:  # Not before all have answered: the others are unsubscribed.
             raise again(refused[0])
@@ -221,11 +224,11 @@ class Consumer:
         unsettled = sum([subscription.unsettled_count() for subscription in subscriptions])
         if unsettled:
             text = "%(count)d records of %(topic)s were not known to be settled, and may be delivered again"
-            logger.warning(text, {"topic": self.topic, "count": unsettled})
+            logger.warning(text, {"topic": self._named, "count": unsettled})
         for subscription in subscriptions:
             subscription.end()
             self._positions.update(subscription.places())
-        self._partitions = None
+        self._partitions.clear()
         self._revoked.clear()
         self._drop_unwanted()
         self._wake()
@@ -285,7 +288,7 @@ class Consumer:
 
     def _on_assigned(self, subscription: Subscription, partitions: Iterable[int], has_revoked: bool) -> None:
         """Note the partitions that the group has assigned to this member; let go of others as soon as possible."""
-        self._partitions = list(partitions)
+        self._partitions[subscription.topic] = list(partitions)
         self._drop_unwanted()
         if has_revoked:
             self._revoked[subscription] = None
@@ -348,7 +351,7 @@ class Consumer:
         """Have the next step raise the reason why the broker ended the subscription, or join the group again."""
         connection = self._connector.usable
         if isinstance(error, GroupSessionExpired) and connection is not None:
-            logger.warning("%(error)s; joining again", {"topic": self.topic, "error": error.text, "code": error.code})
+            logger.warning("%(error)s; joining again", {"topic": self._named, "error": error.text, "code": error.code})
             self._disconnected()
             self._connected(connection)
             return
@@ -365,9 +368,9 @@ class Consumer:
             self._changed = None
 
     @property
-    def partitions(self) -> list[int] | None:
-        """Partitions that this member of a group owns now; None without a group, and before the first assignment."""
-        return self._partitions
+    def partitions(self) -> dict[str, list[int]]:
+        """Partitions that this member of a group owns now, by topic; a topic is missing before its first assignment."""
+        return dict(self._partitions)
 
     # --- iterating ---
 
@@ -495,7 +498,7 @@ class Consumer:
         if self._arrived or self._errors or self._closed:
             return
         self._changed = changed = self._changed or anyio.Event()
-        with self._connector.time_limit(f"pull from {self.topic}", _PULL_WAIT_S) if pulls else contextlib.nullcontext():
+        with self._time_limit(_PULL_WAIT_S) if pulls else contextlib.nullcontext():
             await changed.wait()
 
     def _raise_errors(self) -> None:
@@ -573,7 +576,7 @@ class Consumer:
         wait_s = wait_s / len(self._subscriptions)
         correlation = self._ask(answer, records_max, wait_s, place)
         try:
-            with self._connector.time_limit(f"pull from {self.topic}", wait_s):
+            with self._time_limit(wait_s):
                 message = await answer.wait()
         finally:
             subscription.connection.forget(correlation)
@@ -590,6 +593,10 @@ class Consumer:
         self._subscriptions.append(subscription)
         subscription.flush()
         return subscription.connection.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000), *place))
+
+    def _time_limit(self, wait_s: float) -> contextlib.AbstractContextManager[object]:
+        """Limit the time of a pull that waits for so long at the broker."""
+        return self._connector.time_limit(f"pull from {self._named}", wait_s)
 
     def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
         """Take the outcome of an iteration's pull."""

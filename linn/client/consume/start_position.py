@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -39,15 +40,21 @@ def check_start(start: object) -> None:
 
 
 async def requests_for(
-    connector: Connector, topic: str, group: str, start: Start, positions: dict[int, Read]
+    connector: Connector, topics: Sequence[str], group: str, start: Start, where: str, positions: dict[int, Read]
 ) -> list[Request]:
-    """Build the requests of a consumer that has read up to `positions`.
+    """Build the requests of a consumer; `positions` are those of a reader that goes on.
 
     Raises ConnectionLost, RequestTimeout, TopicUnknown.
     """
-    if positions:
-        return await _next_requests(connector, topic, start, positions)
-    return await _first_requests(connector, topic, group, start)
+    requests: list[Request] = []
+    for topic in topics:
+        if positions:
+            requests += await _next_requests(connector, topic, start, positions)
+        else:
+            requests += await _first_requests(connector, topic, group, start)
+    for subscribe, _ in requests:
+        subscribe.where = where
+    return requests
 
 
 async def _first_requests(connector: Connector, topic: str, group: str, start: Start) -> list[Request]:

@@ -70,7 +70,6 @@ class Limits(NamedTuple):
 class Subscriber(Protocol):
     """The consumer that subscriptions deliver to. The names are private because its class is public."""
 
-    topic: str
     _check_loop: Callable[[], None]
 
     def _on_subscribed(self, subscription: Subscription) -> None:
@@ -108,10 +107,12 @@ class Subscription:
         self,
         consumer: Subscriber,
         connection: Connection,
+        topic: str,
         subscribed: Subscribed,
         limits: Limits,
         positions: dict[int, int],
     ) -> None:
+        self.topic = topic
         self.id = subscribed.subscription
         self.kind = SubscriptionKind(subscribed.kind)
         self.leased = self.kind == SubscriptionKind.SHARED and subscribed.lease_ms > 0
@@ -191,15 +192,14 @@ class Subscription:
             delivery = self._lease_of(message, batches)
         else:
             delivery = Delivery(partition, message.delivery_id, message.attempt)
-        topic = self._consumer.topic
         if self.kind == SubscriptionKind.SHARED:
             self._buffered += sum([records.count for records in batches])
-            return [Batch(topic, partition, records, 0, delivery, self) for records in batches]
+            return [Batch(self.topic, partition, records, 0, delivery, self) for records in batches]
         found = []
         for records in batches:
             first = self._skip(partition, records)
             if first < records.count:
-                found.append(Batch(topic, partition, records, first, delivery, self))
+                found.append(Batch(self.topic, partition, records, first, delivery, self))
             self._spend(first)
         return found
 

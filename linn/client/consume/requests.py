@@ -1,4 +1,4 @@
-"""Requests of a consumer that lead to records: subscribe and pull."""
+"""The callers of a consumer's requests, whose answers make subscriptions and bring records."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from linn.wire.messages import Deliver, Message, Subscribed
 class SubscribeRequest(Answer):
     """The caller of one Subscribe: makes the subscription before the first push to it is handled."""
 
-    __slots__ = ("_connection", "_consumer", "_limits", "_positions")
+    __slots__ = ("_connection", "_consumer", "_limits", "_positions", "_topic")
 
-    def __init__(self, consumer: Subscriber, connection: Connection, limits: Limits, positions: dict[int, int]) -> None:
+    def __init__(
+        self, consumer: Subscriber, connection: Connection, topic: str, limits: Limits, positions: dict[int, int]
+    ) -> None:
         super().__init__()
         self._consumer = consumer
         self._connection = connection
+        self._topic = topic
         self._limits = limits
         self._positions = positions
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
         """Make the subscription, if the broker agreed."""
         if isinstance(message, Subscribed):
-            made = Subscription(self._consumer, self._connection, message, self._limits, self._positions)
+            made = Subscription(self._consumer, self._connection, self._topic, message, self._limits, self._positions)
             self._consumer._on_subscribed(made)
             super().answered(message, batches)
         else:
