@@ -48,6 +48,7 @@ struct Frame {
     ended       @28 :Ended;         # broker's push: a subscription is over
     leaseEnded  @29 :LeaseEnded;    # broker's push: a lease is over that was not settled
     heartbeat   @30 :Heartbeat;     # a group's member: it lives, and has let go
+    seek        @31 :Seek;          # of a stream: go on elsewhere, or pause
   }
 }
 
@@ -232,6 +233,13 @@ struct Assigned {
 struct Heartbeat {
   subscription @0 :UInt32;
   epoch        @1 :UInt32;       # of the last assignment whose revoked partitions the member has let go of
+}
+
+struct Seek {
+  subscription @0 :UInt32;
+  partition    @1 :Int32;
+  offset       @2 :Int64;        # where to go on; -1: where it is
+  isPaused     @3 :Bool;         # nothing more is delivered of it, until the next seek
 }
 
 struct Describe {

@@ -49,6 +49,8 @@ WHOLE_LEASE = -1
 """`first` and `end` of a settlement of all that is left of a lease."""
 START_EARLIEST = -2
 START_LATEST = -1
+WHERE_IT_IS = -1
+"""The offset of a seek that only pauses or resumes."""
 
 
 class Message(msgspec.Struct, gc=False):
@@ -241,6 +243,13 @@ class Assigned(Message):
 class Heartbeat(Message):
     subscription: int
     epoch: int
+
+
+class Seek(Message):
+    subscription: int
+    partition: int
+    offset: int = WHERE_IT_IS
+    is_paused: bool = False
 
 
 class Ended(Message):

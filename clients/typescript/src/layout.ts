@@ -256,6 +256,16 @@ export const STRUCTS = {
       text: ["text", 1],
     },
   },
+  Seek: {
+    words: 3,
+    pointers: 0,
+    fields: {
+      subscription: ["u32", 0],
+      partition: ["i32", 4],
+      offset: ["i64", 8],
+      isPaused: ["bool", 128],
+    },
+  },
   Settle: {
     words: 1,
     pointers: 1,
@@ -384,4 +394,5 @@ export const MEMBERS = [
   ["ended", "Ended"],
   ["leaseEnded", "LeaseEnded"],
   ["heartbeat", "Heartbeat"],
+  ["seek", "Seek"],
 ] as const;

@@ -184,6 +184,8 @@ class GroupMember:
                 return delivery
             epoch = self._since(delivery.partition)
             if epoch and (not self.commits_on_delivery or await self._commit_first(delivery)):
+                if self.reader.place(delivery.partition) != delivery.batches[-1].end_offset:
+                    continue  # It was moved while the commit was stored: the client knows that nothing more comes.
                 return replace(delivery, delivery_id=epoch)
 
     def _gone(self) -> LinnError:
@@ -206,6 +208,16 @@ class GroupMember:
         for mark, offset in awaits:
             await mark.wait(offset)
         return True
+
+    def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
+        """Continue at `offset`, or pause; see `StreamReader.seek`. Commits nothing. Raises GroupFenced as well."""
+        if self._closed or self.reader.ended:
+            raise self._gone()
+        if not self._since(partition):
+            text = f'partition {partition} of {self.seat[1]} is not this member\'s in group "{self.group.name}"'
+            raise GroupFenced(text)
+        self.reader.seek(partition, offset, is_paused=is_paused)
+        self._passed.pop(partition, None)
 
     # --- settling ---
 

@@ -20,7 +20,13 @@ import trio
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.steps import Steps, run_steps
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import BatchMalformed, OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
+from linn.core.errors.tree import (
+    BatchMalformed,
+    OffsetOutOfRange,
+    PartitionUnknown,
+    SubscriptionWrongKind,
+    TopicUnknown,
+)
 from linn.core.log.delivery import NOTHING, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
 from linn.core.log.selection import Selection
@@ -47,6 +53,8 @@ class StreamReader:
         self.topic = topic
         self.partitions = partitions
         self._places: dict[int, int] = {}
+        self._paused: dict[int, int] = {}
+        """The next offset of partitions that are not read for the time being."""
         self.selection: Selection | None = None
         """The records to hand over; None: all."""
         self.on_passed: Callable[[int, int, int], None] | None = None
@@ -72,7 +80,13 @@ class StreamReader:
         self.read_all_from({partition: offset})
 
     def read_all_from(self, places: Mapping[int, int]) -> None:
-        """Begin or continue reading partitions at these offsets. For thousands, `next` does most of the work."""
+        """Begin or continue reading partitions at these offsets. For thousands, `next` does most of the work.
+
+        Those that are paused only move.
+        """
+        if self._paused:
+            self._paused.update({partition: at for partition, at in places.items() if partition in self._paused})
+            places = {partition: at for partition, at in places.items() if partition not in self._paused}
         self._places.update(places)
         for partition in places:
             self._told.pop(partition, None)
@@ -83,6 +97,7 @@ class StreamReader:
 
     def stop_reading(self, partition: int) -> None:
         """Stop reading a partition."""
+        self._paused.pop(partition, None)
         if self._places.pop(partition, None) is not None:
             self._told.pop(partition, None)
             self._entering.pop(partition, None)
@@ -90,6 +105,23 @@ class StreamReader:
             listener = self._listeners.pop(partition, None)
             if listener is not None:
                 self.partitions[partition].watchers.remove(listener)
+
+    def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
+        """Continue at `offset`, None: where it is; or pause there until the next call.
+
+        Raises PartitionUnknown if the partition is not read here, OffsetOutOfRange if the offset is beyond the end.
+        """
+        place = self.place(partition)
+        if place is None:
+            raise PartitionUnknown(f"this consumer does not read partition {partition} of {self.topic}")
+        if offset is not None and not 0 <= offset <= self.partitions[partition].high_watermark:
+            raise OffsetOutOfRange(f"{offset} is not an offset of {self.partitions[partition].id}")
+        self.stop_reading(partition)
+        place = place if offset is None else offset
+        if is_paused:
+            self._paused[partition] = place
+        else:
+            self.read_from(partition, place)
 
     def _enter_some(self) -> None:
         """Register with some partitions for notifications, before their records are read."""
@@ -101,9 +133,9 @@ class StreamReader:
             if self._places[number] < partition.stable_offset:
                 self._ready[number] = None
 
-    def places(self) -> dict[int, int]:
-        """The next offset of each partition that is read."""
-        return dict(self._places)
+    def place(self, partition: int) -> int | None:
+        """The next offset of a partition, also of one that is paused; None if it is not read."""
+        return self._places.get(partition, self._paused.get(partition))
 
     def _mark(self, partition: int) -> None:
         self._ready[partition] = None

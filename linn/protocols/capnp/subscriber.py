@@ -129,6 +129,12 @@ class Subscriber:
             raise SubscriptionWrongKind("only members of a group have heartbeats")
         self.consumer.heartbeat(epoch)
 
+    def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
+        """Move a stream's reader. Raises as `StreamReader.seek` does, SubscriptionWrongKind for a queue."""
+        if not isinstance(self.consumer, GroupMember | StreamReader):
+            raise SubscriptionWrongKind("only streams are read from an offset; a queue's consumer can't seek or pause")
+        self.consumer.seek(partition, offset, is_paused=is_paused)
+
     def end(self, *, is_lost: bool = False) -> StreamReader | None:
         """Return all leases, and deliver nothing more. A returned reader is still to be closed.
 

@@ -176,6 +176,18 @@ class Subscribing:
         self._subscriber(heartbeat.subscription).heartbeat(heartbeat.epoch)
         self._responder.reply(event.correlation, m.Done())
 
+    def seek(self, event: Event) -> None:
+        """Move a stream's reader, pause it or resume it, in one partition.
+
+        Raises SubscriptionUnknown, SubscriptionWrongKind, GroupFenced, PartitionUnknown, OffsetOutOfRange.
+        """
+        seek = event.message
+        assert isinstance(seek, m.Seek)
+        offset = None if seek.offset == m.WHERE_IT_IS else seek.offset
+        self._subscriber(seek.subscription).seek(seek.partition, offset, is_paused=seek.is_paused)
+        # No delivery from the old place comes behind this answer.
+        self._responder.reply(event.correlation, m.Done())
+
     def credit(self, event: Event) -> None:
         """Grant credit for more records. Raises SubscriptionUnknown."""
         credit = event.message
