@@ -155,6 +155,7 @@ Incoming read_member(Frame::Reader root) {
     case Frame::UNSUBSCRIBE:
     case Frame::CREDIT:
     case Frame::HEARTBEAT:
+    case Frame::SEEK:
     case Frame::PULL:
     case Frame::SETTLE:
     case Frame::DESCRIBE:
