@@ -254,7 +254,7 @@ class Consumption:
             for row in await client.admin.group_offsets(self._topic, self._group):
                 if row["offset"] is not None:
                     offsets[row["partition"]] = max(offsets.get(row["partition"], 0), row["offset"])
-        partitions = consumer.partitions
+        partitions = consumer.partitions.get(self._topic)
         if partitions is None:
             partitions = [*range(len((await client.admin.topic(self._topic))["partitions"]))]
         for partition in partitions:
