@@ -136,19 +136,21 @@ struct FoundOffset { offset @0 :Int64; }
 
 struct Subscribe {
   topic      @0 :Text;
-  group      @1 :Text;           # "": a queue's shared subscription, or on a stream a reader whose place is not kept
+  group      @1 :Text;           # "": a queue, or `shared`, or on a stream a reader whose place is not kept
   credit     @2 :UInt32;         # records that may be pushed; 0: pull, or grant later
   start      @3 :Int64 = -2;     # where nothing is committed: an offset, -1 the end, -2 the start
   partitions @4 :List(Int32);    # readers only: these; empty: all
   starts     @5 :List(Int64);    # in place of start, one for each partition; those behind the list: -2
   where      @6 :Text;           # on a stream, a predicate over routing key and labels: only these records; "": all
-  member     @7 :Text;           # of a group: the member's name; one that is taken is taken over; "": any
+  member     @7 :Text;           # the consumer's name in its group, queue or shared subscription; one that is taken is
+                                 # taken over; "": any
   sessionMs  @8 :UInt32;         # of a group: how long the member's share is kept without a heartbeat, also when the
                                  # connection is lost; 0: the member lives as long as the connection
   isStatic   @9 :Bool;           # of a group: unsubscribe keeps the share too, for the time of the session
   leaderEpoch @10 :Int32;        # readers only: the epoch in which what lies before the starts was read; 0: not checked
   topicIdHigh @11 :UInt64;       # the id of the topic that was read; 0: not checked
   topicIdLow  @12 :UInt64;
+  shared     @13 :Text;          # a stream's shared subscription, without a group; made if it is not there; "": none
 }
 
 enum SubscriptionKind { shared @0; group @1; reader @2; }

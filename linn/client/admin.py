@@ -253,10 +253,7 @@ class Admin:
             await client.admin.reset_group("prices", "dashboard", to="earliest")
         """
         arguments: dict[str, Any] = {"partitions": list(partitions)} if partitions else {}
-        if isinstance(to, datetime):
-            arguments["timestamp_ms"] = timestamp_ms_of(to)
-        else:
-            arguments["offset" if isinstance(to, int) else "to"] = to
+        arguments |= _place_of(to)
         if dry_run:
             arguments["validate_only"] = True
         found: list[GroupOffset] = await self.perform("group.reset", topic=topic, group=group, **arguments)
@@ -270,23 +267,54 @@ class Admin:
         """
         await self.perform("group.delete", topic=topic, group=group)
 
-    async def subscriptions(self) -> list[QueueDescription]:
-        """Describe all queues: records that are ready, leased, delayed or dead, and the number of consumers.
+    async def subscriptions(self, topic: str | None = None) -> list[QueueDescription]:
+        """Describe the queues and named shared subscriptions of one topic or of all.
+
+        Each with its records that are ready, leased, delayed or dead, and the number of consumers. Raises TopicUnknown.
 
         Example:
             print([queue["topic"] for queue in await client.admin.subscriptions()])
         """
-        found: list[QueueDescription] = await self.perform("subscription.list")
+        arguments = {} if topic is None else {"topic": topic}
+        found: list[QueueDescription] = await self.perform("subscription.list", **arguments)
         return found
 
-    async def subscription(self, topic: str) -> QueueDetails:
-        """Describe one queue, also by partition and by consumer. Raises TopicUnknown, SubscriptionWrongKind.
+    async def subscription(self, topic: str, name: str = "") -> QueueDetails:
+        """Describe one queue, or one named subscription of a stream, also by partition and by consumer.
+
+        Raises TopicUnknown, SubscriptionWrongKind, SharedUnknown.
 
         Example:
             print(await client.admin.subscription("orders"))
         """
-        found: QueueDetails = await self.perform("subscription.show", topic=topic)
+        found: QueueDetails = await self.perform("subscription.show", topic=topic, subscription=name)
         return found
+
+    async def create_subscription(
+        self, topic: str, name: str, start: Literal["earliest", "latest"] | int | datetime = "earliest"
+    ) -> bool:
+        """Create a named shared subscription of a stream; return False if it exists, wherever it began.
+
+        An offset outside a partition's bounds becomes the nearest one within.
+
+        Raises TopicUnknown, SubscriptionWrongKind, ConfigError, LimitExceeded.
+
+        Example:
+            await client.admin.create_subscription("prices", "workers", start="latest")
+        """
+        arguments = _place_of(start)
+        return bool((await self.perform("subscription.create", topic=topic, subscription=name, **arguments))["created"])
+
+    async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
+        """Delete a named shared subscription; the stream's records stay. `force`: also if it has consumers.
+
+        Raises TopicUnknown, SharedUnknown, SharedBusy.
+
+        Example:
+            await client.admin.create_subscription("prices", "workers")
+            await client.admin.delete_subscription("prices", "workers")
+        """
+        await self.perform("subscription.delete", topic=topic, subscription=name, force=force)
 
     async def metrics(self, *names: str) -> list[MetricDescription]:
         """Return the broker's metrics whose names begin with one of `names`, or all: name, kind, labels and samples.
@@ -329,3 +357,10 @@ class Admin:
         """
         found: BrokerDescription = await self.perform("broker.show")
         return found
+
+
+def _place_of(place: Literal["earliest", "latest"] | int | datetime) -> dict[str, Any]:
+    """The argument of a verb that names a place in a stream."""
+    if isinstance(place, datetime):
+        return {"timestamp_ms": timestamp_ms_of(place)}
+    return {"offset" if isinstance(place, int) else "to": place}

@@ -126,9 +126,11 @@ class RecordStates(TypedDict):
 
 
 class QueueDescription(RecordStates):
-    """One queue."""
+    """One queue, or one named shared subscription."""
 
     topic: str
+    subscription: str
+    """The name of the shared subscription; "": the topic's queue."""
     unsettled: int
     damaged: int
     consumers: int
@@ -145,9 +147,10 @@ class QueuePartition(RecordStates):
 
 
 class QueueConsumer(TypedDict):
-    """One consumer of a queue, and the number of records that it holds."""
+    """One consumer of a queue: its number, its name or "", and the number of records that it holds."""
 
     consumer: int
+    name: str
     leased: int
 
 
@@ -168,10 +171,14 @@ class MetricDescription(TypedDict):
 
 
 class ConnectionSubscription(TypedDict):
-    """A subscription of a connection: its topic, its group or "", and how many records are leased to it."""
+    """A subscription of a connection: its topic, its group or "", its shared subscription or "", the consumer's name or
+    "", and how many records are leased to it.
+    """
 
     topic: str
     group: str
+    shared: str
+    name: str
     held: int
 
 

@@ -148,6 +148,7 @@ class Client:
         name: str | None = None,
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
+        shared: str | None = None,
     ) -> Consumer:
         """Make a consumer of one topic; enter it with `async with`.
 
@@ -157,18 +158,20 @@ class Client:
             prefetch: records that may be on their way or with the application; leased records count until they are
                 settled. None: 4,096 of a stream; of a queue a few at first, then as the application's speed allows.
             mode: "push": the broker sends up to `prefetch` records; "pull": it sends when it is asked.
-            start: position in a stream without committed offsets: "earliest", "latest", an offset, or a datetime (the
-                first batch with a timestamp not before it).
+            start: position in a stream without committed offsets, and of a new shared subscription: "earliest",
+                "latest", an offset, or a datetime (the first batch with a timestamp not before it).
             where: on a stream, a predicate over labels and routing key, such as `'label.kind = "late"'`: the broker
                 passes over all other records, and for a group they count as consumed. None: all records.
             renewal_max_s: time after a delivery for which its lease is renewed while the application refers to its
                 records; 0: never.
-            name: name of this member of the group; a member of that name that is there already is fenced. None: a
-                random one.
+            name: name of this consumer in its group, queue or shared subscription; one of that name that is there
+                already is fenced, and what it holds goes to others. None: a random one in a group, otherwise none.
             session_timeout_s: time for which a group keeps this member's partitions for it when it is not heard of,
                 say because its connection or its process is gone; 0: only as long as the connection lasts.
             static: whether the group also keeps the partitions for that time when this consumer is closed: another of
                 that name, perhaps after a restart of the program, continues with them. Needs `name`.
+            shared: on a stream, the shared subscription for whose records consumers compete as for those of a queue:
+                each record is leased, and settled by itself. It is made if it is not there.
 
         Raises MessageInvalid if an argument is wrong.
 
@@ -185,20 +188,25 @@ class Client:
         if mode not in ("push", "pull"):
             raise MessageInvalid(f'mode must be "push" or "pull", not {shown(mode)}')
         check_start(start)
-        membership = self._membership(group, name, session_timeout_s, static)
+        membership = self._membership(group, name, session_timeout_s, static, shared)
         return Consumer(
             self._connector, topics, group or "", prefetch, mode, start, where or "", renewal_max_s, membership
         )
 
-    def _membership(self, group: str | None, name: str | None, session_timeout_s: float, is_static: bool) -> Membership:
+    def _membership(
+        self, group: str | None, name: str | None, session_timeout_s: float, is_static: bool, shared: str | None
+    ) -> Membership:
         checked_text(name or "", "a consumer's name")
+        checked_text(shared or "", "a consumer's shared subscription")
         session_s = checked_span(session_timeout_s, "session_timeout_s")
         if session_s > SESSION_TIMEOUT_S_MAX:
             raise MessageInvalid(f"session_timeout_s is at most {SESSION_TIMEOUT_S_MAX:g} seconds")
         if is_static and not (group and name and session_s):
             raise MessageInvalid("a static consumer has a group, a name and a session_timeout_s")
+        if group and shared:
+            raise MessageInvalid("a consumer belongs to a group or to a shared subscription, not to both")
         if not group:
-            return Membership()
+            return Membership(name or "", shared=shared or "")
         return Membership(name or f"consumer-{self._connector.env.rng.bytes(6).hex()}", session_s, is_static)
 
     async def fetch(

@@ -22,7 +22,7 @@ class SubscriptionKind(IntEnum):
     """The kind of subscription that a subscribe led to."""
 
     SHARED = 0
-    """A queue's consumer: records are leased, or settled on delivery."""
+    """A consumer of a queue or of a shared subscription: records are leased, or settled on delivery."""
     GROUP = 1
     """A member of a stream's consumer group: partitions are divided among members, offsets are stored."""
     READER = 2
@@ -172,6 +172,7 @@ class Subscribe(Message):
     leader_epoch: int = 0
     topic_id_high: int = 0
     topic_id_low: int = 0
+    shared: str = ""
 
 
 class Subscribed(Message):

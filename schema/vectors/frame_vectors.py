@@ -26,7 +26,17 @@ FROM_CLIENT: list[m.Message] = [
     m.Fetch("orders", 3, 2**62, 1, 2**32 - 1, 60_000, 'label.a = "ä"', True),
     m.FindOffset("orders", 3, -1),
     m.Subscribe(
-        "orders", "billing", 1_000, 2**40, [0, 2, 2**31 - 1], [2**62, -1, -2], 'routing_key = "k"', "ann", 10_000, True
+        "orders",
+        "billing",
+        1_000,
+        2**40,
+        [0, 2, 2**31 - 1],
+        [2**62, -1, -2],
+        'routing_key = "k"',
+        "ann",
+        10_000,
+        True,
+        "workers",
     ),
     m.Unsubscribe(7),
     m.Credit(7, 100),

@@ -38,8 +38,9 @@ async def test_a_connection_shows_its_subscriptions_and_what_each_of_them_holds(
         delivery = await client.delivery()
         await client.call(subscribe("visits", "readers"))
         await client.call(subscribe("visits"))
-        read = [{"topic": "visits", "group": "readers", "held": 0}, {"topic": "visits", "group": "", "held": 0}]
-        assert await shown(looker) == [[{"topic": "jobs", "group": "", "held": 2}, *read], []]
+        nobody = {"group": "", "shared": "", "name": "", "held": 0}
+        read = [nobody | {"topic": "visits", "group": "readers", "name": "member-1"}, nobody | {"topic": "visits"}]
+        assert await shown(looker) == [[nobody | {"topic": "jobs", "held": 2}, *read], []]
         await client.settle(queue.subscription, delivery)
         await client.call(m.Unsubscribe(queue.subscription))
         assert await shown(looker) == [read, []]

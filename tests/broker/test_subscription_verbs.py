@@ -192,6 +192,7 @@ async def test_a_queue_is_shown_by_state_partition_and_consumer(env: SimEnv) -> 
         (listed,) = await client.administer("subscription.list")
         assert listed == {
             "topic": "t",
+            "subscription": "",
             "unsettled": 4,
             "ready": 4,
             "returned": 2,

@@ -295,7 +295,7 @@ export const STRUCTS = {
   },
   Subscribe: {
     words: 5,
-    pointers: 6,
+    pointers: 7,
     fields: {
       topic: ["text", 0],
       group: ["text", 1],
@@ -310,6 +310,7 @@ export const STRUCTS = {
       leaderEpoch: ["i32", 20],
       topicIdHigh: ["u64", 24],
       topicIdLow: ["u64", 32],
+      shared: ["text", 6],
     },
   },
   Subscribed: {

@@ -57,6 +57,8 @@ class Admin:
     group_offsets = _blocking(asynchronous.Admin.group_offsets)
     reset_group = _blocking(asynchronous.Admin.reset_group)
     delete_group = _blocking(asynchronous.Admin.delete_group)
+    create_subscription = _blocking(asynchronous.Admin.create_subscription)
+    delete_subscription = _blocking(asynchronous.Admin.delete_subscription)
     subscriptions = _blocking(asynchronous.Admin.subscriptions)
     subscription = _blocking(asynchronous.Admin.subscription)
     metrics = _blocking(asynchronous.Admin.metrics)

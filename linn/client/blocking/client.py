@@ -159,6 +159,7 @@ class Client:
         name: str | None = None,
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
+        shared: str | None = None,
     ) -> Consumer:
         """Open a consumer of a topic, or of several as a member of a group.
 
@@ -183,6 +184,7 @@ class Client:
             name=name,
             session_timeout_s=session_timeout_s,
             static=static,
+            shared=shared,
         )
         consumer = Consumer(self._forget, self._thread, made)
         self._children[id(consumer)] = consumer

@@ -195,8 +195,9 @@ class Consumer:
     # --- subscribing ---
 
     async def _subscribe(self, connection: Connection) -> None:
+        whose = self._group, self._membership.shared
         requests = await requests_for(
-            self._connector, self.topics, self._group, self._start, self._where, self._positions
+            self._connector, self.topics, whose, self._start, self._where, self._positions
         )
         credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
         membership = self._membership
@@ -204,9 +205,8 @@ class Consumer:
         answers = []
         for request, positions in requests:
             request.credit = limits.first_credit
-            if self._group:
-                request.member, request.is_static = membership.name, membership.is_static
-                request.session_ms = round(1000 * membership.session_s)
+            request.member, request.is_static = membership.name, membership.is_static
+            request.session_ms = round(1000 * membership.session_s)
             answer = SubscribeRequest(self, connection, request.topic, limits, positions)
             connection.ask(answer, request)
             answers.append(answer)

@@ -1,4 +1,4 @@
-"""Membership of a consumer in its group: name, session, and heartbeats."""
+"""Membership of a consumer in its group or shared subscription: name, session, and heartbeats."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ BEATS_PER_SESSION = 3
 
 
 class Membership(NamedTuple):
-    """Name and session of a group's member."""
+    """Name of a consumer, and the session of a group's member."""
 
     name: str = ""
     session_s: float = 0.0
     """Time for which the group keeps the share of the member when it is not heard of; 0: no longer than the connection.
     """
     is_static: bool = False
+    shared: str = ""
+    """Name of the shared subscription that the consumer competes for; "": none."""
 
 
 class Heartbeats:

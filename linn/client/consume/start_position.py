@@ -40,44 +40,52 @@ def check_start(start: object) -> None:
 
 
 async def requests_for(
-    connector: Connector, topics: Sequence[str], group: str, start: Start, where: str, positions: dict[int, Read]
+    connector: Connector,
+    topics: Sequence[str],
+    whose: tuple[str, str],
+    start: Start,
+    where: str,
+    positions: dict[int, Read],
 ) -> list[Request]:
-    """Build the requests of a consumer; `positions` are those of a reader that goes on.
+    """Build the requests of a consumer of a group, or of a shared subscription, or of neither.
 
-    Raises ConnectionLost, RequestTimeout, TopicUnknown.
+    `whose`: the names of both; `positions`: those of a reader that goes on. Raises ConnectionLost, RequestTimeout,
+    TopicUnknown.
     """
     requests: list[Request] = []
     for topic in topics:
         if positions:
             requests += await _next_requests(connector, topic, start, positions)
         else:
-            requests += await _first_requests(connector, topic, group, start)
+            requests += await _first_requests(connector, topic, *whose, start)
     for subscribe, _ in requests:
         subscribe.where = where
     return requests
 
 
-async def _first_requests(connector: Connector, topic: str, group: str, start: Start) -> list[Request]:
+async def _first_requests(connector: Connector, topic: str, group: str, shared: str, start: Start) -> list[Request]:
     """Build the requests of a consumer that has read nothing."""
     if isinstance(start, datetime):
-        return await _requests_by_time(connector, topic, group, timestamp_ms_of(start))
-    if start == "latest" and not group:
+        return await _requests_by_time(connector, topic, group, shared, timestamp_ms_of(start))
+    if start == "latest" and not group and not shared:
         # An offset now: the position survives a reconnection before the first record.
-        return await _requests_by_time(connector, topic, group, START_LATEST)
+        return await _requests_by_time(connector, topic, group, shared, START_LATEST)
     if isinstance(start, str):
-        return [(Subscribe(topic, group, 0, START_LATEST if start == "latest" else START_EARLIEST), {})]
-    return [(Subscribe(topic, group, 0, start), {})]
+        start = START_LATEST if start == "latest" else START_EARLIEST
+    return [(Subscribe(topic, group, start=start, shared=shared), {})]
 
 
-async def _requests_by_time(connector: Connector, topic: str, group: str, timestamp_ms: int) -> list[Request]:
+async def _requests_by_time(
+    connector: Connector, topic: str, group: str, shared: str, timestamp_ms: int
+) -> list[Request]:
     (info,) = (await describe(connector, [topic])).topics
-    if info.kind != "stream" and not group:
+    if info.kind != "stream" and not group and not shared:
         return [(Subscribe(topic, start=START_LATEST), {})]  # The broker refuses it: a queue has no start.
     partitions = range(len(info.partitions))
     found = [await find_offset(connector, topic, partition, timestamp_ms) for partition in partitions]
-    if group:
-        # For the partitions that this member will own and that have no committed offset.
-        return [(Subscribe(topic, group, starts=found), {})]
+    if group or shared:
+        # For the partitions that this member will own and that have no committed offset, or for a new subscription.
+        return [(Subscribe(topic, group, starts=found, shared=shared), {})]
     return [_reader(topic, partition, Read(offset, 0, (0, 0))) for partition, offset in enumerate(found)]
 
 

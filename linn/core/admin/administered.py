@@ -22,6 +22,7 @@ from linn.core.ports.observer import Observers
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.graph import ExchangeGraph
 from linn.core.routing.router import Router
+from linn.core.topics.shared_entry import SharedEntry
 from linn.core.topics.topic import Topic
 
 
@@ -80,10 +81,12 @@ class Administered(Protocol):
     def router(self, name: str) -> Router:
         """The exchange of that name, also the default one. Raises ExchangeUnknown."""
 
-    def new_topic(self, name: str, settings: TopicSettings, id: UUID) -> Topic:
-        """Make a topic that is not open yet and has no interceptors."""
+    def new_topic(self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry] = ...) -> Topic:
+        """Make a topic that is not open yet and has no interceptors; `entries`: its named subscriptions."""
 
-    async def open_topic(self, name: str, settings: TopicSettings, id: UUID) -> Topic:
+    async def open_topic(
+        self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry]
+    ) -> Topic:
         """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
 
     async def begin_topic(self, topic: Topic) -> None:

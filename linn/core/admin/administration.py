@@ -27,7 +27,7 @@ from linn.core.admin.exchanges import ExchangeAdministration, text_of
 from linn.core.admin.log_examination import examine_logs
 from linn.core.admin.stored_entries import TOPIC as _TOPIC
 from linn.core.admin.stored_entries import settings_of_topics
-from linn.core.admin.subscriptions import SubscriptionAdministration
+from linn.core.admin.subscriptions import SubscriptionAdministration, check_kind
 from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
 from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments, only_validates
 from linn.core.batch.steps import Steps
@@ -63,6 +63,7 @@ from linn.core.topics.live_settings import (
     warnings_of,
     warnings_of_deletion,
 )
+from linn.core.topics.shared_entry import SharedEntry, decode_entries
 from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.administration")
@@ -74,6 +75,8 @@ METRIC_NAMES_MAX = 256
 T = TypeVar("T")
 _BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
 _SETTINGS = ("name", "settings", "validate_only")
+_BEGIN = ("topic", "subscription", "to", "offset", "timestamp_ms", "validate_only")
+_END = ("topic", "subscription", "force", "validate_only")
 _RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions", "validate_only")
 
 
@@ -82,7 +85,7 @@ class Administration:
 
     def __init__(self, broker: Administered) -> None:
         self._broker = broker
-        self._subscriptions = SubscriptionAdministration(broker)
+        self._subscriptions = SubscriptionAdministration(broker, self)
         self._exchanges = ExchangeAdministration(broker, self)
         self._lock = trio.Lock()
         self._revisions: dict[str, int] = {}
@@ -107,8 +110,10 @@ class Administration:
             "group.show": Verb(self._subscriptions.show_group, ("topic", "group"), changes=False),
             "group.reset": Verb(self._subscriptions.reset_group, _RESET),
             "group.delete": Verb(self._subscriptions.delete_group, ("topic", "group", "validate_only")),
-            "subscription.list": Verb(self._subscriptions.list_subscriptions, (), changes=False),
-            "subscription.show": Verb(self._subscriptions.show_subscription, ("topic",), changes=False),
+            "subscription.list": Verb(self._subscriptions.list_subscriptions, ("topic",), changes=False),
+            "subscription.show": Verb(self._subscriptions.show_subscription, ("topic", "subscription"), changes=False),
+            "subscription.create": Verb(self._subscriptions.create_subscription, _BEGIN),
+            "subscription.delete": Verb(self._subscriptions.delete_subscription, _END),
             "connection.list": Verb(self._list_connections, (), changes=False),
             "connection.close": Verb(self._close_connection, ("number", "reason", "validate_only")),
             "broker.show": Verb(self._show_broker, (), changes=False),
@@ -175,20 +180,22 @@ class Administration:
         self._revisions = {key: revision for key, (revision, _) in stored.items()}
         self._exchanges.recover({key: entry for key, (_, entry) in stored.items()})
         topics = {key.removeprefix(_TOPIC): entry for key, (_, entry) in stored.items() if key.startswith(_TOPIC)}
+        entries = {name: decode_entries(entry.get("subscriptions", {})) for name, entry in topics.items()}
         for name, entry in list(topics.items()):
             if entry.get("deleted"):
-                self._half_deleted[name] = broker.new_topic(name, self._known(name, settings[name]), UUID(entry["id"]))
+                known = self._known(name, settings[name])
+                self._half_deleted[name] = broker.new_topic(name, known, UUID(entry["id"]), entries[name])
                 await self._try_to_finish_deleting(name)
                 del topics[name], settings[name]  # What the file makes of that name is another topic.
             elif entry.get("unfinished"):
                 logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
                 await self.remove(_TOPIC + name)
                 del topics[name], settings[name]
-        await examine_logs(broker, settings)
+        await examine_logs(broker, settings, entries)
         await broker.count_start()
         new: dict[str, tuple[Any, int]] = {}
         for name in dict.fromkeys([*broker.config.topics, *topics]):
-            value = await self._recover_topic(name, topics.get(name, {}), settings.get(name))
+            value = await self._recover_topic(name, topics.get(name, {}), settings.get(name), entries.get(name, {}))
             if value is not None:
                 new[_TOPIC + name] = (value, self._revisions.get(_TOPIC + name, 0))
         await broker.open_groups()
@@ -205,7 +212,9 @@ class Administration:
             text = "topic %(topic)s was deleted, and some of it is left until it is deleted again: %(error)s"
             logger.warning(text, {"topic": name} | log_fields(error))
 
-    async def _recover_topic(self, name: str, entry: Arguments, before: TopicSettings | None) -> Any:
+    async def _recover_topic(
+        self, name: str, entry: Arguments, before: TopicSettings | None, entries: Mapping[str, SharedEntry]
+    ) -> Any:
         """Open a topic. Returns its new entry in the store, or None where the stored one is up to date."""
         broker = self._broker
         configured = broker.config.topics.get(name)
@@ -215,6 +224,7 @@ class Administration:
         if configured is not None and before is not None:
             settings, live_keys = merged(configured, before, stored_keys, broker.config.topic_lines[name])
             self._check_change(name, before, settings)
+            check_kind(name, settings, entries)
             for line in replaced(name, broker.config, before, stored_keys):
                 logger.warning("%(change)s", {"topic": name, "change": line})
         if before is not None:
@@ -222,7 +232,8 @@ class Administration:
                 settings = msgspec.structs.replace(settings, bindings=tuple(self._fitting(name, settings.bindings)))
             settings = self._known(name, settings)
             before = settings if configured is None else before
-        topic = await broker.open_topic(name, settings, UUID(entry["id"]) if entry else self._new_id())
+        id = UUID(entry["id"]) if entry else self._new_id()
+        topic = await broker.open_topic(name, settings, id, entries)
         if before is None:
             await topic.make_durable()
         topic.live_keys = live_keys
@@ -230,7 +241,8 @@ class Administration:
         topic.live_bindings = self._fitting(name, live)
         for binding in topic.live_bindings:
             broker.router(binding.exchange).bind(binding_to(Target(name), binding))
-        if (before, stored_keys) == (settings, live_keys):
+        await self._subscriptions.finish_dropping(topic)
+        if (before, stored_keys, entries) == (settings, live_keys, topic.entries):
             return None
         return _stored_topic(topic, encode_settings(settings), topic.live_bindings, live_keys)
 
@@ -369,6 +381,13 @@ class Administration:
 
         await self._alone(create)
 
+    async def make_subscription(self, topic: str, name: str, starts: Sequence[int]) -> None:
+        """Make a named subscription that begins at these offsets, by partition, unless it exists.
+
+        Raises TopicUnknown, SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
+        """
+        await self._alone(lambda: self._subscriptions.make(self._broker.topic(topic), name, starts))
+
     async def _alter_topic(self, arguments: Arguments) -> Any:
         broker = self._broker
         topic = broker.topic(text_of(arguments, "name"))
@@ -379,6 +398,7 @@ class Administration:
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
         settings = await self._decode(topic.name, table | changes, set(broker.topics))
         changed = self._check_change(topic.name, topic.settings, settings)
+        check_kind(topic.name, settings, topic.entries)
         if "bindings" in changed:
             await self._check_bindings(topic.name, settings.bindings)
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
@@ -506,4 +526,5 @@ def _stored_topic(
     topic: Topic, settings: Mapping[str, Any], live: Sequence[BindingSettings], live_keys: Sequence[str]
 ) -> dict[str, Any]:
     """The entry of a topic in the metadata store."""
-    return {"id": str(topic.id), "settings": settings, "live_bindings": live, "live_keys": list(live_keys)}
+    entry = {"id": str(topic.id), "settings": settings, "live_bindings": live, "live_keys": list(live_keys)}
+    return {**entry, "subscriptions": dict(topic.entries)} if topic.entries else entry

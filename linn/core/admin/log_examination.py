@@ -13,19 +13,22 @@ from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LogCorrupt
 from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC
-from linn.core.topics.topic import QUEUE_STATE
+from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, is_state_topic, state_topic
 
 logger = logging.getLogger("linn.storage")
 
 
-async def examine_logs(broker: Administered, topics: Mapping[str, TopicSettings]) -> None:
-    """Examine the logs of the topics that existed before this start, by the settings that they had.
+async def examine_logs(
+    broker: Administered, topics: Mapping[str, TopicSettings], entries: Mapping[str, Mapping[str, SharedEntry]]
+) -> None:
+    """Examine the logs of the topics that existed before this start, by the settings that they had, and those of their
+    named subscriptions.
 
     Raises LogCorrupt, StorageError: nothing was changed.
     """
     refused: LogCorrupt | None = None
     logs: list[tuple[str, TopicSettings | None, Mapping[str, int]]] = [(GROUPS_TOPIC, None, {GROUPS_TOPIC: GROUP_LOGS})]
-    logs += [(name, settings, _logs_of(broker, name, settings)) for name, settings in topics.items()]
+    logs += [(name, settings, _logs_of(broker, name, settings, entries[name])) for name, settings in topics.items()]
     for name, settings, expected_logs in logs:
         engine = broker.engine_of(settings)
         if engine is None:
@@ -45,12 +48,16 @@ async def examine_logs(broker: Administered, topics: Mapping[str, TopicSettings]
         raise refused
 
 
-def _logs_of(broker: Administered, name: str, settings: TopicSettings) -> dict[str, int]:
+def _logs_of(
+    broker: Administered, name: str, settings: TopicSettings, entries: Mapping[str, SharedEntry]
+) -> dict[str, int]:
     """The logs of a topic, internal ones included, each with its expected number of partitions."""
     logs = {name: settings.partitions}
     delivery = settings.delivery or broker.config.broker.default_delivery
     keeps_state = delivery in broker.config.delivery and broker.semantics(settings).survives_restart
-    logs[QUEUE_STATE + name] = settings.partitions if keeps_state and settings.kind != "stream" else 0
+    numbers = [entry.number for entry in entries.values() if not entry.deleted]
+    for number in numbers if settings.kind == "stream" else [OWN_QUEUE, *numbers]:
+        logs[state_topic(number, name)] = settings.partitions if keeps_state else 0
     return logs
 
 
@@ -59,7 +66,7 @@ def _warn_of_missing(topic: str, missing: list[int]) -> None:
         return
     partitions = ", ".join(f"{topic}/{index}" for index in missing[:8]) + (", ..." if len(missing) > 8 else "")
     lost = "its records are"
-    if topic.startswith(QUEUE_STATE):
+    if is_state_topic(topic):
         lost = "what was settled is"
     elif topic == GROUPS_TOPIC:
         lost = "the offsets of some groups are"

@@ -20,6 +20,7 @@ from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.errors.names import name_problem
 from linn.core.errors.tree import ConfigError, LogCorrupt
 from linn.core.topics.live_settings import live_keys_problem
+from linn.core.topics.shared_entry import decode_entries
 
 S = TypeVar("S", bound=msgspec.Struct)
 EXCHANGE = "exchanges/"
@@ -27,7 +28,7 @@ EXCHANGE = "exchanges/"
 TOPIC = "topics/"
 """Prefix of the topics' keys in the metadata store."""
 _TOPIC_KEYS = ({"id", "settings", "live_bindings"}, {"id", "settings", "live_bindings", "deleted"})
-"""Keys besides `live_keys` and `unfinished`."""
+"""Keys besides `live_keys`, `unfinished`, and the `subscriptions` of a topic that has some."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
 
 
@@ -63,7 +64,7 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
     is_topic = prefix + slash == TOPIC
     if not isinstance(entry, dict):
         raise ValueError("it is no JSON object")
-    beside = {"live_keys", "unfinished"} if is_topic else set()
+    beside = {"live_keys", "unfinished", "subscriptions"} if is_topic else set()
     if entry.keys() - beside not in (_TOPIC_KEYS if is_topic else _EXCHANGE_KEYS):
         raise ValueError("it has not the keys of one")
     for mark in ("deleted", "unfinished"):
@@ -75,6 +76,7 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
             raise ValueError("its id is no UUID")
         if (wrong := live_keys_problem(entry.get("live_keys", []))) is not None:
             raise ValueError(wrong)
+        decode_entries(entry.get("subscriptions", {}))
         return _decoded(TopicSettings, entry["settings"], ("topics", name))
     if "settings" in entry:
         if not isinstance(entry["settings"], dict):

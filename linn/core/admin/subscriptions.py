@@ -1,4 +1,4 @@
-"""The verbs about readers: consumer groups of streams, and the shared subscriptions of queues.
+"""The verbs about readers: consumer groups of streams, queues, and named shared subscriptions.
 
 `Administration` calls them: those that change something one at a time, the others at any time. Each takes a JSON
 object, returns a JSON value and raises LinnErrors.
@@ -6,18 +6,36 @@ object, returns a JSON value and raises LinnErrors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from linn.core.admin.administered import Administered
 from linn.core.admin.verb import only_validates
-from linn.core.config.topic_settings import PARTITIONS_MAX
-from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
+from linn.core.config.topic_settings import PARTITIONS_MAX, BindingSettings, TopicSettings
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.names import name_problem
+from linn.core.errors.texts import counted
+from linn.core.errors.tree import (
+    ConfigError,
+    ConfigNotLive,
+    LimitExceeded,
+    LinnError,
+    SharedBusy,
+    StorageError,
+    SubscriptionWrongKind,
+    SyncFailed,
+)
 from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.log.partition import Partition
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
+from linn.core.topics.shared_entry import SharedEntry, free_number
 from linn.core.topics.topic import Topic
+
+logger = logging.getLogger("linn.administration")
 
 Arguments = Mapping[str, Any]
 
@@ -26,11 +44,29 @@ SETTLED_RANGES_MAX = 1_000
 _COUNTS = ("ready", "returned", "leased", "delayed", "dead")
 
 
+class TopicEntries(Protocol):
+    """The metadata of topics."""
+
+    async def save_topic(
+        self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
+    ) -> None:
+        """Keep a topic's settings and its `entries`. Raises StorageError."""
+
+
+def check_kind(topic: str, settings: TopicSettings, entries: Mapping[str, SharedEntry]) -> None:
+    """Check that a topic with named subscriptions stays a stream. Raises ConfigNotLive."""
+    names = [name for name, entry in sorted(entries.items()) if not entry.deleted]
+    if names and settings.kind == "queue":
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise ConfigNotLive(f"topic {topic}: kind: a queue has no named subscriptions; delete first: {shown}")
+
+
 class SubscriptionAdministration:
     """Groups and subscriptions, shown and changed while the broker runs."""
 
-    def __init__(self, broker: Administered) -> None:
+    def __init__(self, broker: Administered, stored: TopicEntries) -> None:
         self._broker = broker
+        self._stored = stored
 
     # --- groups ---
 
@@ -110,34 +146,138 @@ class SubscriptionAdministration:
             raise ConfigError('the argument "group" is missing, or not text')
         return topic, self._broker.groups, name
 
-    # --- queues ---
+    # --- queues and named subscriptions ---
 
     async def list_subscriptions(self, arguments: Arguments) -> Any:
-        """The unsettled and the leased records of all queues."""
+        """The unsettled and the leased records of all queues and named subscriptions, of one topic or of all."""
         topics = self._broker.topics
-        queues = [(name, topics[name].queue) for name in sorted(topics)]
-        return [_subscription_summary(name, queue) for name, queue in queues if queue is not None]
+        chosen = [self._topic(arguments)] if "topic" in arguments else [topics[name] for name in sorted(topics)]
+        return [_subscription_summary(queue) for topic in chosen for _, queue in sorted(topic.subscriptions.items())]
 
     async def show_subscription(self, arguments: Arguments) -> Any:
-        """One queue: the same, also by partition and by consumer."""
-        topic = self._topic(arguments)
-        queue = topic.queue
-        if queue is None:
-            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: it is read by groups")
+        """One queue, or one named subscription: the same, also by partition and by consumer."""
+        topic, name = self._topic(arguments), arguments.get("subscription", "")
+        if topic.queue is None and not name:
+            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: name one of its shared subscriptions")
+        queue = topic.shared(_name(arguments) if name else "")
         consumers = [
-            {"consumer": consumer.id, "leased": sum(d.subscription.leased_by(consumer.id) for d in queue.dispatches)}
+            {
+                "consumer": consumer.id,
+                "name": consumer.name,
+                "leased": sum(d.subscription.leased_by(consumer.id) for d in queue.dispatches),
+            }
             for consumer in queue.consumers.values()
         ]
-        return _subscription_summary(topic.name, queue) | {
+        return _subscription_summary(queue) | {
             "by_partition": [_partition_data(dispatch) for dispatch in queue.dispatches],
             "by_consumer": consumers,
         }
+
+    async def create_subscription(self, arguments: Arguments) -> Any:
+        """Make a named subscription, which begins at the oldest record if no place is given, unless it exists."""
+        topic, name = self._topic(arguments), _name(arguments)
+        place = arguments if arguments.keys() & {"to", "offset", "timestamp_ms"} else {"to": "earliest"}
+        starts = [await _place(topic.partitions[index], place) for index in sorted(topic.partitions)]
+        return {"created": await self.make(topic, name, starts, is_tried=only_validates(arguments))}
+
+    async def make(self, topic: Topic, name: str, starts: Sequence[int], *, is_tried: bool = False) -> bool:
+        """Make a named subscription that begins at these offsets, unless it exists; returns whether it is new.
+
+        `is_tried`: only check it. Raises SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
+        """
+        if topic.settings.kind == "queue":
+            raise SubscriptionWrongKind(f"topic {topic.name} is a queue: named subscriptions are for streams")
+        if (wrong := name_problem(name)) is not None:
+            raise ConfigError(f'"{name[:80]}" can\'t be the name of a subscription: {wrong}')
+        if name in topic.subscriptions:
+            return False
+        if name not in topic.entries:
+            free_number(topic.name, topic.entries)
+        if is_tried:
+            return True
+        if name in topic.entries:
+            await self._finish_deleting(topic, name)
+        for partition in topic.partitions.values():
+            # Or a power loss might take records before the start, and the subscription would miss those that follow.
+            await partition.log.sync()
+        topic.entries[name] = SharedEntry(free_number(topic.name, topic.entries), tuple(starts))
+        try:
+            change = await topic.prepare(topic.settings, topic.semantics)
+            try:
+                await self._save(topic)
+            except LinnError:
+                await change.abandon()
+                raise
+        except LinnError:
+            del topic.entries[name]
+            raise
+        await topic.switch(change)
+        return True
+
+    async def delete_subscription(self, arguments: Arguments) -> Any:
+        """Delete a named subscription and what it has settled; the records stay."""
+        topic, name, force = self._topic(arguments), _name(arguments), arguments.get("force", False)
+        if not isinstance(force, bool):
+            raise ConfigError('the argument "force" must be true or false')
+        queue = topic.shared(name) if name not in topic.entries else topic.subscriptions.get(name)
+        if queue is not None and queue.consumers and not force:
+            consumers = counted(len(queue.consumers), "consumer")
+            raise SharedBusy(f"the subscription {name} of topic {topic.name} has {consumers}")
+        if only_validates(arguments):
+            return {}
+        if queue is not None:
+            entry = topic.entries[name]
+            topic.entries[name] = replace(entry, deleted=True)
+            try:
+                await self._save(topic)
+            except LinnError:
+                topic.entries[name] = entry
+                raise
+        await self._finish_deleting(topic, name)
+        return {}
+
+    async def _finish_deleting(self, topic: Topic, name: str) -> None:
+        """Delete the logs of a subscription. Raises StorageError: some are left, and its number is not free."""
+        await topic.drop_shared(name)
+        entry = topic.entries.pop(name)
+        try:
+            await self._save(topic)
+        except LinnError:
+            topic.entries[name] = entry
+            raise
+
+    async def _save(self, topic: Topic) -> None:
+        await self._stored.save_topic(topic.name, topic.settings, topic.live_bindings, topic.live_keys)
+
+    async def finish_dropping(self, topic: Topic) -> None:
+        """Delete at a start the logs of subscriptions whose deletion was interrupted, as far as possible.
+
+        The caller saves the topic's entry. Raises SyncFailed.
+        """
+        for name in [name for name, entry in topic.entries.items() if entry.deleted]:
+            try:
+                await topic.drop_shared(name)
+            except SyncFailed:
+                raise
+            except StorageError as error:
+                about = {"topic": topic.name, "subscription": name} | log_fields(error)
+                logger.warning("some of the subscription %(subscription)s of %(topic)s is left: %(error)s", about)
+            else:
+                del topic.entries[name]
 
     def _topic(self, arguments: Arguments) -> Topic:
         name = arguments.get("topic")
         if not isinstance(name, str):
             raise ConfigError('the argument "topic" is missing, or not text')
         return self._broker.topic(name)
+
+
+def _name(arguments: Arguments) -> str:
+    """The name of a named subscription. Raises ConfigError."""
+    name = arguments.get("subscription")
+    if not isinstance(name, str) or not name:
+        raise ConfigError('the argument "subscription" is missing, or not text')
+    return name
 
 
 def _lag(partition: Partition, offset: int | None) -> int:
@@ -161,10 +301,11 @@ async def _place(partition: Partition, arguments: Arguments) -> int:
     raise ConfigError('a reset takes exactly one of: to ("earliest" or "latest"), offset, timestamp_ms')
 
 
-def _subscription_summary(topic: str, queue: Queue) -> dict[str, Any]:
+def _subscription_summary(queue: Queue) -> dict[str, Any]:
     counts = [_counts(dispatch) for dispatch in queue.dispatches]
     return {
-        "topic": topic,
+        "topic": queue.topic,
+        "subscription": queue.name,
         "unsettled": queue.unsettled_count(),
         **{name: sum(count[name] for count in counts) for name in _COUNTS},
         "damaged": sum(dispatch.damaged.count for dispatch in queue.dispatches),

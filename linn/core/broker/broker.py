@@ -18,6 +18,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Literal
 from uuid import UUID
 
@@ -67,6 +68,7 @@ from linn.core.routing.exchange import Target
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.routing.router import Router
 from linn.core.topics.catalog import Catalog
+from linn.core.topics.shared_entry import SharedEntry
 from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.broker")
@@ -294,9 +296,11 @@ class Broker:
         del self.topics[name]
         self.exchanges.changed()
 
-    async def open_topic(self, name: str, settings: TopicSettings, id: UUID) -> Topic:
+    async def open_topic(
+        self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry]
+    ) -> Topic:
         """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
-        topic = self.new_topic(name, settings, id)
+        topic = self.new_topic(name, settings, id, entries)
         topic.interceptors = self.interceptors(name, settings)
         await topic.open()
         await self.begin_topic(topic)
@@ -310,14 +314,18 @@ class Broker:
         await self.long_work.run(bind(self, Target(name), settings.bindings), immediate=True)
         self.plugins.observers.topic_created(name, settings)
 
-    def new_topic(self, name: str, settings: TopicSettings, id: UUID) -> Topic:
-        """Make a topic that is not open yet and has no interceptors."""
+    def new_topic(
+        self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry] = MappingProxyType({})
+    ) -> Topic:
+        """Make a topic that is not open yet and has no interceptors; `entries`: its named subscriptions."""
         storage = settings.storage or self.config.broker.default_storage
         engine, traffic, semantics = self._engine(storage), self.metrics.storage(storage), self.semantics(settings)
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
         choice, clock = PartitionChoice(name, settings.partitioner, partitioner), self.env.clock
         spawn, copy, epoch = self.spawn, self._copy_dead_letters, self.leader_epoch
-        return Topic(name, settings, engine, traffic, semantics, choice, clock, spawn, copy, id, epoch)
+        topic = Topic(name, settings, engine, traffic, semantics, choice, clock, spawn, copy, id, epoch)
+        topic.entries.update(entries)
+        return topic
 
     def interceptors(self, topic: str, settings: TopicSettings) -> tuple[BoundInterceptor, ...]:
         """Make the interceptors that a topic's settings name, in the order of the settings. Raises PluginError."""

@@ -28,6 +28,10 @@ class SubscriptionOf(NamedTuple):
     topic: str
     group: str
     """Empty where it is none of a group's members."""
+    shared: str
+    """The shared subscription that it competes for; "": none, or a queue."""
+    name: str
+    """The name of the consumer; "" where it has none."""
     held: int
     """Records that are leased to it."""
 

@@ -338,6 +338,12 @@ class DeliveryNotCurrent(DeliveryError):
     code = "delivery.not_current"
 
 
+class DeliveryFenced(DeliveryError):
+    """Another consumer of the same name has taken over; the leases of this one were returned."""
+
+    code = "delivery.fenced"
+
+
 class SubscriptionUnknown(DeliveryError):
     """There is no subscription of that number on this connection."""
 
@@ -348,6 +354,18 @@ class SubscriptionWrongKind(DeliveryError):
     """The topic's kind does not offer this kind of subscription."""
 
     code = "delivery.wrong_kind"
+
+
+class SharedUnknown(DeliveryError):
+    """The topic has no shared subscription of that name, or no longer."""
+
+    code = "shared.unknown"
+
+
+class SharedBusy(DeliveryError):
+    """The shared subscription has consumers: stop them first, or force its deletion."""
+
+    code = "shared.busy"
 
 
 class GroupFenced(DeliveryError):

@@ -32,6 +32,7 @@ from linn.core.metrics.registry import Family, MetricRegistry
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher, PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
+from linn.core.queue.queue import Queue
 from linn.core.queue.unsettled import Unsettled
 from linn.core.routing.record_filter import RecordFilter
 from linn.core.topics.catalog import Catalog
@@ -67,20 +68,25 @@ class SubscribeRequest(NamedTuple):
     where: str = ""
     """On a stream, a predicate over routing key and labels: other records are passed over. "": all are wanted."""
     member: str = ""
-    """The name of a group's member; one that is taken is taken over. "": the broker chooses one."""
+    """The name of the consumer; one that is taken is taken over, of a group's members or of the consumers of one shared
+    subscription. "": any."""
     session_s: float = 0.0
     """Time without a heartbeat after which a member is given up; 0: it lives as long as its connection."""
     is_static: bool = False
     """Whether a member keeps its share, for the time of a session, when it leaves."""
     leader_epoch: int = 0
     """The epoch in which a reader without a group has read what lies before its starts; 0: not checked."""
+    shared: str = ""
+    """The name of a stream's shared subscription, whose consumers compete as those of a queue do. It is made if it is
+    not there, and begins at `start` then."""
 
 
 class Subscription(NamedTuple):
     """A consumer, and its kind."""
 
     kind: int
-    """0: one of the consumers that compete for a queue; 1: a member of a group; 2: a reader without a group."""
+    """0: one of the consumers that compete for a queue or a shared subscription; 1: a member of a group; 2: a reader
+    without a group."""
     consumer: Consumer
 
 
@@ -161,21 +167,35 @@ class Gateway:
     async def subscribe(
         self, principal: Principal, request: SubscribeRequest, on_assigned: OnAssigned = nobody
     ) -> Subscription:
-        """Subscribe as `subscribe_nowait` does, after making a missing topic if the configuration allows it.
+        """Subscribe as `subscribe_nowait` does, after making what is missing: a topic, if the configuration allows it,
+        and a named shared subscription.
 
-        Cancellation: there is no subscription; the topic may have been made.
+        Cancellation: there is no subscription; the topic and the shared subscription may have been made.
         """
-        if self.wants_topic(request.topic):
-            await self.make_topic(principal, request.topic)
+        if self.is_missing(request):
+            await self.make_missing(principal, request)
         return self.subscribe_nowait(principal, request, on_assigned)
 
-    def wants_topic(self, topic: str) -> bool:
-        """Whether a topic must be made before a client can subscribe to it."""
-        return self.settings.auto_create_topics and topic not in self.catalog.topics
+    def is_missing(self, request: SubscribeRequest) -> bool:
+        """Whether a topic or a shared subscription must be made before a client can subscribe to it."""
+        topic = self.catalog.topics.get(request.topic)
+        if topic is None:
+            return self.settings.auto_create_topics
+        return bool(request.shared) and request.shared not in topic.subscriptions
 
-    async def make_topic(self, principal: Principal, topic: str) -> None:
-        """Make a topic with default settings unless it exists. Raises ConfigError if the name is not valid."""
-        await self.administration.create_default_topic(topic)
+    async def make_missing(self, principal: Principal, request: SubscribeRequest) -> None:
+        """Make a topic with default settings, and a named shared subscription, unless they exist.
+
+        Raises ConfigError, LimitExceeded, SubscriptionWrongKind, TopicUnknown, StorageError.
+        """
+        if self.settings.auto_create_topics and request.topic not in self.catalog.topics:
+            await self.administration.create_default_topic(request.topic)
+        if request.shared:
+            topic = self.catalog.topic(request.topic)
+            _check_shared(topic, request)
+            place = _start_of(topic, request)
+            starts = [place(index) for index in sorted(topic.partitions)]
+            await self.administration.make_subscription(topic.name, request.shared, starts)
 
     def subscribe_nowait(
         self, principal: Principal, request: SubscribeRequest, on_assigned: OnAssigned = nobody
@@ -184,10 +204,14 @@ class Gateway:
 
         `on_assigned` is called when a member of a group gains or loses partitions.
 
-        Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError, PredicateInvalid, LogTruncated.
+        Raises TopicUnknown, PartitionUnknown, SharedUnknown, SubscriptionWrongKind, DeliveryError, PredicateInvalid,
+        LogTruncated.
         """
         topic = self.catalog.topic(request.topic)
         selection = self._filter(request.where)
+        if request.shared:
+            _check_shared(topic, request)
+            return _competing(topic, topic.shared(request.shared), request)
         if request.group:
             if topic.stream is None:
                 raise SubscriptionWrongKind(f"topic {topic.name} is a queue: consumers compete without naming a group")
@@ -205,8 +229,7 @@ class Gateway:
                     f"topic {topic.name} is a queue: its consumers get what is not settled, "
                     "and choose no start or partition"
                 )
-            lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
-            return Subscription(0, topic.queue.join(lease_ms))
+            return _competing(topic, topic.queue, request)
         for index in request.partitions:
             topic.partition(index)
         for index in request.partitions or topic.partitions if request.leader_epoch else ():
@@ -276,6 +299,20 @@ class Gateway:
         Raises LinnErrors of the verb. Cancellation: a change that has begun is completed.
         """
         return await self.administration.perform(verb, arguments)
+
+
+def _competing(topic: Topic, queue: Queue, request: SubscribeRequest) -> Subscription:
+    lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
+    return Subscription(0, queue.join(lease_ms, request.member))
+
+
+def _check_shared(topic: Topic, request: SubscribeRequest) -> None:
+    """Check a request for a named subscription. Raises SubscriptionWrongKind."""
+    if request.group:
+        raise SubscriptionWrongKind("a consumer belongs to a group or to a shared subscription, not to both")
+    if request.where or request.partitions:
+        text = f"consumers of the shared subscription {request.shared[:80]} of topic {topic.name} choose no records: "
+        raise SubscriptionWrongKind(text + "those that one leaves out would wait for nobody")
 
 
 def _start_of(topic: Topic, request: SubscribeRequest) -> Callable[[int], int]:

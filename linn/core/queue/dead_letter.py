@@ -20,8 +20,11 @@ PARTITION = "linn.dead.partition"
 OFFSET = "linn.dead.offset"
 ATTEMPTS = "linn.dead.attempts"
 TIME_MS = "linn.dead.time_ms"
-LABELS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS)
-"""Labels that a copy in the dead-letter topic has besides the record's own."""
+SUBSCRIPTION = "linn.dead.subscription"
+LABELS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS, SUBSCRIPTION)
+"""Labels that a copy in the dead-letter topic has besides the record's own; the last one only if it comes from a named
+subscription.
+"""
 
 
 class DeadReason(IntEnum):

@@ -30,6 +30,7 @@ from linn.core.queue.dead_letter import (
     OFFSET,
     PARTITION,
     REASON,
+    SUBSCRIPTION,
     TIME_MS,
     TOPIC,
     DeadLetterTarget,
@@ -68,7 +69,7 @@ async def copy_dead_letters(dispatch: PartitionQueue, targets: Mapping[int, Part
     meant = dead[0].target
     target = targets[meant.partition if meant is not None and meant.partition in targets else index]
     place = await _intend(dispatch, dead, target)
-    done = await _copied_before(dispatch.partition, dead, target, place) if dead[0].target is not None else None
+    done = await _copied_before(dispatch, dead, target, place) if dead[0].target is not None else None
     behind = await _copy(dispatch, dead, target, env, done or OffsetRanges())
     # More of the last one may be of a batch that can't be decoded.
     whole = next(each.end for each in found if each.first == dead[-1].first)
@@ -102,7 +103,7 @@ async def _intend(dispatch: PartitionQueue, dead: Sequence[DeadRange], target: P
 
 
 async def _copied_before(
-    source: Partition, dead: Sequence[DeadRange], target: Partition, place: DeadLetterTarget
+    dispatch: PartitionQueue, dead: Sequence[DeadRange], target: Partition, place: DeadLetterTarget
 ) -> OffsetRanges:
     """The offsets of `dead`, and perhaps of others, that the target has already."""
     done = OffsetRanges()
@@ -111,15 +112,17 @@ async def _copied_before(
         for batch in await target.read(offset, _READ_BYTES):
             # Anybody may publish there; what can't be read is no copy of ours.
             with contextlib.suppress(BatchError):
-                await _note_copies(batch, source, range(dead[0].first, dead[-1].end), done)
+                await _note_copies(batch, dispatch, range(dead[0].first, dead[-1].end), done)
             offset = batch.end_offset
     return done
 
 
-async def _note_copies(batch: RecordBatch, source: Partition, wanted: range, done: OffsetRanges) -> None:
+async def _note_copies(batch: RecordBatch, dispatch: PartitionQueue, wanted: range, done: OffsetRanges) -> None:
+    source = dispatch.partition.id
+    origin = source.topic, source.index, dispatch.name
     for index in range(batch.count):
         labels = dict(batch.pair(index).labels)
-        if labels.get(TOPIC) == source.id.topic and labels.get(PARTITION) == source.id.index:
+        if (labels.get(TOPIC), labels.get(PARTITION), labels.get(SUBSCRIPTION, "")) == origin:
             copied = labels.get(OFFSET)
             if isinstance(copied, int) and copied in wanted:
                 done.add(copied, copied + 1)
@@ -146,7 +149,7 @@ async def _copy(
         try:
             (batch, *_) = await source.read_range(offset, end, 1)
             copies = [
-                replace(record, labels=_labels(source, each, at, env.clock.now_ms(), record.labels))
+                replace(record, labels=_labels(dispatch, each, at, env.clock.now_ms(), record.labels))
                 for at, each in left[:RECORDS_IN_A_TURN]
                 if at < batch.end_offset
                 for record in [batch.record(batch.index_at(at))]
@@ -212,14 +215,16 @@ def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
 
 
 def _labels(
-    source: Partition, dead: DeadRange, offset: int, now_ms: int, labels: Mapping[str, LabelValue]
+    dispatch: PartitionQueue, dead: DeadRange, offset: int, now_ms: int, labels: Mapping[str, LabelValue]
 ) -> dict[str, LabelValue]:
+    source = dispatch.partition.id
     return {
-        **labels,
+        **{name: value for name, value in labels.items() if name != SUBSCRIPTION},
         REASON: dead.reason.label,
-        TOPIC: source.id.topic,
-        PARTITION: source.id.index,
+        TOPIC: source.topic,
+        PARTITION: source.index,
         OFFSET: offset,
         ATTEMPTS: dead.attempts,
         TIME_MS: now_ms,
+        **({SUBSCRIPTION: dispatch.name} if dispatch.name else {}),
     }

@@ -1,4 +1,4 @@
-"""A queue's shared subscription on one partition at run time: the state machine, its event log, clock and tasks.
+"""A shared subscription on one partition at run time: the state machine, its event log, clock and tasks.
 
 The state machine (`subscription`) decides; this class performs: it writes events, reads leased records, wakes
 consumers, lets leases expire, copies dead letters and trims settled records.
@@ -59,7 +59,7 @@ CopyDeadLetters = Callable[["PartitionQueue"], Awaitable[None]]
 
 
 class PartitionQueue:
-    """One partition's part of a queue."""
+    """One partition's part of a queue, or of a named subscription."""
 
     def __init__(
         self,
@@ -70,14 +70,18 @@ class PartitionQueue:
         clock: Clock,
         spawn: Spawn,
         copy_dead_letters: CopyDeadLetters,
+        name: str = "",
     ) -> None:
-        """`state` is None if nothing survives a restart; `on_ready` is called when `acquire` may find more."""
+        """`state` is None if nothing survives a restart; `on_ready` is called when `acquire` may find more; `name` is
+        that of a stream's subscription.
+        """
+        self.name = name
         self.partition = partition
         self.semantics = semantics
         self.state = state
         self.subscription: SharedSubscription
         self.trims = True
-        """Whether settled records are trimmed: those of a plain queue are, those of a queue on a stream are not."""
+        """Whether settled records are trimmed: those of a plain queue are, those on a stream are not."""
         self.on_room: Callable[[], None] = _nothing
         """Called when records were settled or trimmed, which makes room."""
         self.redelivered_records = 0
@@ -112,9 +116,9 @@ class PartitionQueue:
 
     # --- starting and stopping ---
 
-    async def recover(self, left_off: Sequence[SubscriptionEvent] = ()) -> None:
+    async def recover(self, left_off: Sequence[SubscriptionEvent] = (), begin: int = 0) -> None:
         """Rebuild the state from its log, or from the state left in memory; on a full disk delivery begins once there
-        is room.
+        is room. `begin`: the first offset that a subscription without any state delivers.
 
         Raises LogCorrupt, StorageError.
         """
@@ -123,6 +127,8 @@ class PartitionQueue:
         # The event log may go back to records that were trimmed since.
         self.subscription = self.semantics.shared_subscription(start if self.state is None else 0)
         self.clipped = await self._replay(end)
+        if begin and (self.state is None or not self.state.partition.log.bounds()[1]):
+            self.subscription.skip_to(min(begin, end))
         for event in left_off:
             self.subscription.apply(event)
         self.subscription.skip_to(start)

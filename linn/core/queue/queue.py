@@ -1,6 +1,9 @@
-"""A topic's queue: one shared subscription over all its partitions, and the consumers that compete for it.
+"""A shared subscription over all partitions of a topic, and the consumers that compete for it.
 
-Laws: a consumer gets the lowest ready records of the partition that was asked longest ago, so that none starves. Only
+It is the queue of a topic that is one, or a named subscription of a stream.
+
+Laws: a name is held by one consumer; another one of that name fences it, and its leases are returned at once. A
+consumer gets the lowest ready records of the partition that was asked longest ago, so that none starves. Only
 partitions that may have ready records are listed; the others, of which there may be thousands, are not asked.
 """
 
@@ -19,11 +22,13 @@ from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
     BatchMalformed,
+    DeliveryFenced,
     LinnError,
     LogClosed,
     LogCorrupt,
     OffsetOutOfRange,
     PartitionUnknown,
+    SharedUnknown,
     StorageError,
     SubscriptionWrongKind,
     SyncFailed,
@@ -45,10 +50,12 @@ logger = logging.getLogger("linn.queue")
 
 
 class Queue:
-    """The shared subscription of one topic."""
+    """One shared subscription of one topic."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, name: str = "") -> None:
         self.topic = topic
+        self.name = name
+        """The name of a stream's subscription; "": it is the topic's own queue."""
         self.ready = ReadySignal()
         self.dispatches: list[PartitionQueue] = []
         self.listed: OrderedDict[int, None] = OrderedDict()
@@ -56,6 +63,7 @@ class Queue:
         self.consumers: dict[int, QueueConsumer] = {}
         """Consumers by id."""
         self.closed = False
+        self._by_name: dict[str, QueueConsumer] = {}
         self._consumer_ids = itertools.count(1)
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
         """Consumers that have left, with the partitions in which they may hold leases."""
@@ -79,15 +87,27 @@ class Queue:
             self.listed[place] = None
             self.ready.notify()
 
-    def join(self, lease_ms: int) -> QueueConsumer:
-        """Add a consumer."""
-        consumer = QueueConsumer(self, next(self._consumer_ids), lease_ms)
+    def join(self, lease_ms: int, name: str = "") -> QueueConsumer:
+        """Add a consumer; one of the same name that is there already is fenced, unless the name is ""."""
+        if name in self._by_name:
+            self._by_name[name].fence()
+        consumer = QueueConsumer(self, next(self._consumer_ids), lease_ms, name)
         self.consumers[consumer.id] = consumer
+        if name:
+            self._by_name[name] = consumer
         return consumer
+
+    def gone(self) -> LinnError:
+        """The error for a consumer of a subscription that was closed."""
+        if self.name:
+            return SharedUnknown(f"topic {self.topic} no longer has a shared subscription {self.name}")
+        return TopicUnknown(f"topic {self.topic} is gone")
 
     def leave(self, consumer: QueueConsumer, partitions: Collection[int]) -> None:
         """Remove a consumer; its leases in these partitions are returned, soon and in turns."""
         del self.consumers[consumer.id]
+        if self._by_name.get(consumer.name) is consumer:
+            del self._by_name[consumer.name]
         if partitions and not self.closed:
             self._gone.append((consumer.id, partitions))
             if len(self._gone) == 1:
@@ -132,8 +152,10 @@ class Queue:
 class QueueConsumer:
     """One competing consumer; a `delivery.Consumer`."""
 
-    def __init__(self, queue: Queue, id: int, lease_ms: int) -> None:
+    def __init__(self, queue: Queue, id: int, lease_ms: int, name: str) -> None:
         self.id = id
+        self.name = name
+        """The name that the client gave it, or ""."""
         self.lease_ms = lease_ms
         self.takes_stored = False
         """Ignored: a damaged record of a queue must be found here, where it can become a dead letter."""
@@ -150,11 +172,19 @@ class QueueConsumer:
         self._leased_in: dict[int, None] = {}
         """Partitions in which it ever had a lease: of thousands, it leaves these."""
         self._closed = False
+        self._fenced = False
 
     @property
     def ended(self) -> bool:
         """See `delivery.Consumer.ended`."""
-        return self._queue.closed
+        return self._queue.closed or self._fenced
+
+    def _check_open(self) -> None:
+        """Check that records may be delivered and settled. Raises DeliveryFenced, or the error of a closed queue."""
+        if self._fenced:
+            raise DeliveryFenced(f"another consumer of {self._queue.topic} has taken over the name {self.name}")
+        if self._queue.closed or self._closed:
+            raise self._queue.gone()
 
     async def next_from(self, partition: int, start: int, records_max: int, bytes_max: int) -> Delivery:
         """Take ready records of one partition from offset `start` on; without waiting: there may be none.
@@ -167,8 +197,7 @@ class QueueConsumer:
         dispatch = self._queue.dispatch(partition)
         while True:
             self._put_back_rest()
-            if self._queue.closed or self._closed:
-                raise TopicUnknown(f"topic {self._queue.topic} is gone")
+            self._check_open()
             lease = dispatch.acquire(self.id, min(records_max, LEASE_RECORDS_MAX), start)
             if lease is None:
                 return NOTHING
@@ -212,9 +241,9 @@ class QueueConsumer:
         while self._lease is None or (self._lease.ended and self.lease_ms):
             # A lease that has ended expired, or its records were dropped: the rest belongs to others by now.
             self._lease = None
-            if self._queue.closed or self._closed:
+            if self.ended or self._closed:
                 ready.notify()  # Passes the wake-up on to another consumer.
-                raise TopicUnknown(f"topic {self._queue.topic} is gone")
+            self._check_open()
             wanted = min(max(records_max, self._unreadable_left), LEASE_RECORDS_MAX)
             if not self._acquire(wanted) and not await deadline.wait(ready.wait):
                 return False
@@ -271,7 +300,7 @@ class QueueConsumer:
             raise
         delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
         if self.lease_ms:
-            if lease.ended:
+            if lease.ended or self._fenced:
                 return NOTHING  # It ended while it was read; the records' next holder must be the only one.
             self.held += lease.count_within(first, batches[-1].end_offset) if batches else 0
         self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
@@ -345,8 +374,8 @@ class QueueConsumer:
                 yield
             done += 1
             try:
-                if self._queue.closed:
-                    raise TopicUnknown(f"topic {self._queue.topic} is gone")
+                if self.ended:
+                    self._check_open()
                 dispatch = self._queue.dispatch(settlement.partition)
                 dispatch.settle(self.id, settlement)
                 touched[settlement.partition] = dispatch
@@ -370,6 +399,13 @@ class QueueConsumer:
     def is_holding(self) -> bool:
         """Whether records are leased to this consumer."""
         return any(self._queue.dispatches[place].subscription.holds(self.id) for place in self._leased_in)
+
+    def fence(self) -> None:
+        """Leave for a consumer of the same name; nothing is delivered or settled any more."""
+        on_ended, self._fenced = self.on_ended, True
+        self.close()
+        self._queue.ready.notify_all()
+        on_ended()
 
     def close(self) -> None:
         """Leave; leased records are returned soon, and can't be settled until then."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import chain
 
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.env import Spawn
@@ -29,13 +30,18 @@ class TopicChange:
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
         """The new partitions."""
-        self.queue: Queue | None = None
-        """The topic's queue after the change, new or unchanged."""
-        self.dispatches: list[PartitionQueue] = []
-        """The queue's new dispatches."""
+        self.subscriptions: dict[str, Queue] = {}
+        """The topic's subscriptions after the change, new or unchanged; "" is its own queue."""
+        self.added: dict[str, list[PartitionQueue]] = {}
+        """New dispatches by subscription."""
         self._spawn = spawn
         self._chores: list[Callable[[], Awaitable[None]]] | None = []
         """Background tasks, held back because they deliver, trim and copy; None: the change is in effect."""
+
+    @property
+    def dispatches(self) -> list[PartitionQueue]:
+        """All new dispatches."""
+        return list(chain.from_iterable(self.added.values()))
 
     def spawn(self, chore: Callable[[], Awaitable[None]]) -> None:
         """Start a background task of a prepared part, or hold it back; a `Spawn`."""
@@ -51,17 +57,14 @@ class TopicChange:
             self._spawn(chore)
 
     async def abandon(self) -> None:
-        """Delete new partitions and close unchanged state logs. Raises SyncFailed.
+        """Delete new logs and close unchanged ones. Raises SyncFailed.
 
-        A partition that can't be deleted is harmless: an empty log, which the next try reuses.
+        A log that can't be deleted is harmless: an empty one, which the next try reuses.
         """
         for dispatch in self.dispatches:
             await dispatch.close()
-        states = [dispatch.state for dispatch in self.dispatches]
-        for state in states:
-            if state is not None:
-                await close_log(state.partition)
-        for partition in self.partitions.values():
+        states = [dispatch.state.partition for dispatch in self.dispatches if dispatch.state is not None]
+        for partition in (*states, *self.partitions.values()):
             # A log that has ever been written to is not new, whatever its origin.
             await (close_log(partition) if partition.log.bounds()[1] else _tolerate(partition, partition.delete))
 

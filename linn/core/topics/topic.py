@@ -1,14 +1,15 @@
-"""One topic: its partitions, its queue if it is one, and its readers without a group.
+"""One topic: its partitions, its queue if it is one, its named subscriptions, and its readers without a group.
 
 Law: a change of kind changes which subscriptions exist and what retention keeps; it moves no data. A topic that becomes
-a queue starts it at the oldest record, or where its queue stopped if it was one before.
+a queue starts it at the oldest record, or where its queue stopped if it was one before. A named subscription belongs to
+a stream, and holds back nothing that retention drops.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from linn.core.errors.tree import (
     LinnError,
     LogClosed,
     PartitionUnknown,
+    SharedUnknown,
     TopicFull,
     TopicReplaced,
 )
@@ -44,11 +46,9 @@ from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
 from linn.core.topics.deletion import TopicDeletion
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
+from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 
 logger = logging.getLogger("linn.topic")
-
-QUEUE_STATE = "__s."
-"""Internal topics with this prefix hold the events of a queue's partitions."""
 
 DROP_HEAD_SHARE = 16
 """Fraction of `bytes_max`, as 1/n, that `overflow = "drop-head"` drops at once, so that it need not for each batch."""
@@ -80,7 +80,10 @@ class Topic:
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
-        self.queue: Queue | None = None
+        self.subscriptions: dict[str, Queue] = {}
+        """Shared subscriptions by name: the named ones, and the topic's own queue, if it is one, as ""."""
+        self.entries: dict[str, SharedEntry] = {}
+        """Metadata of the named ones, also of those of which some logs are still to be deleted."""
         self.live_bindings: list[BindingSettings] = []
         self.live_keys: tuple[str, ...] = ()
         """Settings that were set live, see `linn.core.topics.live_settings`."""
@@ -132,10 +135,10 @@ class Topic:
         log = await self._engine.open(id)
         return Partition(id, log, self.storage, self._clock, self._spawn, self.leader_epoch)
 
-    async def _open_state(self, prefix: str, index: int) -> StateLog | None:
+    async def _open_state(self, number: int, index: int) -> StateLog | None:
         if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
             return None
-        return StateLog(await self._open_log(PartitionId(prefix + self.name, index)), self._clock)
+        return StateLog(await self._open_log(PartitionId(state_topic(number, self.name), index)), self._clock)
 
     async def prepare(self, settings: TopicSettings, semantics: DeliverySemantics) -> TopicChange:
         """Make and open the parts for new settings, which `what_changed` has checked. The topic works on unchanged.
@@ -160,20 +163,29 @@ class Topic:
     async def _prepare(self, change: TopicChange) -> None:
         """Open the subscriptions of the new kind that do not exist yet."""
         partitions = self.partitions | change.partitions
+        entries = {name: entry for name, entry in self.entries.items() if not entry.deleted}
         if change.settings.kind != "stream":
-            change.queue = self.queue if self.queue is not None else Queue(self.name)
-            for index in range(len(change.queue.dispatches), len(partitions)):
-                await self._prepare_dispatch(change, change.queue, partitions[index])
+            entries[""] = SharedEntry(OWN_QUEUE)
+        for name, entry in entries.items():
+            queue = change.subscriptions[name] = self.subscriptions.get(name) or Queue(self.name, name)
+            change.added[name] = []
+            for index in range(len(queue.dispatches), len(partitions)):
+                await self._prepare_dispatch(change, queue, entry, partitions[index])
 
-    async def _prepare_dispatch(self, change: TopicChange, queue: Queue, partition: Partition) -> None:
+    async def _prepare_dispatch(
+        self, change: TopicChange, queue: Queue, entry: SharedEntry, partition: Partition
+    ) -> None:
         index = partition.id.index
-        state = await self._open_state(QUEUE_STATE, index)
+        state = await self._open_state(entry.number, index)
         on_ready = partial(queue.has_ready, index)
-        dispatch = PartitionQueue(partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy)
-        change.dispatches.append(dispatch)
+        dispatch = PartitionQueue(
+            partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy, queue.name
+        )
+        change.added[queue.name].append(dispatch)
         dispatch.trims = change.settings.kind == "queue"
         dispatch.on_room = self._room.notify_all
-        await dispatch.recover(self._retired.left_off(index))
+        left_off = () if queue.name else self._retired.left_off(index)
+        await dispatch.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
 
     async def _copy(self, dispatch: PartitionQueue) -> None:
         await self._copy_dead_letters(self, dispatch)
@@ -187,11 +199,11 @@ class Topic:
 
     async def _take_on(self, change: TopicChange) -> None:
         queue = self.queue
-        self.settings, self.semantics, self.queue = change.settings, change.semantics, change.queue
+        self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
         self._clipped.add(change.dispatches)
-        if self.queue is not None:
-            self._extend_queue(self.queue, change.dispatches)
+        for name, subscription in self.subscriptions.items():
+            self._extend_queue(subscription, change.added[name])
         change.begin()
         # Subscriptions see the new topic at once; those that it no longer has are closed afterwards.
         if queue is not None and self.queue is None:
@@ -205,6 +217,32 @@ class Topic:
             dispatch.trims = self.settings.kind == "queue"
             dispatch.subscription.settings = settings
         queue.extend(dispatches)
+
+    @property
+    def queue(self) -> Queue | None:
+        """The topic's own queue; None: it is a stream."""
+        return self.subscriptions.get("")
+
+    def shared(self, name: str) -> Queue:
+        """The shared subscription of that name. Raises SharedUnknown."""
+        queue = self.subscriptions.get(name)
+        if queue is None:
+            raise SharedUnknown(f'topic {self.name} has no shared subscription "{name[:80]}"')
+        return queue
+
+    async def drop_shared(self, name: str) -> None:
+        """Close a named subscription, and delete its logs. After an error, another call continues.
+
+        Raises StorageError: some logs are left.
+        """
+        queue, entry = self.subscriptions.pop(name, None), self.entries[name]
+        deletion = TopicDeletion(self._engine, self._open_log)
+        if queue is not None:
+            await queue.close()
+            await deletion.delete_open(_state_logs(queue))
+        if self.semantics.survives_restart:
+            topic = state_topic(entry.number, self.name)
+            await deletion.delete_rest([PartitionId(topic, index) for index in self.partitions])
 
     @property
     def stream(self) -> Stream | None:
@@ -373,27 +411,30 @@ class Topic:
 
     def state_logs(self) -> list[StateLog]:
         """The open state logs."""
-        logs = [dispatch.state for dispatch in self.queue.dispatches] if self.queue is not None else []
-        return [log for log in logs if log is not None]
+        dispatches = self.shared_dispatches()
+        return [dispatch.state for dispatch in dispatches if dispatch.state is not None]
+
+    def shared_dispatches(self) -> Iterator[PartitionQueue]:
+        """The dispatches of all subscriptions."""
+        for queue in list(self.subscriptions.values()):
+            yield from queue.dispatches
 
     def _follow_start(self) -> None:
-        if self.queue is not None:
-            for dispatch in self.queue.dispatches:
-                dispatch.skip_to_start()
+        for dispatch in self.shared_dispatches():
+            dispatch.skip_to_start()
 
     # --- closing ---
 
     async def _close_queue(self, queue: Queue) -> None:
         await queue.close()
-        for dispatch in queue.dispatches:
-            if dispatch.state is not None:
-                await dispatch.state.partition.close()
+        for log in _state_logs(queue):
+            await log.close()
 
     async def close(self) -> None:
         """End all subscriptions; sync and close all logs."""
         self._end_readers()
-        if self.queue is not None:
-            await self._close_queue(self.queue)
+        for queue in list(self.subscriptions.values()):
+            await self._close_queue(queue)
         for partition in self.partitions.values():
             await partition.close()
         self._room.notify_all()
@@ -409,14 +450,20 @@ class Topic:
             with contextlib.suppress(LogClosed):  # An earlier call came further.
                 await partition.commit_all()
         self._end_readers()
-        if self.queue is not None and not self.queue.closed:
-            await self.queue.close()
+        for queue in list(self.subscriptions.values()):
+            if not queue.closed:
+                await queue.close()
         await self._deletion.delete_open([*self.partitions.values(), *(log.partition for log in self.state_logs())])
         self._room.notify_all()
         indexes = range(self.settings.partitions)
-        internal = [PartitionId(QUEUE_STATE + self.name, index) for index in indexes]
+        numbers = [OWN_QUEUE, *(entry.number for entry in self.entries.values())]
+        internal = [PartitionId(state_topic(number, self.name), index) for number in numbers for index in indexes]
         ids = [PartitionId(self.name, index) for index in indexes]
         await self._deletion.delete_rest(ids + internal if self.semantics.survives_restart else ids)
+
+
+def _state_logs(queue: Queue) -> list[Partition]:
+    return [dispatch.state.partition for dispatch in queue.dispatches if dispatch.state is not None]
 
 
 async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> None:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from linn.core.connections.listener_traffic import SubscriptionOf
 from linn.core.errors.tree import SubscriptionWrongKind
+from linn.core.gateway.gateway import SubscribeRequest
 from linn.core.groups.member import GroupMember
 from linn.core.groups.reader import StreamReader
 from linn.core.log.delivery import NOTHING, Consumer, Delivery
@@ -38,7 +40,8 @@ class Subscriber:
         self.id = id
         self.partitions = partitions
         """The number of partitions it reads. Each takes memory, and time at the end."""
-        self.topic = self.group = ""
+        self.request = SubscribeRequest("")
+        """The request that it was made for."""
         self._outbox = outbox
         self._delivery_bytes = delivery_bytes
         self._credit = 0
@@ -114,6 +117,14 @@ class Subscriber:
         """End the wait for records to push, and answer pulls that wait with none."""
         for deadline in self._deadlines:
             deadline.end()
+
+    def described(self) -> SubscriptionOf:
+        """The subscription, as `connection.list` shows it."""
+        request, consumer = self.request, self.consumer
+        name = consumer.name if isinstance(consumer, QueueConsumer) else ""
+        if isinstance(consumer, GroupMember):
+            name = consumer.seat[0]
+        return SubscriptionOf(request.topic, request.group, request.shared, name, consumer.held)
 
     def is_holding(self) -> bool:
         """Whether the client holds leases that it may still settle."""

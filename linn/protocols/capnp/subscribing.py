@@ -63,7 +63,7 @@ class Subscribing:
     def described(self) -> Iterator[SubscriptionOf]:
         """The subscriptions, the oldest first."""
         for subscriber in self._subscribers.values():
-            yield SubscriptionOf(subscriber.topic, subscriber.group, subscriber.consumer.held)
+            yield subscriber.described()
 
     def subscribe(self, event: Event) -> None:
         """Begin a subscription. Raises LinnError."""
@@ -71,8 +71,9 @@ class Subscribing:
         assert isinstance(subscribe, m.Subscribe)
         if self._draining:
             raise BrokerStopping("the broker is stopping")
-        if self._responder.gateway.wants_topic(subscribe.topic):
-            self._responder.in_task(event, lambda: self._make_and_subscribe(event))
+        request = _request(subscribe)
+        if self._responder.gateway.is_missing(request):
+            self._responder.in_task(event, lambda: self._make_and_subscribe(event, request))
             return
         if len(self._subscribers) >= self._responder.settings.subscriptions_max:
             raise LimitExceeded(f"a connection has at most {self._responder.settings.subscriptions_max} subscriptions")
@@ -82,10 +83,7 @@ class Subscribing:
         self._subscription_ids += 1
         id = self._subscription_ids
         subscriber = Subscriber(id, self._responder.outbox, self._delivery_bytes, partitions)
-        subscriber.topic, subscriber.group = subscribe.topic, subscribe.group
-        where = subscribe.start, subscribe.starts, subscribe.partitions, subscribe.where
-        who = subscribe.member, subscribe.session_ms / 1000, subscribe.is_static
-        request = SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, subscribe.leader_epoch)
+        subscriber.request = request
         kind, consumer = self._responder.gateway.subscribe_nowait(
             self._responder.principal, request, subscriber.assigned
         )
@@ -103,7 +101,7 @@ class Subscribing:
         more = 0
         if subscribe.group and topic.stream is not None:
             more = -(-len(topic.partitions) // (gateway.groups.members(subscribe.group, topic.name) + 1))
-        elif topic.queue is None:
+        elif topic.queue is None and not subscribe.shared:
             more = len(subscribe.partitions) or len(topic.partitions)
         read = sum([subscriber.partitions for subscriber in self._subscribers.values()])
         if read + more > PARTITIONS_READ_MAX:
@@ -111,9 +109,8 @@ class Subscribing:
             raise LimitExceeded(text)
         return more
 
-    async def _make_and_subscribe(self, event: Event) -> None:
-        assert isinstance(event.message, m.Subscribe)
-        await self._responder.gateway.make_topic(self._responder.principal, event.message.topic)
+    async def _make_and_subscribe(self, event: Event, request: SubscribeRequest) -> None:
+        await self._responder.gateway.make_missing(self._responder.principal, request)
         self.subscribe(event)
 
     def _delivery_bytes(self) -> int:
@@ -238,6 +235,14 @@ class Subscribing:
         if correlation:
             refused = [m.Refusal(index, error.code, error.text) for index, error in outcome.refused]
             self._responder.when_passed(outcome.awaits, correlation, m.Settled(refused))
+
+
+def _request(subscribe: m.Subscribe) -> SubscribeRequest:
+    where = subscribe.start, subscribe.starts, subscribe.partitions, subscribe.where
+    who = subscribe.member, subscribe.session_ms / 1000, subscribe.is_static
+    return SubscribeRequest(
+        subscribe.topic, subscribe.group, *where, *who, subscribe.leader_epoch, subscribe.shared
+    )
 
 
 def _settlement(entry: m.Settlement) -> Settlement:
