@@ -38,6 +38,7 @@ from linn.cli.commands import (
     recover,
     route,
     serve,
+    subscriptions,
     top,
     topics,
 )
@@ -88,6 +89,7 @@ _COMMANDS: dict[str, Any] = {
     "bindings": bindings.app,
     "groups": groups.app,
     "queues": queues.app,
+    "subscriptions": subscriptions.app,
     "dead-letters": dead_letters.app,
     "connections": connections.app,
     "definitions": definitions.app,

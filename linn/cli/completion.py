@@ -63,6 +63,16 @@ def group_names(ctx: typer.Context) -> list[str]:
     return _answer(ctx, ask)
 
 
+def shared_names(ctx: typer.Context) -> list[str]:
+    """Return the named subscriptions of the topic on the command line."""
+
+    async def ask(client: Client) -> list[str]:
+        found = await client.admin.subscriptions(ctx.params["topic"])
+        return [subscription["subscription"] for subscription in found if subscription["subscription"]]
+
+    return _answer(ctx, ask)
+
+
 def target_names(ctx: typer.Context) -> list[str]:
     """Return the possible targets of a binding: topics or, with --to-exchange, exchanges."""
     return exchange_names(ctx) if ctx.params.get("to_exchange") else topic_names(ctx)

@@ -42,7 +42,28 @@ _GROUP_PLACE = {
     "member": "text?",
 }
 _STATES = {"ready": "number", "returned": "number", "leased": "number", "delayed": "number", "dead": "number"}
-_QUEUE = {"topic": "text", "unsettled": "number", **_STATES, "damaged": "number", "consumers": "number"}
+_QUEUE = {
+    "topic": "text",
+    "subscription": "text",
+    "unsettled": "number",
+    **_STATES,
+    "damaged": "number",
+    "consumers": "number",
+}
+_QUEUE_DETAILS = {
+    **_QUEUE,
+    "by_partition": [
+        {
+            "partition": "number",
+            **_STATES,
+            "settled_before": "number",
+            "end": "number",
+            "settled": [["number"]],
+            "damaged": [["number"]],
+        }
+    ],
+    "by_consumer": [{"consumer": "number", "name": "text", "leased": "number"}],
+}
 _DEAD_LETTER = {
     "partition": "number",
     "offset": "number",
@@ -174,20 +195,11 @@ SHAPES: Mapping[str, Any] = {
     "linn groups reset": [_GROUP_PLACE],
     "linn groups delete": {"deleted": "text"},
     "linn queues list": [_QUEUE],
-    "linn queues describe": {
-        **_QUEUE,
-        "by_partition": [
-            {
-                "partition": "number",
-                **_STATES,
-                "settled_before": "number",
-                "end": "number",
-                "settled": [["number"]],
-                "damaged": [["number"]],
-            }
-        ],
-        "by_consumer": [{"consumer": "number", "leased": "number"}],
-    },
+    "linn queues describe": _QUEUE_DETAILS,
+    "linn subscriptions list": [_QUEUE],
+    "linn subscriptions describe": _QUEUE_DETAILS,
+    "linn subscriptions create": {"created": "boolean"},
+    "linn subscriptions delete": {"deleted": "text"},
     "linn publish": {
         "count": "number",
         "topic": "text?",
@@ -213,7 +225,7 @@ SHAPES: Mapping[str, Any] = {
             "inflight_requests": "number",
             "unsent_bytes": "number",
             "held_bytes": "number",
-            "subscriptions": [{"topic": "text", "group": "text", "held": "number"}],
+            "subscriptions": [{"topic": "text", "group": "text", "shared": "text", "name": "text", "held": "number"}],
         }
     ],
     "linn ping": {"broker": "text", "version": "text", "round_trips_ms": ["number"]},

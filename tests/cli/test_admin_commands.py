@@ -57,6 +57,23 @@ def test_a_group_with_members_keeps_its_position(quick, line_of, broker: BrokerP
         reading.kill()
 
 
+def test_a_named_subscription_is_made_consumed_shown_and_deleted(quick, line_of, readers: str) -> None:
+    assert quick("subscriptions", "create", readers, "work", "--start", "2").stdout == f"created work of {readers}\n"
+    assert quick("subscriptions", "create", readers, "work").stdout == f"work of {readers} exists already\n"
+    assert quick("consume", readers, "--shared", "work", "--count", "3").stdout == "2\n3\n4\n"
+    assert quick("consume", readers, "--shared", "work", "--count", "1", "--exec", "cat").stdout == "5\n"
+    assert quick("consume", readers, "--shared", "new", "--since", "latest", "--no-follow").stdout == ""
+    assert "--where" in quick("consume", readers, "--shared", "work", "--where", "key = 'a'").stderr
+    listed = json.loads(quick("subscriptions", "list", readers, "--json").stdout)
+    assert [(one["subscription"], one["unsettled"]) for one in listed] == [("new", 0), ("work", 4)]
+    assert readers not in quick("queues", "list").stdout
+    assert f"work of {readers}" in quick("subscriptions", "describe", readers, "work").stdout
+    assert quick("subscriptions", "delete", readers, "work", "--yes").stdout == f"deleted work of {readers}\n"
+    done = quick("subscriptions", "describe", readers, "work")
+    assert done.returncode == 1
+    assert "[shared.unknown]" in line_of(done.stderr)
+
+
 def test_a_wrong_group_topic_or_partition_is_one_line(quick, line_of, readers: str) -> None:
     quick("topics", "create", "pool")
     for command, code in (

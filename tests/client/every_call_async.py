@@ -125,6 +125,8 @@ async def administer(admin: Admin, topic: str) -> None:
     await admin.unbind(f"{topic}-x", topic, "a.#")
     await admin.delete_exchange(f"{topic}-x")
     assert_type(await admin.groups(topic), list[GroupDescription])
+    assert_type(await admin.create_subscription(topic, "s", start="latest"), bool)
+    await admin.delete_subscription(topic, "s", force=True)
     assert_type(await admin.connections(), list[ConnectionDescription])
     with suppress(ConnectionUnknown):
         await admin.close_connection(0, "reason")

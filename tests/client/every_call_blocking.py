@@ -123,6 +123,8 @@ def administer(admin: Admin, topic: str) -> None:
     admin.unbind(f"{topic}-x", topic, "a.#")
     admin.delete_exchange(f"{topic}-x")
     assert_type(admin.groups(topic), list[GroupDescription])
+    assert_type(admin.create_subscription(topic, "s", start="latest"), bool)
+    admin.delete_subscription(topic, "s", force=True)
     assert_type(admin.connections(), list[ConnectionDescription])
     with suppress(ConnectionUnknown):
         admin.close_connection(0, "reason")

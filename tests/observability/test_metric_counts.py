@@ -58,7 +58,7 @@ async def test_a_queue_in_numbers(env: SimEnv) -> None:
 
         def queue() -> dict[str, int]:
             names = ("ready", "leased", "delayed", "dead", "unsettled")
-            return {name: value(broker, f"linn_queue_{name}_records", "t") for name in names}
+            return {name: value(broker, f"linn_queue_{name}_records", "t", "") for name in names}
 
         client = await connected(env)
         await client.publish("t", ["a", "b", "c", "d"])
@@ -71,16 +71,16 @@ async def test_a_queue_in_numbers(env: SimEnv) -> None:
         assert queue() == {"ready": 0, "leased": 2, "delayed": 2, "dead": 0, "unsettled": 4}
         await trio.sleep(6)
         assert queue() == {"ready": 2, "leased": 2, "delayed": 0, "dead": 0, "unsettled": 4}
-        assert value(broker, "linn_queue_redelivered_records_total", "t") == 0
+        assert value(broker, "linn_queue_redelivered_records_total", "t", "") == 0
         await client.settle(worker, second)
         await client.settle(worker, await client.delivery(), m.Verdict.NACK)
-        assert value(broker, "linn_queue_redelivered_records_total", "t") == 2
+        assert value(broker, "linn_queue_redelivered_records_total", "t", "") == 2
         await trio.sleep(1)
-        assert value(broker, "linn_queue_dead_letters_total", "t") == 2, "max_deliveries is 2"
+        assert value(broker, "linn_queue_dead_letters_total", "t", "") == 2, "max_deliveries is 2"
         assert value(broker, "linn_topic_published_records_total", "dead") == 2
         assert queue() == {"ready": 0, "leased": 0, "delayed": 0, "dead": 0, "unsettled": 0}
         assert value(broker, "linn_topic_delivered_records_total", "t") == 6
-        assert "dead" not in {topic for (topic,) in samples(broker, "linn_queue_unsettled_records")}
+        assert "dead" not in {topic for topic, _ in samples(broker, "linn_queue_unsettled_records")}
 
 
 @simulated
@@ -94,8 +94,8 @@ async def test_dead_letters_that_wait_for_their_target_are_seen(env: SimEnv) -> 
         await client.administer("topic.delete", name="dead")
         await client.settle(worker, delivery, m.Verdict.REJECT)
         await trio.sleep(1)
-        assert value(broker, "linn_queue_dead_letters_total", "t") == 1
-        assert value(broker, "linn_queue_dead_records", "t") == 0, "without a target it is dropped"
+        assert value(broker, "linn_queue_dead_letters_total", "t", "") == 1
+        assert value(broker, "linn_queue_dead_records", "t", "") == 0, "without a target it is dropped"
 
 
 @simulated
@@ -129,8 +129,8 @@ async def test_records_dropped_by_overflow_are_counted(env: SimEnv) -> None:
             assert dropped > 100
             assert value(broker, "linn_topic_records", kind) == 200 - dropped
         queue_dropped = value(broker, "linn_topic_dropped_records_total", "queue")
-        assert value(broker, "linn_queue_missed_records_total", "queue") == queue_dropped
-        assert value(broker, "linn_queue_unsettled_records", "queue") == 200 - queue_dropped
+        assert value(broker, "linn_queue_missed_records_total", "queue", "") == queue_dropped
+        assert value(broker, "linn_queue_unsettled_records", "queue", "") == 200 - queue_dropped
 
 
 @simulated

@@ -67,9 +67,9 @@ def test_there_is_no_rate_without_two_readings_of_one_broker() -> None:
 
 def test_only_a_queue_has_depths() -> None:
     depths: Samples = {
-        "linn_queue_unsettled_records": {("q",): 3},
-        "linn_queue_ready_records": {("q",): 2},
-        "linn_queue_leased_records": {("q",): 1},
+        "linn_queue_unsettled_records": {("q", ""): 3},
+        "linn_queue_ready_records": {("q", ""): 2},
+        "linn_queue_leased_records": {("q", ""): 1},
     }
     queue, stream = view_of(reading(1.0, of_topics({"q": 1, "s": 1}, **depths)), None).topics
     assert (queue.ready, queue.leased, queue.unsettled, queue.dead_letters) == (2, 1, 3, 0)

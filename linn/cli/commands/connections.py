@@ -55,9 +55,11 @@ def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
 
 
 def _subscription(one: ConnectionSubscription) -> str:
-    group = f" as {one['group']}" if one["group"] else ""
+    whose = one["group"] or one["shared"]
+    whose = f" as {whose}" if whose else ""
+    name = f" by {one['name']}" if one["name"] else ""
     held = f" ({one['held']:,} held)" if one["held"] else ""
-    return f"{one['topic']}{group}{held}"
+    return f"{one['topic']}{whose}{name}{held}"
 
 
 @app.command("close")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linn.cli.completion import group_names, topic_names
+from linn.cli.completion import group_names, shared_names, topic_names
 from linn.cli.exit_code import complain
 from linn.cli.options import DEFAULT_URL, CountMax, Format, Time, Url, Where
 from linn.cli.session import with_client
@@ -45,6 +45,15 @@ Group = Annotated[
         autocompletion=group_names,
     ),
 ]
+Shared = Annotated[
+    str,
+    typer.Option(
+        "--shared",
+        metavar="NAME",
+        help="Shared subscription of a stream: compete for its messages, each acked by itself.",
+        autocompletion=shared_names,
+    ),
+]
 Follow = Annotated[
     bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings no message.")
 ]
@@ -62,8 +71,8 @@ Since = Annotated[
     typer.Option(
         "--since",
         metavar="PLACE",
-        help="Start of a stream, used only where --group has committed nothing: earliest, latest, an offset, a time "
-        '("2026-01-31T12:00"), or a duration ago ("10m"). Default: earliest.',
+        help="Start of a stream, used only where --group has committed nothing and --shared is new: earliest, latest, "
+        'an offset, a time ("2026-01-31T12:00"), or a duration ago ("10m"). Default: earliest.',
     ),
 ]
 
@@ -71,6 +80,7 @@ Since = Annotated[
 def consume(
     topic: Topic,
     group: Group = "",
+    shared: Shared = "",
     count: CountMax = None,
     follow: Follow = True,
     ack: Ack = True,
@@ -81,16 +91,18 @@ def consume(
     command: Exec = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print messages as they arrive, and ack each once it is written. A stream without --group is only read.
+    """Print messages as they arrive, and ack each once it is written.
+
+    A stream without --group or --shared is only read.
 
     In a pipe, messages are acked once they are in the pipe, even if its reader fails: use `linn move` to move
     messages, or --exec to wait for the reader. --exec runs COMMAND in a shell again and again, each time with the
     messages that have arrived, at most 1000; if COMMAND does not end with 0, they are not acked, and this command ends
     with 1.
 
-    --where skips the other messages of a stream. On a queue it is refused, because skipped messages would be held from
-    other consumers; --since is refused as well, because a queue delivers its unsettled messages only. `linn browse`
-    prints the messages of a queue from any place without consuming them.
+    --where skips the other messages of a stream. On a queue and with --shared it is refused, because skipped messages
+    would be held from other consumers; --since is refused on a queue as well, because it delivers its unsettled
+    messages only. `linn browse` prints the messages of a queue from any place without consuming them.
     """
     if command is not None and not command.strip():
         raise typer.BadParameter("there is no command to run", param_hint="--exec")
@@ -102,6 +114,7 @@ def consume(
     consumption = Consumption(
         topic,
         group,
+        shared,
         count=count,
         follow=follow,
         ack=ack,
@@ -120,6 +133,7 @@ class Consumption:
         self,
         topic: str,
         group: str,
+        shared: str,
         *,
         count: int | None,
         follow: bool,
@@ -132,6 +146,7 @@ class Consumption:
         """`start`: None where --since is not given. `where`: the broker applies it, `selects` this command."""
         self._topic = topic
         self._group = group
+        self._shared = shared
         self._left = count
         self._idle_s = None if follow else IDLE_S
         self._ack = ack
@@ -175,7 +190,7 @@ class Consumption:
         prefetch = _PREFETCH if self._left is None else min(self._left, _PREFETCH)
         start = "earliest" if self._start is None else self._start
         async with client.consumer(
-            self._topic, group=self._group, start=start, prefetch=prefetch, where=self._where
+            self._topic, group=self._group, shared=self._shared, start=start, prefetch=prefetch, where=self._where
         ) as consumer:
             if self._ack and _is_pipe():
                 await self._explain_acks(client)
@@ -204,7 +219,7 @@ class Consumption:
             await _ack(messages[:handled])
 
     async def _explain_acks(self, client: Client) -> None:
-        if self._group or "queue" in await client.admin.topic(self._topic):
+        if self._group or self._shared or "queue" in await client.admin.topic(self._topic):
             complain(
                 "in a pipe, messages are acked once they are written, whatever the reader makes of them; "
                 "`linn move` moves them, and --exec COMMAND waits for the reader"
@@ -216,7 +231,13 @@ class Consumption:
         """Run the command with each pull of messages, and ack these if it ends with 0."""
         start = "earliest" if self._start is None else self._start
         consumer = client.consumer(
-            self._topic, group=self._group, start=start, mode="pull", where=self._where, renewal_max_s=math.inf
+            self._topic,
+            group=self._group,
+            shared=self._shared,
+            start=start,
+            mode="pull",
+            where=self._where,
+            renewal_max_s=math.inf,
         )
         async with consumer:
             while self._left != 0 and not self._returncode:
@@ -267,7 +288,12 @@ class Consumption:
 
     async def _refuse_queue(self, client: Client) -> None:
         topic = await client.admin.topic(self._topic)
-        if "queue" not in topic or self._group:
+        if self._shared and (self._where is not None or self._selects is not None):
+            raise typer.BadParameter(
+                f"the messages that it skips in the subscription {self._shared} would be withheld from others",
+                param_hint="--where",
+            )
+        if "queue" not in topic or self._group or self._shared:
             return
         if self._start is not None:
             raise typer.BadParameter(

@@ -151,8 +151,8 @@ def _broker(url: str) -> Iterator[Finding]:
         shown = await client.admin.broker()
         text = f"{shown['name']} answers at {url}: {counted(shown['topics'], 'topic')}, "
         text += counted(shown["connections"], "connection")
-        damaged = [queue["topic"] for queue in await client.admin.subscriptions() if queue["damaged"]]
-        return text, damaged
+        damaged = dict.fromkeys(queue["topic"] for queue in await client.admin.subscriptions() if queue["damaged"])
+        return text, list(damaged)
 
     try:
         text, damaged = with_client(url, ask)
@@ -161,7 +161,9 @@ def _broker(url: str) -> Iterator[Finding]:
         return
     yield Finding("broker", "ok", text)
     for topic in damaged:
-        advice = f"linn queues describe {topic} says which; restore the topic's folder from a backup"
+        advice = (
+            f"linn queues or linn subscriptions describe {topic} says which; restore the topic's folder from a backup"
+        )
         yield Finding("damaged records", "error", f"records of {topic} can't be read from the disk", advice)
 
 

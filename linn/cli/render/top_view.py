@@ -200,10 +200,11 @@ def _broker(now: Reading, rates: _Rates) -> BrokerView:
 
 def _topic(now: Reading, rates: _Rates, topic: str) -> TopicView:
     labels = (topic,)
-    is_queue = labels in now.of("linn_queue_unsettled_records")
+    own = (topic, "")
+    is_queue = own in now.of("linn_queue_unsettled_records")
 
     def of_queue(name: str) -> int | None:
-        return now.one(name, labels) if is_queue else None
+        return now.one(name, own) if is_queue else None
 
     return TopicView(
         topic,
@@ -217,7 +218,7 @@ def _topic(now: Reading, rates: _Rates, topic: str) -> TopicView:
         of_queue("linn_queue_ready_records"),
         of_queue("linn_queue_leased_records"),
         of_queue("linn_queue_unsettled_records"),
-        rates.of("linn_queue_redelivered_records_total", labels),
+        rates.of("linn_queue_redelivered_records_total", own),
         of_queue("linn_queue_dead_letters_total"),
     )
 

@@ -298,7 +298,7 @@ async def _place(partition: Partition, arguments: Arguments) -> int:
             return max(start, min(value, end))
         if named[0][0] == "timestamp_ms":
             return min(await partition.log.offset_at(value), end)
-    raise ConfigError('a reset takes exactly one of: to ("earliest" or "latest"), offset, timestamp_ms')
+    raise ConfigError('a place is exactly one of: to ("earliest" or "latest"), offset, timestamp_ms')
 
 
 def _subscription_summary(queue: Queue) -> dict[str, Any]:

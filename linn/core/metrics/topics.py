@@ -26,14 +26,17 @@ def _partitions(name: str, kind: MetricKind, help: str, value: Callable[[Partiti
 
 
 def _queue(name: str, kind: MetricKind, help: str, value: Callable[[Queue], int]) -> Metric:
-    def read(broker: MetricSource) -> list[Sample]:
-        return [((t.name,), value(t.queue)) for t in broker.topics.values() if t.queue is not None]
+    """Make a metric of queues, whose label `subscription` is "", and of named subscriptions."""
 
-    return Metric(name, kind, ("topic",), help, read)
+    def read(broker: MetricSource) -> list[Sample]:
+        queues = [queue for topic in broker.topics.values() for queue in topic.subscriptions.values()]
+        return [((queue.topic, queue.name), value(queue)) for queue in queues]
+
+    return Metric(name, kind, ("topic", "subscription"), help, read)
 
 
 def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[PartitionQueue], int]) -> Metric:
-    """Make a metric that is the sum over a queue's partitions."""
+    """Make a metric that is the sum over the partitions of a queue or named subscription."""
     return _queue(name, kind, help, lambda queue: sum(map(value, queue.dispatches)))
 
 
@@ -46,7 +49,7 @@ def _consumers(broker: MetricSource) -> Iterable[Sample]:
         for topic in member.seats
     )
     for topic in broker.topics.values():
-        competing = len(topic.queue.consumers) if topic.queue is not None else 0
+        competing = sum(len(queue.consumers) for queue in topic.subscriptions.values())
         yield (topic.name,), len(topic.readers) + competing + members[topic.name]
 
 

@@ -1,0 +1,50 @@
+"""Tables of queues and named subscriptions: records by state, partitions, and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from linn.cli.render.table import Column, number, print_table, wide
+
+STATES = {
+    "ready": "ready",
+    "leased": "in flight",
+    "delayed": "delayed",
+    "returned": "of these returned",
+    "dead": "dead",
+}
+"""Column heads of the states of records; `returned` counts the ready and delayed ones that were delivered before."""
+_STATE_COLUMNS = [wide(number(head)) if name == "returned" else number(head) for name, head in STATES.items()]
+
+
+def print_queues(queues: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> None:
+    """Print queues with their records by state; `names`: the column heads of the keys that name them."""
+    rows = [
+        [
+            *(str(queue[name]) for name in names),
+            *(f"{queue[count]:,}" for count in ("unsettled", *STATES, "consumers")),
+        ]
+        for queue in queues
+    ]
+    print_table([*names.values(), number("unsettled"), *_STATE_COLUMNS, number("consumers")], rows)
+
+
+def print_queue(queue: Mapping[str, Any], title: str) -> None:
+    """Print one queue by partition, and the records in flight to each consumer."""
+    rows = [
+        [str(partition["partition"]), *(f"{partition[name]:,}" for name in ("settled_before", "end", *STATES))]
+        for partition in queue["by_partition"]
+    ]
+    heads = [number("partition"), wide(number("settled before")), wide(number("end")), *_STATE_COLUMNS]
+    print_table(heads, rows, title)
+    for partition in queue["by_partition"]:
+        for first, end in partition["damaged"]:
+            print(f"partition {partition['partition']}: the records from {first} to {end - 1} are damaged")
+    if not queue["by_consumer"]:
+        print("no consumers")
+        return
+    consumers = [
+        [str(consumer["consumer"]), consumer["name"], f"{consumer['leased']:,}"] for consumer in queue["by_consumer"]
+    ]
+    print_table([number("consumer"), Column("name"), number("in flight")], consumers)
