@@ -105,6 +105,7 @@ def stock(broker: BrokerProcess) -> str:
         client.admin.create_topic("q")
         client.admin.create_topic("t", kind="stream")
         client.admin.create_exchange("x")
+        client.admin.create_subscription("t", "s")
         with client.producer("t") as producer, client.consumer("t", group="g") as consumer:
             producer.publish(b"1")
             message = consumer.get()
@@ -127,6 +128,7 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
         assert {topic["name"] for topic in client.admin.topics()} >= {"q", "t"}
         assert client.admin.exchange("x")
         assert [place["offset"] for place in client.admin.group_offsets("t", "g")] == [1]
+        assert client.admin.subscription("t", "s")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +143,7 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
         (("groups", "delete", "t", "nothing"), "group.unknown"),
         (("connections", "close", "123456789"), "connection.unknown"),
         (("groups", "delete", "t", "read"), "group.busy"),
+        (("subscriptions", "delete", "t", "nothing"), "shared.unknown"),
         (("groups", "reset", "t", "read", "--to", "earliest"), "group.busy"),
         (("groups", "reset", "t", "g", "--to", "earliest", "--partition", "7"), "topic.partition_unknown"),
     ],

@@ -211,7 +211,6 @@ def test_references_to_a_wrong_table_are_not_reported_as_well(kinds: PluginManag
 
 WARNED = [
     ("[topics.a]\nretention = '1d'", "topics.a.retention", 'has no effect while kind is "queue"'),
-    ("[topics.a]\nkind = 'stream'\nlease = '1s'", "topics.a.lease", 'has no effect while kind is "stream"'),
     ("[topics.a]\noverflow = 'reject'", "topics.a.overflow", "has no effect without bytes_max"),
     ("[topics.a]\nmax_deliveries = 5", "topics.a.max_deliveries", "is dropped after 5 attempts"),
     ("[topics.a]\ndead_letter = 'b'\n[topics.b]", "topics.a.dead_letter", "takes only rejected records"),

@@ -128,18 +128,8 @@ def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> 
     """Warn of settings that have no effect beside the others. `topic` is as written, before anything is filled in."""
     default = TopicSettings()
     stream_only = {"retention": "retention_ms", "retention_bytes": "retention_bytes"}
-    queue_only = {
-        "max_deliveries": "max_deliveries",
-        "dead_letter": "dead_letter",
-        "lease": "lease_ms",
-        "redelivery_delay": "redelivery_delay_ms",
-        "redelivery_delay_max": "redelivery_delay_max_ms",
-        "redelivery_backoff": "redelivery_backoff",
-    }
-    idle = stream_only if topic.kind == "queue" else queue_only if topic.kind == "stream" else {}
-    if problems.any_wrong(path, "kind"):
-        idle = {}
-    for key, field in idle.items():
+    is_queue = topic.kind == "queue" and not problems.any_wrong(path, "kind")
+    for key, field in stream_only.items() if is_queue else ():
         if getattr(topic, field) != getattr(default, field):
             problems.warn((*path, key), f'has no effect while kind is "{topic.kind}"')
     limited = topic.bytes_max is not None or problems.any_wrong(path, "bytes_max")
