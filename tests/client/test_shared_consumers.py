@@ -33,6 +33,11 @@ async def _taken(consumer: linn.client.Consumer) -> list[str]:
             return found
 
 
+async def _to_the_end(consumer: linn.client.Consumer) -> None:
+    while True:
+        await anext(consumer)
+
+
 @on_both_loops
 async def test_consumers_of_a_shared_subscription_compete_and_settle_one_by_one(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
@@ -79,8 +84,7 @@ async def test_the_older_consumer_of_a_name_is_told(broker: str, name: str) -> N
             async with client.consumer(name, shared="work", name="w1") as new:
                 assert await _taken(new) == VALUES, "also what the older one held"
                 with pytest.raises(DeliveryFenced):
-                    while True:
-                        await anext(old)
+                    await _to_the_end(old)
                 assert held.text == VALUES[0]
 
 
@@ -99,8 +103,7 @@ async def test_an_operator_makes_and_deletes_subscriptions(broker: str, name: st
                 await client.admin.delete_subscription(name, "late")
             await client.admin.delete_subscription(name, "late", force=True)
             with pytest.raises(SharedUnknown):
-                while True:
-                    await anext(consumer)
+                await _to_the_end(consumer)
 
 
 @on_both_loops
