@@ -26,7 +26,9 @@ class _Letter:
 
 
 class DeadLetters:
-    """Takes every entry of a history, in order; judges the topics that were read to their end."""
+    """Takes every entry of a history, in order; judges the topics that were read to their end, for the queues, or for
+    the named subscriptions, that `queues` judges.
+    """
 
     def __init__(self, lives: LogLives, stored: StoredRecords, queues: QueueDeliveries, findings: Findings) -> None:
         self._lives = lives
@@ -46,7 +48,7 @@ class DeadLetters:
         for topic, life in self._read.items():
             for place in self._stored.places(topic):
                 for offset, fact in self._stored.alive(place, life):
-                    if fact.dead is not None:
+                    if fact.dead is not None and fact.dead.shared == self._queues.shared:
                         self._check_letter(_Letter(place, offset, fact, fact.dead), letters)
         for key, deliveries in self._queues.by_record.items():
             topic = key[0][0]

@@ -50,6 +50,8 @@ class DeadLabels(NamedTuple):
     offset: int
     reason: str
     attempts: int
+    shared: str = ""
+    """The named subscription that gave the record up; "": the topic's queue."""
 
 
 class Copy(NamedTuple):
@@ -115,12 +117,15 @@ class Altered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Drained(Event):
-    """A queue at the end, after consumers had all the time they needed. They leave when they have read everything."""
+    """A queue, or a named subscription, at the end, after consumers had all the time they needed. They leave when they
+    have read everything.
+    """
 
     topic: str
     unsettled: int
     leased: int
     dead: int
+    shared: str = ""
 
 
 # --- publishing ---
@@ -187,7 +192,10 @@ class ReadThrough(Event):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Event):
-    """A consumer subscribed; `group` is "" for a queue's. A name belongs to one consumer for ever."""
+    """A consumer subscribed; `group` is "" for a queue's, and `shared` names the subscription of a stream.
+
+    A name belongs to one consumer for ever.
+    """
 
     life: int
     consumer: str
@@ -197,6 +205,7 @@ class Joined(Event):
     """Whether it may release unread records, when it leaves or when half of the lease has passed: the attempt is not
     counted, and no delivery of them is in the history.
     """
+    shared: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +246,7 @@ class Delivered(Event):
     group: str = ""
     generation: int = 0
     """The generation that the member knew; 0: not known."""
+    shared: str = ""
 
     @property
     def end(self) -> int:
@@ -259,6 +269,7 @@ class Asked(Event):
     ms: int = 0
     group: str = ""
     generation: int = 0
+    shared: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from linn.testing import stored_records as stored
 from linn.testing.dead_letters import DeadLetters
 from linn.testing.finding import Finding, Findings, InvariantBroken
 from linn.testing.group_reading import GroupReading
-from linn.testing.history import History
+from linn.testing.history import History, Joined
 from linn.testing.log_lives import LogLives
 from linn.testing.queue_deliveries import QueueDeliveries
 from linn.testing.stored_records import StoredRecords
@@ -62,16 +62,19 @@ def broken(history: History) -> list[Finding]:
     findings = Findings(history)
     lives = LogLives(history)
     records = StoredRecords(lives, findings)
-    queues = QueueDeliveries(lives, records, findings)
-    letters = DeadLetters(lives, records, queues, findings)
+    names = dict.fromkeys(["", *(entry.event.shared for entry in history.entries if isinstance(entry.event, Joined))])
+    queues = [QueueDeliveries(lives, records, findings, name) for name in names]
+    letters = [DeadLetters(lives, records, each, findings) for each in queues]
     groups = GroupReading(lives, findings)
+    judges: list[QueueDeliveries | DeadLetters | GroupReading] = [*queues, *letters, groups]
     for entry in history.entries:
-        for each in (lives, records, queues, letters, groups):
-            each.observe(entry)
+        lives.observe(entry)
+        records.observe(entry)
+        for judge in judges:
+            judge.observe(entry)
     records.finish(history.entries)
-    queues.finish()
-    letters.finish()
-    groups.finish()
+    for judge in judges:
+        judge.finish()
     return findings.all
 
 

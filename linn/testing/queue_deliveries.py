@@ -1,4 +1,4 @@
-"""QueueDeliveries: checks deliveries to the consumers of queues, and their settlements.
+"""QueueDeliveries: checks deliveries to the consumers of queues or named subscriptions, and their settlements.
 
 Laws: delivery ids of a partition grow with every lease, so they tell the order in which leases were taken, however late
 a delivery came. A delivery that no client saw may have been lost on its way; attempts are checked exactly only if
@@ -63,9 +63,12 @@ class Settlement:
 
 
 class QueueDeliveries:
-    """Takes every entry of a history, in order, after `lives` and `stored`."""
+    """Takes every entry of a history, in order, after `lives` and `stored`; judges the queues of all topics, or their
+    subscriptions of the name `shared`.
+    """
 
-    def __init__(self, lives: LogLives, stored: StoredRecords, findings: Findings) -> None:
+    def __init__(self, lives: LogLives, stored: StoredRecords, findings: Findings, shared: str = "") -> None:
+        self.shared = shared
         self._lives = lives
         self._stored = stored
         self._findings = findings
@@ -92,14 +95,14 @@ class QueueDeliveries:
     def observe(self, entry: Entry) -> None:
         """Record events of queues."""
         match entry.event:
-            case Delivered(delivery_id=id, consumer=consumer) if id:
+            case Delivered(delivery_id=id, consumer=consumer, shared=self.shared) if id:
                 self.deliveries.append((entry, entry.event))
                 self._busy_s[consumer] = entry.at_s
-            case Asked(group=""):
+            case Asked(group="", shared=self.shared):
                 self.settlements[entry.index] = Settlement(entry, entry.event)
             case Answered(asked, code) if asked in self.settlements:
                 self.settlements[asked].answer, self.settlements[asked].code = entry, code
-            case Drained(topic):
+            case Drained(topic, shared=self.shared):
                 self.drained[topic] = entry
             case Disturbed(is_disk_full=is_full):
                 self._disk_was_full = self._disk_was_full or is_full
@@ -107,7 +110,7 @@ class QueueDeliveries:
                 self._disturbances += 1
             case Calmed() | Ended():
                 self._noise.append(entry)
-            case Joined(consumer=consumer, topic=topic, releases=True):
+            case Joined(consumer=consumer, topic=topic, releases=True, shared=self.shared):
                 self._releasers[consumer] = topic
                 self._released_from(topic, entry.at_s + self._lives.topics[topic].lease_ms / 2000)
             case Left(consumer=consumer) if not self.drained:

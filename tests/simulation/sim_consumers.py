@@ -1,4 +1,4 @@
-"""Simulated consumers of queues and groups, written by hand, that ack, nack, reject, extend, are late and leave."""
+"""Simulated consumers of queues, subscriptions and groups, by hand: they ack, nack, reject, extend, are late, leave."""
 
 from __future__ import annotations
 
@@ -64,14 +64,16 @@ class RawConsumer:
         self._asked_s = trio.current_time()
         credit = plan.credit if plan.mode == "push" else 0
         self._allow(credit, self._asked_s)
-        answer = await self._call(client, m.Subscribe(plan.topic, group=plan.group, credit=credit))
+        member = plan.name if plan.shared else ""
+        subscribe = m.Subscribe(plan.topic, group=plan.group, credit=credit, member=member, shared=plan.shared)
+        answer = await self._call(client, subscribe)
         self._count += 1
         name = f"{plan.name}#{self._count}"
         subscription = _Subscription(name, answer.subscription, m.SubscriptionKind(answer.kind), answer.lease_ms)
         if subscription.kind == m.SubscriptionKind.READER:
             await trio.sleep(0.3)  # It is a stream at present; perhaps a queue later.
             return
-        self.world.history.add(Joined(life, name, plan.topic, plan.group))
+        self.world.history.add(Joined(life, name, plan.topic, plan.group, shared=plan.shared))
         try:
             await self._consume(client, subscription)
         finally:
@@ -166,6 +168,7 @@ class RawConsumer:
                 granted_after_s,
                 self.plan.group,
                 subscription.generation,
+                self.plan.shared,
             )
         )
         return event
@@ -240,6 +243,7 @@ class RawConsumer:
                 ms,
                 plan.group,
                 subscription.generation,
+                plan.shared,
             )
         )
         entry = m.Settlement(deliver.partition, deliver.delivery_id, first, end, _VERDICTS[verdict], ms)

@@ -108,6 +108,8 @@ class ConsumerPlan:
     """Share of deliveries that are held beyond the lease."""
     leave: float
     """Chance to leave after a delivery, in order or not."""
+    shared: str = ""
+    """The named subscription of a stream that it competes for, under its own name."""
 
 
 @dataclass
@@ -141,6 +143,7 @@ class Plan:
             self.topics.append(TopicPlan(DEAD, "stream", rng.choice([1, 2]), storage))
         self.producers = [self._producer(f"p{number}") for number in range(rng.choice([1, 2, 2, 3]))]
         self.consumers = [consumer for topic in self.topics for consumer in self._consumers(topic)]
+        self.consumers += self._sharing()
         deaths = rng.choice([0, 1, 1, 2, 2, 3])
         self.lives = [self._life() for _ in range(deaths)]
         self.last_s = rng.uniform(0.3, 2.0)
@@ -224,8 +227,23 @@ class Plan:
                         found[-1].mode = "push"
         return found
 
-    def _consumer(self, topic: TopicPlan, name: str, group: str) -> ConsumerPlan:
-        rng = self.rng
+    def _sharing(self) -> list[ConsumerPlan]:
+        """Consumers of named subscriptions, which a stream has as long as it stays one.
+
+        Drawn apart, so that they change nothing else.
+        """
+        rng, found = random.Random(f"{self.seed}/shared"), list[ConsumerPlan]()
+        for topic in self.topics:
+            if topic.name == DEAD or topic.kind == "queue" or topic.kinds or rng.random() >= 0.3:
+                continue
+            for shared in ("work", "audit")[: rng.choice([1, 1, 2])]:
+                for number in range(rng.choice([1, 2])):
+                    found.append(self._consumer(topic, f"{topic.name}.{shared}{number}", "", rng))
+                    found[-1].shared = shared
+        return found
+
+    def _consumer(self, topic: TopicPlan, name: str, group: str, rng: random.Random | None = None) -> ConsumerPlan:
+        rng = rng or self.rng
         return ConsumerPlan(
             name=name,
             node=rng.choice(NODES),

@@ -12,7 +12,7 @@ from linn.testing.history import Answered, Asked, Delivered, Joined, Left, Verdi
 
 
 class PythonConsumer:
-    """One consumer of a queue, or one member of a group."""
+    """One consumer of a queue or of a named subscription, or one member of a group."""
 
     def __init__(self, world: World, plan: ConsumerPlan) -> None:
         self.world = world
@@ -34,7 +34,10 @@ class PythonConsumer:
         plan = self.plan
         name = ""
         try:
-            async with client.consumer(plan.topic, group=plan.group, prefetch=plan.credit) as consumer:
+            as_name = plan.name if plan.shared else None
+            async with client.consumer(
+                plan.topic, group=plan.group, prefetch=plan.credit, name=as_name, shared=plan.shared
+            ) as consumer:
                 name = self._join()
                 await self._iterate(consumer)
         finally:
@@ -44,7 +47,8 @@ class PythonConsumer:
     def _join(self) -> str:
         self._count += 1
         name = f"{self.plan.name}#{self._count}"
-        self.world.history.add(Joined(self.world.life, name, self.plan.topic, self.plan.group, releases=True))
+        plan = self.plan
+        self.world.history.add(Joined(self.world.life, name, plan.topic, plan.group, releases=True, shared=plan.shared))
         return name
 
     async def _iterate(self, consumer: Consumer) -> None:
@@ -84,6 +88,7 @@ class PythonConsumer:
                 id,
                 attempt,
                 group=self.plan.group,
+                shared=self.plan.shared,
             )
         )
         return life
@@ -103,6 +108,7 @@ class PythonConsumer:
                 verdict,
                 delivery.delivery_id if delivery is not None and not self.plan.group else 0,
                 group=self.plan.group,
+                shared=self.plan.shared,
             )
         )
         settling = {"ack": message.ack, "nack": message.nack, "reject": message.reject}[verdict]()

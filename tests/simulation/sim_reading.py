@@ -21,7 +21,7 @@ def copy_of(record: Record) -> Copy:
     dead = None
     if f"{_DEAD}topic" in labels:
         named = [labels[_DEAD + name] for name in ("topic", "partition", "offset", "reason", "attempts")]
-        dead = DeadLabels(*named)  # type: ignore[arg-type]
+        dead = DeadLabels(*named, labels.get(f"{_DEAD}subscription", ""))  # type: ignore[arg-type]
     return Copy((record.value or b"").decode(), (record.key or b"").decode(), dead)
 
 
@@ -126,13 +126,13 @@ async def _start_behind(offset: int, refused: Refused, client: RawClient, topic:
 
 async def drain(world: World, client: RawClient, wait_s: float) -> None:
     """Wait until all queues are empty, or as long as that may take; tell the history how they are."""
-    left: dict[str, dict[str, int]] = {}
+    left: dict[tuple[str, str], dict[str, int]] = {}
     with trio.move_on_after(wait_s):
         while True:
             shown = await client.administer("subscription.list")
-            left = {each["topic"]: each for each in shown}
+            left = {(each["topic"], each["subscription"]): each for each in shown}
             if not any(each["unsettled"] or each["leased"] or each["dead"] for each in shown):
                 break
             await trio.sleep(0.5)
-    for topic, each in left.items():
-        world.history.add(Drained(topic, each["unsettled"], each["leased"], each["dead"]))
+    for (topic, shared), each in left.items():
+        world.history.add(Drained(topic, each["unsettled"], each["leased"], each["dead"], shared))

@@ -33,6 +33,11 @@ def test_the_seeds_of_every_test_run_hold_every_death_fault_storage_and_way_to_c
     assert {(consumer.mode, bool(consumer.group)) for plan in plans for consumer in plan.consumers} == {
         (mode, grouped) for mode in ("pull", "push", "python") for grouped in (True, False)
     }
+    assert {consumer.mode for plan in plans for consumer in plan.consumers if consumer.shared} == {
+        "pull",
+        "push",
+        "python",
+    }
     assert {(producer.is_python, producer.acks) for plan in plans for producer in plan.producers} == {
         (is_python, acks) for is_python in (True, False) for acks in ("none", "leader")
     }
