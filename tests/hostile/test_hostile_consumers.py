@@ -328,6 +328,41 @@ def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: Watched
         peer.is_served()
 
 
+# --- 25: shared subscriptions ----------------------------------------------------------------------------------------
+
+
+def test_shared_subscriptions_are_limited_and_named_as_topics_are(broker: WatchedBroker) -> None:
+    with attacked(broker, cpu_s=3, memory_bytes=96 << 20) as attack:
+        peer = attack.connect()
+        for name in ("a/b", "..", "__s", "x" * 250, "\n", "\0"):
+            assert fails(peer, m.Subscribe("s", shared=name)) == "config.invalid", name
+        assert fails(peer, m.Subscribe("leased", shared="work")) == "delivery.wrong_kind"
+        assert fails(peer, m.Subscribe("s", "g", shared="work")) == "delivery.wrong_kind"
+        for topic, most in (("s", 64), ("wide-0", 4)):
+            for number in range(most):
+                subscription = peer.subscribe(topic, shared=f"work-{number}", start=INT64_MAX)
+                assert peer.ask(m.Unsubscribe(subscription)) == m.Done()
+            for _ in range(20):
+                assert fails(peer, m.Subscribe(topic, shared="one-more")) == "limit.exceeded"
+            for number in range(most):
+                peer.administer("subscription.delete", topic=topic, subscription=f"work-{number}")
+        peer.is_served()
+
+
+def test_a_name_that_is_taken_over_without_end_costs_no_more_than_its_requests(broker: WatchedBroker) -> None:
+    with attacked(broker, cpu_s=1) as attack:
+        peer = attack.connect()
+        publish(peer, "s", 10, partition=0)
+        for _ in range(300):
+            peer.send(request(m.Subscribe("s", shared="work", member="same", credit=10), 0))
+        last = peer.subscribe("s", shared="work", member="same", credit=10)
+        shown = peer.administer("subscription.show", topic="s", subscription="work")
+        assert shown["consumers"] == 1, "each has fenced the one before"
+        assert peer.ask(m.Unsubscribe(last)) == m.Done()
+        peer.administer("subscription.delete", topic="s", subscription="work")
+        peer.is_served()
+
+
 # --- 31: nacks -------------------------------------------------------------------------------------------------------
 
 

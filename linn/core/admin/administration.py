@@ -27,7 +27,7 @@ from linn.core.admin.exchanges import ExchangeAdministration, text_of
 from linn.core.admin.log_examination import examine_logs
 from linn.core.admin.stored_entries import TOPIC as _TOPIC
 from linn.core.admin.stored_entries import settings_of_topics
-from linn.core.admin.subscriptions import SubscriptionAdministration, check_kind
+from linn.core.admin.subscriptions import SubscriptionAdministration
 from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
 from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments, only_validates
 from linn.core.batch.steps import Steps
@@ -63,7 +63,7 @@ from linn.core.topics.live_settings import (
     warnings_of,
     warnings_of_deletion,
 )
-from linn.core.topics.shared_entry import SharedEntry, decode_entries
+from linn.core.topics.shared_entry import SharedEntry, check_entries, decode_entries
 from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.administration")
@@ -224,7 +224,7 @@ class Administration:
         if configured is not None and before is not None:
             settings, live_keys = merged(configured, before, stored_keys, broker.config.topic_lines[name])
             self._check_change(name, before, settings)
-            check_kind(name, settings, entries)
+            check_entries(name, settings, entries)
             for line in replaced(name, broker.config, before, stored_keys):
                 logger.warning("%(change)s", {"topic": name, "change": line})
         if before is not None:
@@ -398,7 +398,7 @@ class Administration:
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
         settings = await self._decode(topic.name, table | changes, set(broker.topics))
         changed = self._check_change(topic.name, topic.settings, settings)
-        check_kind(topic.name, settings, topic.entries)
+        check_entries(topic.name, settings, topic.entries)
         if "bindings" in changed:
             await self._check_bindings(topic.name, settings.bindings)
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)

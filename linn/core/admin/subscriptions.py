@@ -20,7 +20,6 @@ from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     ConfigError,
-    ConfigNotLive,
     LimitExceeded,
     LinnError,
     SharedBusy,
@@ -32,7 +31,7 @@ from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.log.partition import Partition
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
-from linn.core.topics.shared_entry import SharedEntry, free_number
+from linn.core.topics.shared_entry import SharedEntry, check_entries, free_number
 from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.administration")
@@ -51,14 +50,6 @@ class TopicEntries(Protocol):
         self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
     ) -> None:
         """Keep a topic's settings and its `entries`. Raises StorageError."""
-
-
-def check_kind(topic: str, settings: TopicSettings, entries: Mapping[str, SharedEntry]) -> None:
-    """Check that a topic with named subscriptions stays a stream. Raises ConfigNotLive."""
-    names = [name for name, entry in sorted(entries.items()) if not entry.deleted]
-    if names and settings.kind == "queue":
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise ConfigNotLive(f"topic {topic}: kind: a queue has no named subscriptions; delete first: {shown}")
 
 
 class SubscriptionAdministration:
@@ -191,6 +182,7 @@ class SubscriptionAdministration:
             raise ConfigError(f'"{name[:80]}" can\'t be the name of a subscription: {wrong}')
         if name in topic.subscriptions:
             return False
+        check_entries(topic.name, topic.settings, topic.entries, more=1)
         if name not in topic.entries:
             free_number(topic.name, topic.entries)
         if is_tried:

@@ -10,12 +10,17 @@ from collections.abc import Mapping
 
 import msgspec
 
+from linn.core.config.topic_settings import TopicSettings
 from linn.core.errors.names import name_problem
-from linn.core.errors.tree import LimitExceeded
+from linn.core.errors.tree import ConfigNotLive, LimitExceeded
 
 SHARED_MAX = 64
 """Limit of the named subscriptions of one topic. Each keeps a log for each partition, and its number must fit into the
 name of a folder beside the longest name of a topic.
+"""
+SHARED_PARTITIONS_MAX = 16_384
+"""Limit of a topic's named subscriptions times its partitions: each of these takes about 3 KiB of memory and perhaps a
+log, and any client may ask for a subscription.
 """
 OWN_QUEUE = 0
 """The number of a topic's own queue."""
@@ -41,6 +46,21 @@ def is_state_topic(name: str) -> bool:
     """Whether a topic holds the events of a subscription."""
     prefix, dot, _ = name.partition(".")
     return bool(dot) and prefix.startswith("__s") and (prefix == "__s" or prefix[3:].isdecimal())
+
+
+def check_entries(topic: str, settings: TopicSettings, entries: Mapping[str, SharedEntry], more: int = 0) -> None:
+    """Check that a topic with these settings may have its named subscriptions, and so many more.
+
+    Raises ConfigNotLive: a queue has none. LimitExceeded: they are too many for its partitions.
+    """
+    names = [name for name, entry in sorted(entries.items()) if not entry.deleted]
+    if names and settings.kind == "queue":
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise ConfigNotLive(f"topic {topic}: kind: a queue has no named subscriptions; delete first: {shown}")
+    if names and (len(names) + more) * settings.partitions > SHARED_PARTITIONS_MAX:
+        most = max(1, SHARED_PARTITIONS_MAX // settings.partitions)
+        text = f"topic {topic}: with {settings.partitions} partitions it may have {most} shared subscriptions"
+        raise LimitExceeded(text)
 
 
 def free_number(topic: str, entries: Mapping[str, SharedEntry]) -> int:
