@@ -127,11 +127,9 @@ def test_it_fits_the_terminal_and_names_omitted_lines(counts: tuple[int, int, in
 
 @pytest.mark.parametrize("width", [80, 100, 120, 140, 160])
 def test_names_and_numbers_are_whole_on_any_terminal(width: int) -> None:
-    numbers = dict.fromkeys([("topic-name",), ("topic-name", "")], 123_456_789)
-    samples = {
-        f"linn_{name}": numbers
-        for name in ("topic_records", "queue_unsettled_records", "queue_ready_records", "queue_leased_records")
-    }
+    samples: Samples = {"linn_topic_records": {("topic-name",): 123_456_789}}
+    for name in ("unsettled", "ready", "leased"):
+        samples[f"linn_queue_{name}_records"] = {("topic-name", ""): 123_456_789}
     text = shown(view_of(reading(1.0, samples), None), width=width)
     assert "topic-name" in text
     assert text.count("123,456,789") == (2 if width < 90 else 4)
