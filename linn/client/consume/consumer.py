@@ -196,9 +196,7 @@ class Consumer:
 
     async def _subscribe(self, connection: Connection) -> None:
         whose = self._group, self._membership.shared
-        requests = await requests_for(
-            self._connector, self.topics, whose, self._start, self._where, self._positions
-        )
+        requests = await requests_for(self._connector, self.topics, whose, self._start, self._where, self._positions)
         credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
         membership = self._membership
         limits = Limits(credit, self._adapts and not self._group, self._renewal_max_s, membership.session_s)

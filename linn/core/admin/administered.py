@@ -81,7 +81,9 @@ class Administered(Protocol):
     def router(self, name: str) -> Router:
         """The exchange of that name, also the default one. Raises ExchangeUnknown."""
 
-    def new_topic(self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry] = ...) -> Topic:
+    def new_topic(
+        self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry] = ...
+    ) -> Topic:
         """Make a topic that is not open yet and has no interceptors; `entries`: its named subscriptions."""
 
     async def open_topic(

@@ -47,7 +47,7 @@ class TopicEntries(Protocol):
     """The metadata of topics."""
 
     async def save_topic(
-        self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
+        self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
     ) -> None:
         """Keep a topic's settings and its `entries`. Raises StorageError."""
 
@@ -239,7 +239,7 @@ class SubscriptionAdministration:
             raise
 
     async def _save(self, topic: Topic) -> None:
-        await self._stored.save_topic(topic.name, topic.settings, topic.live_bindings, topic.live_keys)
+        await self._stored.save_topic(topic, topic.settings, topic.live_bindings, topic.live_keys)
 
     async def finish_dropping(self, topic: Topic) -> None:
         """Delete at a start the logs of subscriptions whose deletion was interrupted, as far as possible.

@@ -240,9 +240,7 @@ class Subscribing:
 def _request(subscribe: m.Subscribe) -> SubscribeRequest:
     where = subscribe.start, subscribe.starts, subscribe.partitions, subscribe.where
     who = subscribe.member, subscribe.session_ms / 1000, subscribe.is_static
-    return SubscribeRequest(
-        subscribe.topic, subscribe.group, *where, *who, subscribe.leader_epoch, subscribe.shared
-    )
+    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, subscribe.leader_epoch, subscribe.shared)
 
 
 def _settlement(entry: m.Settlement) -> Settlement:
