@@ -48,7 +48,9 @@ def shown(thing: object) -> list[str]:
 
 CLIENT = ["admin", "broker", "consumer", "describe", "env", "fetch", "find_offset", "options", "producer"]
 PRODUCER = ["aclose", "buffered_bytes", "flush", "message_bytes_max", "publish", "publish_many", "publish_nowait"]
-CONSUMER = ["aclose", "batches", "next_batch", "partitions", "pull", "topics"]
+CONSUMER = [
+    *("aclose", "batches", "commit", "next_batch", "partitions", "pause", "paused", "pull", "resume", "seek", "topics"),
+]
 BATCH = [
     *("ack", "attempt", "end_offset", "extend", "nack", "partition", "process", "records", "reject", "start_offset"),
     *("topic", "values"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from os import getpid
 from types import TracebackType
@@ -24,9 +24,8 @@ from linn.client.blocking.message import Batch, Message
 from linn.client.blocking.settling import Settled, Settlements
 from linn.client.consume import consumer as asynchronous
 from linn.client.consume import message as asynchronous_message
-from linn.client.consume.message import Unread, is_unread_of, rest_of
-from linn.client.consume.settling import Delivery
-from linn.client.consume.subscription import Subscription
+from linn.client.consume.arrivals import Matches, Unread, rest_of
+from linn.client.consume.start_position import Start
 from linn.core.errors.tree import ClientClosed
 from linn.wire.messages import Verdict
 
@@ -241,15 +240,15 @@ class Consumer:
         if self._current is not None and not self._current._origin._is_wanted():
             self._current, self._messages = None, iter(())
 
-    def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
+    def _take_unread(self, matches: Matches) -> list[Unread]:
         """Take back records that were handed over to threads and not read. Called by the loop."""
         unread: list[Unread] = []
         with self._lock:
-            if self._current is not None and is_unread_of(self._current._origin, subscription, leases):
+            if self._current is not None and matches(self._current._origin):
                 unread += rest_of(self._current._origin, self._unread)
             kept: deque[Batch] = deque()
             for batch in self._ready:
-                if is_unread_of(batch._origin, subscription, leases):
+                if matches(batch._origin):
                     unread += rest_of(batch._origin, iter(batch._indexes))
                 else:
                     kept.append(batch)
@@ -281,6 +280,59 @@ class Consumer:
         """
         pulled = self._thread.call(self._made.pull, records_max, wait_s, partition=partition, start=start)
         return [Batch(batch, self._settle) for batch in pulled]
+
+    # --- seeking ---
+
+    @property
+    def paused(self) -> dict[str, list[int]]:
+        """Partitions that `pause` has paused, by topic."""
+        return self._made.paused
+
+    def pause(self, *partitions: int, topic: str | None = None) -> None:
+        """Deliver nothing of some partitions of a stream until `resume`; a group's member keeps them.
+
+        See `linn.client.Consumer.pause`, also for what it raises.
+
+        Example:
+            with client.consumer("prices", group="dashboard") as consumer:
+                message = next(consumer)
+                consumer.pause(message.partition)
+                print(consumer.paused)
+        """
+        self._thread.call(self._made.pause, *partitions, topic=topic)
+
+    def resume(self, *partitions: int, topic: str | None = None) -> None:
+        """Go on with partitions that `pause` has paused. Raises as `pause` does.
+
+        Example:
+            for partition in consumer.paused.get("prices", []):
+                consumer.resume(partition)
+        """
+        self._thread.call(self._made.resume, *partitions, topic=topic)
+
+    def seek(self, partition: int, to: Start, *, topic: str | None = None) -> int:
+        """Go on elsewhere in a partition of a stream, and return the offset; see `linn.client.Consumer.seek`.
+
+        Raises as `pause` does, OffsetOutOfRange, RequestTimeout.
+
+        Example:
+            with client.consumer("prices", group="dashboard") as consumer:
+                message = next(consumer)
+                offset = consumer.seek(message.partition, "earliest")
+        """
+        return self._thread.call(self._made.seek, partition, to, topic=topic)
+
+    def commit(self, partition: int, offset: int, *, topic: str | None = None) -> None:
+        """Commit an offset of a group, the next one to read; see `linn.client.Consumer.commit`.
+
+        Raises SubscriptionWrongKind, GroupFenced, OffsetOutOfRange, MessageInvalid, ConnectionLost.
+
+        Example:
+            with client.consumer("prices", group="dashboard") as consumer:
+                message = next(consumer)
+                consumer.commit(message.partition, message.offset + 1)
+        """
+        self._thread.call(self._made.commit, partition, offset, topic=topic)
 
     # --- settling ---
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from _thread import get_ident
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from types import TracebackType
 from typing import Literal, Self
@@ -24,11 +23,13 @@ from linn.client.arguments import ANYWHERE, U32_MAX, checked_number, checked_pla
 from linn.client.connection.answer import Answer, Caller, again
 from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
+from linn.client.consume.arrivals import Arrivals, Matches, TakeUnread, Unread, rest_of
 from linn.client.consume.batches import Batches
 from linn.client.consume.membership import Membership
-from linn.client.consume.message import Batch, Message, Unread, is_unread_of, rest_of
+from linn.client.consume.message import Batch, Message
 from linn.client.consume.prefetch import PREFETCH_MAX
 from linn.client.consume.requests import PullRequest, SubscribeRequest
+from linn.client.consume.seeking import Seeking
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Read, Start, requests_for
 from linn.client.consume.subscription import Limits, Subscription
@@ -41,19 +42,18 @@ from linn.core.errors.tree import (
     ProtocolError,
     SubscriptionWrongKind,
 )
-from linn.wire.messages import Deliver, Pull
+from linn.wire.messages import Deliver, Pull, SubscriptionKind
 
 logger = logging.getLogger("linn.client")
 
 Mode = Literal["push", "pull"]
-TakeUnread = Callable[[Subscription, Collection[Delivery] | None], list[Unread]]
 _PULL_WAIT_S = 10.0
 """Time that an iteration's pull waits at the broker before it is repeated."""
 _BATCHES_IN_A_ROW_MAX = 8
 """Batches that an iteration hands over without a checkpoint."""
 
 
-class Consumer:
+class Consumer(Seeking):
     """A consumer of a topic, or of several as a member of a group, made by `Client.consumer`.
 
     Enter it with `async with`. One task iterates; any task may settle.
@@ -78,6 +78,7 @@ class Consumer:
         renewal_max_s: float,
         membership: Membership,
     ) -> None:
+        super().__init__()
         self.topics = tuple(topics)
         self._named = ", ".join(topics)
         self._membership = membership
@@ -100,11 +101,11 @@ class Consumer:
         """Subscriptions that have partitions to let go of."""
         self._is_busy = False
         """Whether the application has taken something, and has not come back for more."""
-        self._arrived: deque[Batch] = deque()
+        self._arrived = Arrivals()
         self._messages: Iterator[Message] = iter(())
         self._unread: Iterator[int] = iter(())
         """Indexes that `_messages` has not reached yet; exhausting them ends it."""
-        self._take_unread_elsewhere: TakeUnread = lambda *_: []
+        self._take_unread_elsewhere: TakeUnread = lambda _: []
         self._current: Batch | None = None
         self._lease: Delivery | None = None
         """Lease of the current batch; None without a lease."""
@@ -215,6 +216,10 @@ class Consumer:
 
     def _on_subscribed(self, subscription: Subscription) -> None:
         self._subscriptions.append(subscription)
+        if subscription.kind == SubscriptionKind.READER:
+            known = list(subscription.positions.to_go_on())
+            # Before the first record none is known, because one subscription reads them all.
+            self._pause_again(subscription, known or self.paused.get(subscription.topic, []))
 
     def _disconnected(self) -> None:
         """End the subscriptions of a lost connection."""
@@ -258,16 +263,12 @@ class Consumer:
 
     def _go_on_behind(self, error: LogTruncated) -> None:
         """Drop what arrived of the lost records, and read on. If others were handed over, the next step raises that."""
-        before, arrived, self._arrived = self._positions[error.partition], self._arrived, deque()
+        before, current = self._positions[error.partition], self._current
         handed = before.offset
-        if self._current is not None and self._current.partition == error.partition:
-            handed = min([handed, *map(self._current._offset, self._unread)])
-        for batch in arrived:
-            if batch.partition == error.partition and batch.end_offset > error.offset:
-                handed = min(handed, batch.start_offset)
-                batch._handed_over()
-            else:
-                self._arrived.append(batch)
+        if current is not None and current.partition == error.partition:
+            handed = min([handed, *map(current._offset, self._unread)])
+        lost = self._arrived.take_back(lambda it: it.partition == error.partition and it.end_offset > error.offset)
+        handed = min([handed, *(first for _, first, _ in lost)])
         self._positions[error.partition] = Read(min(handed, error.offset), 0, before.topic_id)
         if handed > error.offset:
             self._on_refused(error)
@@ -286,7 +287,11 @@ class Consumer:
 
     def _on_assigned(self, subscription: Subscription, partitions: Iterable[int], has_revoked: bool) -> None:
         """Note the partitions that the group has assigned to this member; let go of others as soon as possible."""
-        self._partitions[subscription.topic] = list(partitions)
+        owned = self._partitions[subscription.topic] = list(partitions)
+        for topic, partition in list(self._paused):
+            if topic == subscription.topic and partition not in owned:
+                del self._paused[topic, partition]
+        self._pause_again(subscription, owned)
         self._drop_unwanted()
         if has_revoked:
             self._revoked[subscription] = None
@@ -305,30 +310,16 @@ class Consumer:
 
     def _drop_unwanted(self) -> None:
         self._news += 1
-        arrived, self._arrived = self._arrived, deque()
-        for batch in arrived:
-            if batch._is_wanted():
-                self._arrived.append(batch)
-            else:
-                batch._handed_over()
+        self._arrived.drop_unwanted()
         if self._current is not None and not self._current._is_wanted():
-            self._messages = iter(())
+            self._messages, self._unread = iter(()), iter(())
 
-    def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
-        """Take back a subscription's records that were not handed out, of some leases or of all."""
-        unread = self._take_unread_elsewhere(subscription, leases)
-        if is_unread_of(self._current, subscription, leases):
-            assert self._current is not None
+    def _take_unread(self, matches: Matches) -> list[Unread]:
+        """Take back the records of batches that match, as far as they were not handed out."""
+        unread = self._take_unread_elsewhere(matches)
+        if self._current is not None and matches(self._current):
             unread += rest_of(self._current, self._unread)
-        kept: deque[Batch] = deque()
-        for batch in self._arrived:
-            if is_unread_of(batch, subscription, leases):
-                batch._handed_over()
-                unread += rest_of(batch, iter(batch._indexes))
-            else:
-                kept.append(batch)
-        self._arrived = kept
-        return unread
+        return unread + self._arrived.take_back(matches)
 
     def _hand_to(self, take_unread: TakeUnread) -> None:
         """Set the callback that takes unread records back from the caller of `_take`."""
@@ -427,8 +418,7 @@ class Consumer:
             await self._until_arrived()
             await self._be_fair()
             if self._arrived:
-                batch = self._arrived.popleft()
-                batch._handed_over()
+                batch = self._arrived.take()
                 batch.records.check_crc()
                 return batch
 
@@ -439,13 +429,7 @@ class Consumer:
         loses nothing.
         """
         await self._until_arrived()
-        taken: list[Batch] = []
-        while self._arrived and (not taken or len(self._arrived[0]) <= records_max):
-            batch = self._arrived.popleft()
-            batch._handed_over()
-            records_max -= len(batch)
-            taken.append(batch)
-        return taken
+        return self._arrived.take_some(records_max)
 
     async def _until_arrived(self) -> None:
         """Wait for a batch. Raises as `__anext__` does."""
@@ -453,9 +437,7 @@ class Consumer:
         self._let_go()
         while True:
             self._raise_errors()
-            while self._arrived and not self._arrived[0]._is_wanted():
-                self._arrived.popleft()._handed_over()  # Its lease ended while it waited here.
-            if self._arrived:
+            if self._arrived.is_next_wanted():
                 self._is_busy = True
                 return
             if self._closed:

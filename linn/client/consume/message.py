@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import NamedTuple, Protocol
 
@@ -205,22 +205,3 @@ class FetchedBatches(NamedTuple):
     """Offset at which to go on: no record that was asked for lies between the last batch and there."""
     leader_epoch: int
     """Leader epoch in which the broker has read them: give it to the next `fetch`."""
-
-
-Unread = tuple[Delivery, int, int]
-"""Unread records: their lease, the first offset, and the offset behind the last."""
-
-
-def is_unread_of(batch: Batch | None, subscription: Source, leases: Collection[Delivery] | None) -> bool:
-    """Tell whether a batch came by this subscription and under one of these leases; None: any lease."""
-    if batch is None or batch._subscription is not subscription:
-        return False
-    return leases is None or batch._delivery in leases
-
-
-def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
-    """Exhaust an iterator over a batch's indexes and return the rest. Safe beside another thread's `next`."""
-    rest = list(indexes)
-    if not rest or batch._delivery is None:
-        return []
-    return [(batch._delivery, batch._offset(rest[0]), batch._offset(rest[-1] + 1))]

@@ -18,8 +18,10 @@ from weakref import WeakValueDictionary
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.connection.answer import Answer
 from linn.client.connection.connection import Connection
+from linn.client.consume.arrivals import Matches, Unread
 from linn.client.consume.membership import Heartbeats
-from linn.client.consume.message import Batch, Unread
+from linn.client.consume.message import Batch
+from linn.client.consume.positions import Positions
 from linn.client.consume.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
 from linn.client.consume.settling import (
     NOTHING_TO_SETTLE,
@@ -87,8 +89,8 @@ class Subscriber(Protocol):
     def _set_back(self, partition: int) -> None:
         """Drop arrived batches of a partition that will be redelivered."""
 
-    def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
-        """Take back the records of some leases, or of all, that were not handed out."""
+    def _take_unread(self, matches: Matches) -> list[Unread]:
+        """Take back the records of batches that match, as far as they were not handed out."""
 
     def _on_refused(self, error: LinnError) -> None:
         """Report the refusal of a settlement that nobody awaits."""
@@ -151,9 +153,8 @@ class Subscription:
         self._unanswered_count = 0
         """Records whose settlement was sent, and not answered before the connection was lost."""
         self._stopped = False
-        self._positions = positions
-        """Next offset by partition; for a group's member, only of partitions that a nack has set back."""
-        self._owned: set[int] | None = None
+        self.positions = Positions(self.kind == SubscriptionKind.GROUP, positions)
+        """Positions in a stream."""
         self._leases: WeakValueDictionary[tuple[int, int], Delivery] = WeakValueDictionary()
         """Leases by (partition, delivery id), while somebody refers to their records."""
         connection.subscriptions[self.id] = self
@@ -175,9 +176,8 @@ class Subscription:
                 lease.until_s = -math.inf
                 self._consumer._set_back(message.partition)
         elif isinstance(message, messages.Assigned):
-            self._owned, self._heartbeats.epoch = set(message.partitions), message.epoch
-            for partition in [known for known in self._positions if known not in self._owned]:
-                del self._positions[partition]
+            self._heartbeats.epoch = message.epoch
+            self.positions.assigned(message.partitions)
             self._consumer._on_assigned(self, message.partitions, bool(message.revoked))
         elif isinstance(message, messages.Ended):
             self.end()
@@ -186,8 +186,8 @@ class Subscription:
     def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
         """Return the batches of one delivery, without records that were read before."""
         partition = message.partition
-        if message.passed_to and self.kind == SubscriptionKind.READER:
-            self._positions[partition] = max(self._positions.get(partition, 0), message.passed_to)
+        if message.passed_to:
+            self.positions.passed(partition, message.passed_to)
         if self.leased and batches:
             delivery = self._lease_of(message, batches)
         else:
@@ -197,7 +197,7 @@ class Subscription:
             return [Batch(self.topic, partition, records, 0, delivery, self) for records in batches]
         found = []
         for records in batches:
-            first = self._skip(partition, records)
+            first = self.positions.skip(partition, records)
             if first < records.count:
                 found.append(Batch(self.topic, partition, records, first, delivery, self))
             self._spend(first)
@@ -214,21 +214,6 @@ class Subscription:
         self.held += end - first
         return lease
 
-    def _skip(self, partition: int, records: RecordBatch) -> int:
-        """Return how many leading records of a stream's batch the consumer does not want."""
-        position = self._positions.get(partition)
-        first = 0
-        if position is not None and self.kind == SubscriptionKind.GROUP:
-            if not records.base_offset <= position < records.end_offset:
-                return int(records.count)  # It was on its way when reading was set back.
-            first = records.index_at(position)
-            del self._positions[partition]
-        elif position is not None:
-            first = records.index_at(position)
-        if self.kind == SubscriptionKind.READER:
-            self._positions[partition] = max(position or 0, records.end_offset)
-        return first
-
     def wants(self, batch: Batch) -> bool:
         """Tell whether a batch that arrived is still to be handed over."""
         if not self.alive:
@@ -236,12 +221,23 @@ class Subscription:
             return not self.leased and self.kind != SubscriptionKind.GROUP
         if self.leased:
             return batch._delivery is not None and not self._is_over(batch._delivery)
-        if self._owned is not None and batch.partition not in self._owned:
-            return False
-        return not (self.kind == SubscriptionKind.GROUP and batch.partition in self._positions)
+        return self.kind == SubscriptionKind.SHARED or self.positions.wants(batch.partition)
 
     def _is_over(self, lease: Delivery) -> bool:
         return self.monotonic() >= lease.until_s
+
+    # --- seek ---
+
+    def take_unread_in(self, partition: int) -> int | None:
+        """Take back what arrived of a stream's partition; return the first offset that was not handed out, if any."""
+        unread = self._consumer._take_unread(lambda batch: batch._subscription is self and batch.partition == partition)
+        self._consumer._set_back(partition)
+        return min([first for _, first, _ in unread], default=None)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the latest assignment; 0 without one."""
+        return self._heartbeats.epoch
 
     # --- membership ---
 
@@ -357,9 +353,14 @@ class Subscription:
         """Release the unread records of these leases, or of all."""
         if not self.leased:
             return
-        for delivery, first, end in self._consumer._take_unread(self, leases):
+        for delivery, first, end in self._take_unread(leases):
             if not self._is_over(delivery):
                 self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
+
+    def _take_unread(self, leases: Collection[Delivery] | None = None) -> list[Unread]:
+        return self._consumer._take_unread(
+            lambda batch: batch._subscription is self and (leases is None or batch._delivery in leases)
+        )
 
     def _renew(self, lease: Delivery) -> None:
         now = self.monotonic()
@@ -391,7 +392,7 @@ class Subscription:
         self._open.append(settling)
         self.last_ack = settling if verdict == Verdict.ACK else None
         if verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP:
-            self._positions[delivery.partition] = first
+            self.positions.set_back(delivery.partition, first)
             self._consumer._set_back(delivery.partition)
         if len(self._open) >= SETTLINGS_MAX or end - first >= self._chunk:
             self.flush()
@@ -479,8 +480,8 @@ class Subscription:
         """Take the broker's answer to settlements, all accepted or all refused."""
         for settling in settlings:
             self._unanswered.pop(settling, None)
-            if settling.verdict == Verdict.NACK:  # Records that arrive from now on were read after the set-back.
-                self._positions.pop(settling.delivery.partition, None)
+            if settling.verdict == Verdict.NACK:
+                self.positions.set_back_done(settling.delivery.partition)
         self._finish(settlings, error)
 
     def _finish(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
@@ -500,7 +501,7 @@ class Subscription:
         """Take back what was not read, and count the other records that are not known to be settled."""
         if not self.leased:
             return self._unanswered_count + records_in(self._open)
-        unread = sum([end - first for _, first, end in self._consumer._take_unread(self, None)])
+        unread = sum([end - first for _, first, end in self._take_unread()])
         return self._unanswered_count + max(0, self.held - unread)
 
     def end(self) -> None:
@@ -514,9 +515,7 @@ class Subscription:
 
     def places(self) -> dict[int, Read]:
         """The places at which a reader goes on, by partition."""
-        if self.kind != SubscriptionKind.READER:
-            return {}
-        return {partition: Read(offset, *self._read_in) for partition, offset in self._positions.items()}
+        return {partition: Read(offset, *self._read_in) for partition, offset in self.positions.to_go_on().items()}
 
 
 def check_ms(ms: int) -> None:

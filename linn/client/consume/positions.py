@@ -1,0 +1,117 @@
+"""Positions of one subscription in a stream, partition by partition, as far as the client has to know. Pure: no I/O.
+
+Laws: the broker answers a seek in order: what it delivered before the answer is from the old place, and what comes
+after it from the new one. Of a partition that is paused nothing is handed out, and the first record that was not handed
+out is where it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from linn.core.batch.batch import RecordBatch
+from linn.wire.messages import WHERE_IT_IS
+
+
+class Positions:
+    """The positions of a reader, or of a group's member, which goes on from commits after a reconnection."""
+
+    def __init__(self, is_member: bool, next_offsets: dict[int, int]) -> None:
+        """`next_offsets`: by partition, the offset from which records are handed over."""
+        self._is_member = is_member
+        self._next = next_offsets
+        """Next offset by partition of a reader; of a member the one that a nack has set it back to, until the broker
+        has answered.
+        """
+        self._owned: set[int] | None = None
+        self._paused: dict[int, int | None] = {}
+        """Paused partitions, and where they go on; None: where the broker has stopped."""
+
+    def skip(self, partition: int, records: RecordBatch) -> int:
+        """Return how many leading records of a batch that was delivered are not wanted, and move on behind it."""
+        position = self._next.get(partition)
+        count = int(records.count)
+        if partition in self._paused:
+            if self._paused[partition] is None:
+                self._paused[partition] = max(records.base_offset, position or 0)
+            return count
+        if self._is_member:
+            if position is None:
+                return 0
+            if not records.base_offset <= position < records.end_offset:
+                return count  # It was on its way when reading was set back.
+            del self._next[partition]
+            return records.index_at(position)
+        self._next[partition] = max(position or 0, records.end_offset)
+        return 0 if position is None else records.index_at(position)
+
+    def passed(self, partition: int, offset: int) -> None:
+        """Move a reader on, for which there is nothing before `offset`."""
+        if not self._is_member:
+            self._next[partition] = max(self._next.get(partition, 0), offset)
+
+    def wants(self, partition: int) -> bool:
+        """Tell whether records that have arrived may be handed out."""
+        if partition in self._paused or (self._owned is not None and partition not in self._owned):
+            return False
+        return not (self._is_member and partition in self._next)
+
+    def reads(self, partition: int) -> bool:
+        """Tell whether a reader is known to read a partition."""
+        return partition in self._next
+
+    def assigned(self, partitions: Iterable[int]) -> None:
+        """Take a member's new share. What was paused, and is another's now, is not paused any more."""
+        self._owned = set(partitions)
+        for positions in (self._next, self._paused):
+            for partition in [known for known in positions if known not in self._owned]:
+                del positions[partition]
+
+    def set_back(self, partition: int, offset: int) -> None:
+        """Set a member back, as a nack does, until `set_back_done`."""
+        if self._is_member:
+            self._next[partition] = offset
+            if partition in self._paused:
+                self._paused[partition] = offset
+
+    def set_back_done(self, partition: int) -> None:
+        """Note the broker's answer: records that arrive from now on were read after the set-back."""
+        if self._is_member:
+            self._next.pop(partition, None)
+
+    # --- seek ---
+
+    def is_paused(self, partition: int) -> bool:
+        """Tell whether a partition is paused."""
+        return partition in self._paused
+
+    def resumes_at(self, partition: int) -> int:
+        """Return the offset of the seek that resumes a partition."""
+        place = self._paused.get(partition)
+        return WHERE_IT_IS if place is None else place
+
+    def pause(self, partition: int, unread: int | None) -> None:
+        """Pause a partition; `unread` is the first offset that has arrived and was not handed out, if there is one."""
+        place = self._paused.get(partition) if unread is None else unread
+        if place is None and self._is_member:
+            place = self._next.get(partition)
+        self._paused[partition] = place
+        if not self._is_member and place is not None:
+            self._next[partition] = place
+
+    def resumed(self, partition: int) -> None:
+        """Hand records out again, from `resumes_at` on."""
+        self._paused.pop(partition, None)
+
+    def sought(self, partition: int, offset: int) -> None:
+        """Go on at `offset`, as the broker does from now on; what has arrived is not wanted."""
+        if partition in self._paused:
+            self._paused[partition] = offset
+        if self._is_member:
+            self._next.pop(partition, None)
+        else:
+            self._next[partition] = offset
+
+    def to_go_on(self) -> dict[int, int]:
+        """Return the next offset by partition of a reader, for its next subscription; nothing for a member."""
+        return {} if self._is_member else self._next

@@ -1,0 +1,197 @@
+"""Seeking: the part of a consumer that moves within a stream, pauses, and commits places of the user's choice.
+
+Laws: a seek takes effect with the broker's answer, whether or not a task still awaits it; one that is refused changes
+nothing. A pause outlasts a reconnection, and ends when its partition moves to another member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from linn.client.arguments import I32_MAX, I64_MAX, checked_number, timestamp_ms_of
+from linn.client.connection.answer import Answer
+from linn.client.connection.connector import Connector
+from linn.client.connection.metadata import find_offset
+from linn.client.consume.settling import Delivery
+from linn.client.consume.start_position import Start, check_start
+from linn.client.consume.subscription import Subscription
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import ConnectionLost, MessageInvalid, PartitionUnknown, SubscriptionWrongKind
+from linn.wire.messages import (
+    START_EARLIEST,
+    START_LATEST,
+    WHERE_IT_IS,
+    Message,
+    Seek,
+    SubscriptionKind,
+    Verdict,
+)
+
+
+class Seeking:
+    """Moves a consumer of streams, partition by partition."""
+
+    topics: tuple[str, ...]
+    _connector: Connector
+    _subscriptions: list[Subscription]
+    _check_loop: Callable[[], None]
+
+    def __init__(self) -> None:
+        self._paused: dict[tuple[str, int], None] = {}
+
+    @property
+    def paused(self) -> dict[str, list[int]]:
+        """Partitions that `pause` has paused, by topic."""
+        found: dict[str, list[int]] = {}
+        for topic, partition in self._paused:
+            found.setdefault(topic, []).append(partition)
+        return found
+
+    async def pause(self, *partitions: int, topic: str | None = None) -> None:
+        """Deliver nothing of some partitions of a stream until `resume`; a group's member keeps them.
+
+        Records that have arrived and were not handed out are read again then. A pause outlasts a reconnection, and ends
+        when its partition moves to another member.
+
+        Args:
+            topic: one of the consumer's topics; None: its only one.
+
+        Raises MessageInvalid, SubscriptionWrongKind (a queue), PartitionUnknown, GroupFenced (the partition is
+        another's), ConnectionLost. Cancellation: some of the partitions are paused, or all.
+
+        Example:
+            async with client.consumer("prices", group="dashboard") as consumer:
+                message = await anext(consumer)
+                await consumer.pause(message.partition)
+                print(consumer.paused)
+        """
+        for partition, subscription in self._those(partitions, topic):
+            await _seek(subscription, partition, WHERE_IT_IS, is_paused=True).wait()
+            self._paused[subscription.topic, partition] = None
+
+    async def resume(self, *partitions: int, topic: str | None = None) -> None:
+        """Go on with partitions that `pause` has paused; others go on anyway. Raises as `pause` does.
+
+        Cancellation: some of the partitions go on, or all.
+
+        Example:
+            for partition in consumer.paused.get("prices", []):
+                await consumer.resume(partition)
+        """
+        for partition, subscription in self._those(partitions, topic):
+            self._paused.pop((subscription.topic, partition), None)
+            if subscription.positions.is_paused(partition):
+                await _seek(subscription, partition, subscription.positions.resumes_at(partition)).wait()
+
+    async def seek(self, partition: int, to: Start, *, topic: str | None = None) -> int:
+        """Go on elsewhere in a partition of a stream, and return the offset; one that is paused stays paused.
+
+        Commits nothing: a group that should go on there as well needs `commit`. No record from the old place is handed
+        out once this returns.
+
+        Args:
+            to: "earliest", "latest", an offset, or a datetime (the first batch with a timestamp not before it).
+            topic: one of the consumer's topics; None: its only one.
+
+        Raises as `pause` does, OffsetOutOfRange (beyond the end), RequestTimeout. Cancellation: it is moved or not.
+
+        Example:
+            async with client.consumer("prices", group="dashboard") as consumer:
+                message = await anext(consumer)
+                offset = await consumer.seek(message.partition, "earliest")
+        """
+        check_start(to)
+        ((_, subscription),) = self._those((partition,), topic)
+        offset = await _offset_of(self._connector, subscription.topic, partition, to)
+        is_paused = subscription.positions.is_paused(partition)
+        await _seek(subscription, partition, offset, is_paused=is_paused).wait()
+        return offset
+
+    async def commit(self, partition: int, offset: int, *, topic: str | None = None) -> None:
+        """Commit an offset of a group, the next one to read, whatever was delivered or acked before.
+
+        Raises SubscriptionWrongKind (not a member of a group), GroupFenced (the partition is another's),
+        OffsetOutOfRange, MessageInvalid, ConnectionLost. Cancellation: it is committed or not.
+
+        Example:
+            async with client.consumer("prices", group="dashboard") as consumer:
+                message = await anext(consumer)
+                await consumer.commit(message.partition, message.offset + 1)
+        """
+        ((_, subscription),) = self._those((partition,), topic)
+        checked_number(offset, "offset", I64_MAX)
+        if subscription.kind != SubscriptionKind.GROUP:
+            raise SubscriptionWrongKind("only a member of a group commits offsets")
+        subscription.flush()  # It is not merged with acks, of which the last would count.
+        await subscription.settle(Delivery(partition, subscription.epoch, 0), offset, offset, Verdict.ACK, 0)
+
+    def _those(self, partitions: tuple[int, ...], topic: str | None) -> list[tuple[int, Subscription]]:
+        """Find the subscriptions that read partitions. Raises MessageInvalid, ConnectionLost, PartitionUnknown."""
+        self._check_loop()
+        for partition in partitions:
+            checked_number(partition, "partition", I32_MAX)
+        if topic is None and len(self.topics) == 1:
+            topic = self.topics[0]
+        if topic not in self.topics:
+            raise MessageInvalid(f"topic must be one of {', '.join(self.topics)}, not {topic!r}")
+        return [(partition, self._reading(topic, partition)) for partition in partitions]
+
+    def _reading(self, topic: str | None, partition: int) -> Subscription:
+        reading = [subscription for subscription in self._subscriptions if subscription.topic == topic]
+        if not reading:
+            raise ConnectionLost(f"the consumer of {topic} is not connected")
+        if len(reading) == 1:
+            return reading[0]
+        for subscription in reading:
+            if subscription.positions.reads(partition):
+                return subscription
+        raise PartitionUnknown(f"this consumer does not read partition {partition} of {topic}")
+
+    def _pause_again(self, subscription: Subscription, partitions: Iterable[int]) -> None:
+        """Pause what was paused before a reconnection, in a subscription that begins to read these partitions."""
+        for partition in partitions:
+            if (subscription.topic, partition) in self._paused and not subscription.positions.is_paused(partition):
+                subscription.positions.pause(partition, None)
+                _seek(subscription, partition, WHERE_IT_IS, is_paused=True)
+
+
+class _SeekRequest(Answer):
+    """The caller of one Seek."""
+
+    __slots__ = ("_seek", "_subscription")
+
+    def __init__(self, subscription: Subscription, seek: Seek) -> None:
+        super().__init__()
+        self._subscription = subscription
+        self._seek = seek
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """Drop what has arrived from the old place, and go on at the new one."""
+        subscription, partition = self._subscription, self._seek.partition
+        unread = subscription.take_unread_in(partition)
+        if self._seek.is_paused:
+            subscription.positions.pause(partition, unread)
+        else:
+            subscription.positions.resumed(partition)
+        if self._seek.offset != WHERE_IT_IS:
+            subscription.positions.sought(partition, self._seek.offset)
+        super().answered(message, batches)
+
+
+def _seek(subscription: Subscription, partition: int, offset: int, *, is_paused: bool = False) -> _SeekRequest:
+    """Send a seek, and return its answer to wait for. WHERE_IT_IS as `offset`: pause or resume alone."""
+    request = Seek(subscription.id, partition, offset, is_paused)
+    answer = _SeekRequest(subscription, request)
+    subscription.flush()  # Settlements that were made before it reach the broker before it.
+    subscription.connection.ask(answer, request)
+    return answer
+
+
+async def _offset_of(connector: Connector, topic: str, partition: int, place: Start) -> int:
+    """Find the offset of a place in a partition. Raises PartitionUnknown, ConnectionLost and others."""
+    if isinstance(place, int):
+        return place
+    if isinstance(place, datetime):
+        return await find_offset(connector, topic, partition, timestamp_ms_of(place))
+    return await find_offset(connector, topic, partition, START_EARLIEST if place == "earliest" else START_LATEST)
