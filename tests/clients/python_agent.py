@@ -259,13 +259,21 @@ class Agent:
         topic, group = command["topic"], command.get("group", "")
         start = {-2: "earliest", -1: "latest"}.get(command.get("start", -2), command.get("start"))
         prefetch = command.get("credit", 4096)
+        name, shared = command.get("name"), command.get("shared")
         consumer = self.client.consumer(
-            topic, group or None, prefetch=prefetch, start=start, where=command.get("where"), renewal_max_s=0
+            topic,
+            group or None,
+            prefetch=prefetch,
+            start=start,
+            where=command.get("where"),
+            renewal_max_s=0,
+            name=name,
+            shared=shared,
         )
         await self.stack.enter_async_context(consumer)
         (info,) = (await self.client.describe(topic)).topics
         self.readings.append(Reading(consumer))
-        kind = "group" if group else "reader" if info.kind == "stream" else "shared"
+        kind = "group" if group else "reader" if info.kind == "stream" and not shared else "shared"
         return {"subscription": len(self.readings), "kind": kind}
 
     async def next(self, command: Answer) -> Answer:

@@ -324,6 +324,22 @@ def test_a_group_continues_after_its_commits(connected: AgentProcess, broker: Br
     assert [record["offset"] for record in take(connected, again, 2)] == [base + 1, base + 2]
 
 
+def test_consumers_of_a_shared_subscription_settle_one_by_one(connected: AgentProcess, language: str) -> None:
+    base = connected.ask("publish", topic="log", records=plain(b"a", b"b", b"c"))["placements"][0]["base_offset"]
+    shared = f"shared-{language}"
+    answer = connected.ask("subscribe", topic="log", shared=shared, name="w1", credit=10, start=base)
+    assert answer["kind"] == "shared"
+    first, second, _ = take(connected, answer["subscription"], 3)
+    assert settle(connected, answer["subscription"], "ack", first) == []
+    assert settle(connected, answer["subscription"], "nack", second) == []
+    (again,) = take(connected, answer["subscription"], 1)
+    assert (again["offset"], again["attempt"]) == (base + 1, 2)
+    other = connected.ask("subscribe", topic="log", shared=shared, name="w1", credit=10)["subscription"]
+    assert [record["offset"] for record in take(connected, other, 2)] == [base + 1, base + 2], "taken over"
+    fenced = {"subscription": answer["subscription"], "records_max": 1, "timeout_ms": WAIT_MS}
+    assert code_of(connected, "next", **fenced) == "delivery.fenced"
+
+
 def test_a_nack_sets_a_group_s_reading_back(connected: AgentProcess, language: str) -> None:
     base = connected.ask("publish", topic="log", records=plain(b"a", b"b", b"c"))["placements"][0]["base_offset"]
     subscription = subscribe(connected, "log", group=f"back-{language}", start=base)

@@ -225,6 +225,8 @@ class Agent {
     options.renewal_max = milliseconds(0);
     options.start = command["start"].number(linn::from_start);
     options.where = command["where"].text();
+    options.shared = command["shared"].text();
+    options.name = command["name"].text();
     linn::Consumer consumer = client().consumer(options);
     const std::uint32_t number = ++last_number_;
     Json::Object said{{"subscription", number}, {"kind", name_of(consumer.kind())}};

@@ -220,6 +220,8 @@ std::string encode(std::uint64_t correlation, const Subscribe& options) {
     auto partitions = subscribe.initPartitions(static_cast<unsigned>(options.partitions.size()));
     for (unsigned index = 0; index < partitions.size(); ++index) partitions.set(index, options.partitions[index]);
     subscribe.setWhere(to_text(options.where));
+    subscribe.setMember(to_text(options.member));
+    subscribe.setShared(to_text(options.shared));
     if (options.starts.empty()) return;
     auto starts = subscribe.initStarts(static_cast<unsigned>(options.starts.size()));
     for (unsigned index = 0; index < starts.size(); ++index) starts.set(index, options.starts[index]);

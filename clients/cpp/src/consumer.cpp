@@ -94,8 +94,8 @@ struct Consumer::State {
   /// Subscribe; false where there is no answer in time: another call waits on. Throws Error.
   bool subscribe(const std::shared_ptr<Connection>& connection, Deadline deadline) {
     if (!asked.connection) {
-      detail::Subscribe request{options.topic,      options.group,  limits.first_credit(), options.start,
-                                options.partitions, options.starts, options.where};
+      detail::Subscribe request{options.topic, options.group, limits.first_credit(), options.start, options.partitions,
+                                options.starts, options.where, options.name, options.shared};
       if (auto starts = starts_of_reader(*connection, deadline)) request.starts = std::move(*starts);
       auto subscription = std::make_shared<Subscription>(limits);
       answer = connection->request(request, subscription);
@@ -131,6 +131,7 @@ struct Consumer::State {
   /// Find where a reader begins: behind what it has read; or at the end there was when it began, so that its place is
   /// kept whatever happens before its first record. std::nullopt where the options say it, or the broker.
   std::optional<std::vector<std::int64_t>> starts_of_reader(Connection& connection, Deadline deadline) {
+    if (!options.shared.empty()) return std::nullopt;
     const bool goes_on = !places.empty();
     if (!goes_on && (!options.group.empty() || options.start != from_end || !options.starts.empty()))
       return std::nullopt;

@@ -42,6 +42,8 @@ struct Subscribe {
   std::vector<std::int32_t> partitions;
   std::vector<std::int64_t> starts;
   std::string where;
+  std::string member;
+  std::string shared;
 };
 
 struct Unsubscribe {

@@ -167,6 +167,8 @@ class Agent {
       renewalMaxMs: 0, // The agent refers to all deliveries for as long as it lives.
       start: STARTS.get(start) ?? start,
       where: (command["where"] ?? "") as string,
+      shared: (command["shared"] ?? "") as string,
+      name: (command["name"] ?? "") as string,
     });
     this.#readings.push({ consumer, deliveries: new Map() });
     return { subscription: BigInt(this.#readings.length), kind: consumer.kind };

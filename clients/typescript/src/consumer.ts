@@ -28,6 +28,11 @@ export type Start = "earliest" | "latest" | bigint | number;
 export interface ConsumerOptions {
   /** On a stream: the group whose members share the partitions and whose place is kept. */
   group?: string;
+  /** On a stream, without a group: the shared subscription for whose records consumers compete as for those of a queue.
+   * It is made if it is not there, and begins at `start`. */
+  shared?: string;
+  /** The consumer's name in its group, queue or shared subscription; one of that name that is there already is fenced. */
+  name?: string;
   /** Records that may be on their way or with the application; leased ones count until they are settled. Default: 4,096
    * of a stream; of a queue a few at first, and more while the application is fast. */
   prefetch?: number;
@@ -49,6 +54,8 @@ const STARTS = { earliest: -2n, latest: -1n };
 
 interface Wanted extends Limits {
   readonly group: string;
+  readonly shared: string;
+  readonly name: string;
   readonly start: bigint;
   readonly partitions: readonly number[];
   readonly where: string;
@@ -119,12 +126,13 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
   // --- subscribing ---
 
   async #subscribe(connection: Connection, until: number): Promise<void> {
-    const { group, start, partitions, where } = this.#wanted;
+    const { group, start, partitions, where, shared, name: member } = this.#wanted;
     const positions = await this.#startingOffsets(connection, until);
     const starts: bigint[] = [];
     for (const [partition, offset] of positions) starts[partition] = offset;
     const credit = firstCredit(this.#wanted);
-    const content = { topic: this.topic, group, credit, start, partitions: [...partitions], starts, where };
+    const choice = { start, partitions: [...partitions], starts, where };
+    const content = { topic: this.topic, group, credit, ...choice, member, shared };
     const timeoutMs = until - performance.now();
     await new Promise<void>((resolve, reject) => {
       let isLate = false;
@@ -168,8 +176,8 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
    * began, so that nothing is skipped where the connection is lost before its first record. Empty where the broker
    * decides. */
   async #startingOffsets(connection: Connection, until: number): Promise<Map<number, bigint>> {
-    const { group, start } = this.#wanted;
-    if (group !== "" || (this.#positions.size === 0 && start !== STARTS.latest)) return new Map();
+    const { group, shared, start } = this.#wanted;
+    if (group !== "" || shared !== "" || (this.#positions.size === 0 && start !== STARTS.latest)) return new Map();
     const request = { member: "describe" as const, content: { topics: [this.topic] } };
     const { message } = await connection.request(request, "description", until - performance.now());
     const [topic] = message.content.topics;
@@ -396,13 +404,14 @@ function handedOver(batch: Batch): void {
 
 function wantedOf(options: ConsumerOptions): Wanted {
   const { group = "", prefetch, start = "earliest", partitions = [], where = "" } = options;
-  const { renewalMaxMs = RENEWAL_MAX_MS } = options;
+  const { renewalMaxMs = RENEWAL_MAX_MS, shared = "", name = "" } = options;
   if (prefetch !== undefined && (!Number.isInteger(prefetch) || prefetch < 1 || prefetch > U32_MAX)) {
     throw invalid(`prefetch must be a whole number from 1 to ${U32_MAX}, not ${prefetch}`);
   }
   if (!(renewalMaxMs >= 0)) throw invalid(`renewalMaxMs must be a number of at least 0, not ${renewalMaxMs}`);
   const adapts = prefetch === undefined && group === "";
-  return { group, prefetch: prefetch ?? PREFETCH_MAX, adapts, start: startOf(start), partitions, where, renewalMaxMs };
+  const choice = { start: startOf(start), partitions, where };
+  return { group, shared, name, prefetch: prefetch ?? PREFETCH_MAX, adapts, ...choice, renewalMaxMs };
 }
 
 function startOf(start: Start): bigint {

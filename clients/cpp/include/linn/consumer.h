@@ -26,6 +26,12 @@ struct ConsumerOptions {
   /// On a stream: the group whose members share the partitions and whose place is kept. Empty: on a queue one of the
   /// competing consumers, on a stream a reader whose place nobody keeps.
   std::string group = {};
+  /// On a stream, without a group: the shared subscription for whose records consumers compete as for those of a queue.
+  /// It is made if it is not there, and begins at `start`. Empty: none.
+  std::string shared = {};
+  /// The consumer's name in its group, queue or shared subscription; one of that name that is there already is fenced.
+  /// Empty: any.
+  std::string name = {};
   /// Records on their way or waiting here; leased ones count until they are settled. With large records this is what
   /// bounds memory. std::nullopt: 4,096 of a stream; of a queue a few at first, then as many as the application is
   /// quick.
@@ -44,7 +50,7 @@ struct ConsumerOptions {
 };
 
 enum class SubscriptionKind : std::uint16_t {
-  /// Competes with the other consumers of a queue.
+  /// Competes with the other consumers of a queue, or of a shared subscription.
   shared = 0,
   group = 1,
   reader = 2,
