@@ -8,7 +8,8 @@ import pytest
 import trio
 from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
-from linn.core.topics.shared_entry import SHARED_MAX
+from linn.core.errors.names import NAME_CHARACTERS_MAX
+from linn.core.topics.shared_entry import SHARED_MAX, SharedEntry, decode_entries, is_state_topic, state_topic
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -331,3 +332,49 @@ async def test_connections_show_the_names_of_their_consumers(env: SimEnv) -> Non
             ("work", "", "ann"),
             ("", "group", "bob"),
         ]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"a": {"number": 0}},
+        {"a": {"number": SHARED_MAX + 1}},
+        {"a": {"number": 1}, "b": {"number": 1}},
+        {"a": {"number": 1, "starts": [-1]}},
+        {"a": {"number": 1, "begins": []}},
+        {"a/b": {"number": 1}},
+        {"a": 1},
+        [],
+    ],
+)
+def test_damaged_metadata_of_subscriptions_is_refused(entries: object) -> None:
+    with pytest.raises(ValueError, match=r"shared subscription|Expected|unknown field"):
+        decode_entries(entries)
+    assert decode_entries({"a": {"number": SHARED_MAX}}) == {"a": SharedEntry(SHARED_MAX)}
+
+
+@simulated
+async def test_the_longest_names_fit_into_the_names_of_folders(env: SimEnv) -> None:
+    longest = "t" * NAME_CHARACTERS_MAX
+    assert len(state_topic(SHARED_MAX, longest)) <= 255
+    assert is_state_topic(state_topic(SHARED_MAX, longest))
+    assert is_state_topic("__s.t")
+    assert not is_state_topic("__groups")
+    async with broker_on(env, ALWAYS):
+        client = await connected(env)
+        await client.administer("topic.create", name=longest, settings={"kind": "stream"})
+        made = await client.administer("subscription.create", topic=longest, subscription="s" * NAME_CHARACTERS_MAX)
+        assert made == {"created": True}
+
+
+@simulated
+async def test_a_full_disk_makes_no_subscription_or_a_whole_one(env: SimEnv) -> None:
+    async with broker_on(env, STREAM):
+        client = await connected(env)
+        await _publish(client, VALUES)
+        env.disk.capacity_bytes = env.disk.used_bytes
+        code = await _code(client, "subscription.create", topic="t", subscription="work")
+        listed = [row["subscription"] for row in await client.administer("subscription.list")]
+        assert (code, listed) in (("storage.disk_full", []), ("", ["work"]))
+        env.disk.capacity_bytes = 1 << 40
+        assert await _taken(client, "work") == VALUES

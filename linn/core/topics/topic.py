@@ -240,6 +240,8 @@ class Topic:
         if queue is not None:
             await queue.close()
             await deletion.delete_open(_state_logs(queue))
+            for dispatch in queue.dispatches:
+                dispatch.clipped = False  # Its log is replaced by none.
         if self.semantics.survives_restart:
             topic = state_topic(entry.number, self.name)
             await deletion.delete_rest([PartitionId(topic, index) for index in self.partitions])
