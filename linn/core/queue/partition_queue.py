@@ -336,7 +336,7 @@ class PartitionQueue:
         now = self.clock.monotonic()
         with contextlib.suppress(DeliveryNotCurrent):  # It expired meanwhile.
             self._after(self.subscription.put_back(consumer, lease.delivery_id, ranges, now, round(1000 * delay_s)))
-            self._flush_or_keep()
+        # Its event is written with the next: a crash returns the records as well, and nothing waits for it.
 
     async def find_damage(self, first: int, error: LogCorrupt) -> range:
         """Find the extent of the damage that keeps `first` from being read; logs it if it is new."""
