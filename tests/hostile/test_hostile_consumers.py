@@ -337,6 +337,7 @@ def test_shared_subscriptions_are_limited_and_named_as_topics_are(broker: Watche
         for name in ("a/b", "..", "__s", "x" * 250, "\n", "\0"):
             assert fails(peer, m.Subscribe("s", shared=name)) == "config.invalid", name
         assert fails(peer, m.Subscribe("leased", shared="work")) == "delivery.wrong_kind"
+        assert fails(peer, m.Subscribe("leased", member="x" * 256)) == "limit.exceeded"
         assert fails(peer, m.Subscribe("s", "g", shared="work")) == "delivery.wrong_kind"
         for topic, most in (("s", 64), ("wide-0", 4)):
             for number in range(most):
@@ -353,6 +354,7 @@ def test_a_name_that_is_taken_over_without_end_costs_no_more_than_its_requests(b
     with attacked(broker, cpu_s=1) as attack:
         peer = attack.connect()
         publish(peer, "s", 10, partition=0)
+        peer.administer("subscription.create", topic="s", subscription="work")
         for _ in range(300):
             peer.send(request(m.Subscribe("s", shared="work", member="same", credit=10), 0))
         last = peer.subscribe("s", shared="work", member="same", credit=10)

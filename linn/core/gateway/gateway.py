@@ -19,6 +19,7 @@ from linn.core.connections.connections import Connections
 from linn.core.env.env import Env, Spawn
 from linn.core.errors.tree import SubscriptionWrongKind
 from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.groups.group import check_name
 from linn.core.groups.member import JoinRequest, OnAssigned
 from linn.core.log.delivery import Consumer, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
@@ -302,6 +303,8 @@ class Gateway:
 
 
 def _competing(topic: Topic, queue: Queue, request: SubscribeRequest) -> Subscription:
+    if request.member:
+        check_name(request.member, "consumer")
     lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
     return Subscription(0, queue.join(lease_ms, request.member))
 

@@ -24,13 +24,13 @@ from linn.core.groups.membership import Membership
 
 OFFSET_MAX = 2**63 - 1
 NAME_BYTES_MAX = 255
-"""Limit of the names of groups and members."""
+"""Limit of the names of groups and consumers."""
 TEXT_BYTES_MAX = 4096
 """Limit of the text that is kept with an offset."""
 
 
 def check_name(name: str, whose: str) -> None:
-    """Check the name of a group or a member.
+    """Check the name of a group or a consumer.
 
     Raises:
         DeliveryError: it is empty, or not encodable as UTF-8.
