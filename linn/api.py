@@ -7,6 +7,7 @@ By kind of plugin: `hookimpl`, and for
 - an exchange `ExchangeKind`, `Exchange`, `Binding`, `Subject`;
 - a partitioner `PartitionerKind`, `Partitioner`;
 - an assignor of consumer groups `AssignorKind`, `Assignor`;
+- a format of bodies `FormatKind`, `BodyFormat`, `BodyColumns`;
 - an interceptor `InterceptorKind`, `Interceptor`;
 - an observer `Observer`;
 - a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`, `TurnSlot`.
@@ -17,7 +18,8 @@ By kind of plugin: `hookimpl`, and for
 from __future__ import annotations
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, edit_batch
+from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, edit_batch, wrap_body
+from linn.core.batch.format import BodyColumns, BodyFormat, FormatKind
 from linn.core.batch.key_hash import key_hash, partition_of
 from linn.core.batch.record import Headers, Record
 from linn.core.batch.routes import Pair
@@ -94,6 +96,8 @@ __all__ = [
     "Binding",
     "BindingInvalid",
     "BindingTable",
+    "BodyColumns",
+    "BodyFormat",
     "Capabilities",
     "Clock",
     "ConfirmWhen",
@@ -111,6 +115,7 @@ __all__ = [
     "ExchangeKind",
     "Explanation",
     "Fetched",
+    "FormatKind",
     "Gateway",
     "Headers",
     "Interceptor",
@@ -173,4 +178,5 @@ __all__ = [
     "key_hash",
     "partition_of",
     "run_steps",
+    "wrap_body",
 ]

@@ -117,6 +117,7 @@ struct Fetch {
   leaderEpoch @8 :Int32;         # the epoch in which what lies before offset was read; 0: not checked
   topicIdHigh @9 :UInt64;        # the id of the topic that was read; 0: not checked
   topicIdLow  @10 :UInt64;
+  formats   @11 :List(UInt32);   # formats of bodies that the client reads; others come in the first; empty: only 0
 }
 
 struct Fetched {
@@ -151,6 +152,7 @@ struct Subscribe {
   topicIdHigh @11 :UInt64;       # the id of the topic that was read; 0: not checked
   topicIdLow  @12 :UInt64;
   shared     @13 :Text;          # a stream's shared subscription, without a group; made if it is not there; "": none
+  formats    @14 :List(UInt32);  # as in Fetch
 }
 
 enum SubscriptionKind { shared @0; group @1; reader @2; }

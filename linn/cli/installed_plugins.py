@@ -30,6 +30,7 @@ _REGISTRIES = {
     "exchanges": "exchange type",
     "partitioners": "partitioner",
     "assignors": "assignor",
+    "formats": "format",
     "interceptors": "interceptor",
     "protocols": "protocol",
 }

@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.batch.builder import build_from_records, pick_batch
+from linn.core.batch.builder import build_from_records, pick_batch, wrap_body
 from linn.core.batch.record import Record
 from linn.core.env.env import Env
 from linn.core.env.file_region import Sendable
@@ -315,6 +315,8 @@ class EngineConformance:
         """Read from each batch on several times, as returning readers do."""
         async with harness.log() as log:
             batches = [make_batch(1 + number % 3, value_bytes=value_bytes * number) for number in range(12)]
+            numbers = {"base_id": 1, "first_timestamp_ms": 1, "max_timestamp_ms": 1}
+            batches[5] = wrap_body(7, bytes(value_bytes), 3, **numbers)
             offsets = [log.append(batch) for batch in batches]
             messages = messages_of(batches)
             await read_through(log)
@@ -325,6 +327,7 @@ class EngineConformance:
                 seen.update(batch.base_offset for batch in found)
                 assert [batch.base_offset for batch in found] == offsets[place : place + len(found)]
                 assert [batch.end_offset for batch in found] == [b.end_offset for b in batches[place:]][: len(found)]
+                assert [batch.format for batch in found] == [batch.format for batch in batches[place:]][: len(found)]
                 assert len(found) <= 1 or sum(batch.size for batch in found) <= 100_000
                 sent = await sent_over(harness.env, [batch.message for batch in found])
                 assert sent == b"".join(messages[place : place + len(found)])

@@ -139,6 +139,7 @@ class Fetch(Message):
     leader_epoch: int = 0
     topic_id_high: int = 0
     topic_id_low: int = 0
+    formats: list[int] = []
 
 
 class Fetched(Message):
@@ -173,6 +174,7 @@ class Subscribe(Message):
     topic_id_high: int = 0
     topic_id_low: int = 0
     shared: str = ""
+    formats: list[int] = []
 
 
 class Subscribed(Message):

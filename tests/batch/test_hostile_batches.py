@@ -181,7 +181,9 @@ def test_an_unknown_codec_is_refused_and_an_unknown_format_is_carried_but_not_re
     refused(forged(rich(), codec=2), "codec")
     with pytest.raises(BatchMalformed, match="codec"):
         forged(rich(), codec=2).records()
-    foreign = forged(rich(), {forgery.BODY: b"another protocol's batch"}, format=7)
+    body = b"another protocol's batch"
+    refused(forged(rich(), {forgery.BODY: body}, format=7), "size")
+    foreign = forged(rich(), {forgery.BODY: body}, format=7, body_bytes=len(body))
     foreign.verify(LIMITS)
     with pytest.raises(BatchMalformed, match="format 7"):
         foreign.body()

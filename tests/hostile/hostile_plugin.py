@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.format import BodyColumns, FormatKind
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.log.storage import EngineKind, PartitionId
 from linn.core.plugins.hookspecs import hookimpl
@@ -24,7 +25,9 @@ from linn.storage_engines.dram.engine import DramEngine
 from linn.storage_engines.dram.settings import DramSettings
 
 HELD_S = 0.08
+FORMAT = 66
 RAISE, BLOCK = b"raise", b"block"
+LATER = b"read "
 RAISE_MS, BLOCK_MS = 666, 667
 """Delays of a nack that mean the same to the semantics."""
 
@@ -101,6 +104,21 @@ class HostileSemantics(AtLeastOnce):
         return HostileSubscription(self.settings, start)
 
 
+class HostileFormat:
+    """A body is a word, which every record has as its value; `read ` in front of it spares the publish."""
+
+    def check(self, body: memoryview, count: int, bytes_max: int) -> int:
+        misbehave(bytes(body))
+        return len(body)
+
+    def to_native(self, body: memoryview, count: int, bytes_max: int) -> BodyColumns:
+        misbehave(bytes(body).removeprefix(LATER))
+        return BodyColumns([bytes(body)] * count)
+
+    def from_native(self, batch: RecordBatch) -> bytes:
+        return batch.value(0) or b""
+
+
 class HostileObserver(Observer):
     def topic_created(self, topic: str, settings: TopicSettings) -> None:
         misbehave(topic.encode())
@@ -119,6 +137,11 @@ def linn_register_interceptor() -> InterceptorKind:
 @hookimpl
 def linn_register_partitioner() -> PartitionerKind:
     return PartitionerKind("hostile", HostilePartitioner)
+
+
+@hookimpl
+def linn_register_format() -> FormatKind:
+    return FormatKind("hostile", FORMAT, HostileFormat)
 
 
 @hookimpl

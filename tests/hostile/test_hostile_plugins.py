@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from attack import Peer, WatchedBroker, attacked
-from hostile_plugin import BLOCK, BLOCK_MS, RAISE, RAISE_MS
+from hostile_plugin import BLOCK, BLOCK_MS, FORMAT, LATER, RAISE, RAISE_MS
 
-from linn.core.batch.builder import build_from_records
+from linn.core.batch.builder import build_from_records, wrap_body
 from linn.core.batch.record import Record
 from linn.wire import messages as m
 
@@ -23,6 +23,8 @@ load = ["hostile_plugin"]
 loop_held_max = "40ms"
 [exchanges.e]
 type = "hostile"
+[topics.plain]
+kind = "stream"
 [topics.routed]
 kind = "stream"
 bindings = [{ exchange = "e" }]
@@ -56,6 +58,12 @@ def publish(peer: Peer, target: str, word: bytes, *, to_exchange: bool = False) 
     return code_of(peer.ask(m.Publish(target, to_exchange), batch.message))
 
 
+def publish_body(peer: Peer, body: bytes) -> str:
+    """Publish a record in the plugin's format; the code of the error, or nothing."""
+    batch = wrap_body(FORMAT, body, 1, base_id=1, first_timestamp_ms=1, max_timestamp_ms=1)
+    return code_of(peer.ask(m.Publish("plain"), batch.message))
+
+
 def code_of(answer: m.Message) -> str:
     return answer.code if isinstance(answer, m.Failed) else ""
 
@@ -84,6 +92,8 @@ def test_a_plugin_that_raises_fails_its_caller_and_is_named_in_the_log(broker: W
                 "exchange": publish(peer, "e", word, to_exchange=True),
                 "interceptor": publish(peer, "intercepted", word),
                 "partitioner": publish(peer, "placed", word),
+                "format": publish_body(peer, word),
+                "format, reading": publish_body(peer, LATER + word) or code_of(peer.ask(m.Fetch("plain", 0, 0))),
                 "engine": publish(peer, "stored", word),
                 "engine, reading": code_of(peer.ask(m.Fetch("stored", 0, 0, bytes_max=RAISE_MS if fails else 1_000))),
                 "observer": create(peer, word),
@@ -92,6 +102,8 @@ def test_a_plugin_that_raises_fails_its_caller_and_is_named_in_the_log(broker: W
                 "exchange": fails * "topic.invalid",
                 "interceptor": fails * "interceptor.failed",
                 "partitioner": fails * "topic.invalid",
+                "format": fails * "batch.malformed",
+                "format, reading": "",
                 "engine": fails * "linn.internal",
                 "engine, reading": fails * "linn.internal",
                 "observer": "",
@@ -112,6 +124,7 @@ def test_a_plugin_that_blocks_is_named_in_the_log_and_costs_others_its_own_time_
             "match": lambda: publish(peer, "e", BLOCK, to_exchange=True),
             "intercept": lambda: publish(peer, "intercepted", BLOCK),
             "place": lambda: publish(peer, "placed", BLOCK),
+            "check": lambda: publish_body(peer, BLOCK),
             "append": lambda: publish(peer, "stored", BLOCK),
             "read": lambda: code_of(peer.ask(m.Fetch("stored", 0, 0, bytes_max=BLOCK_MS))),
             "nack": lambda: nack(peer, BLOCK_MS),

@@ -112,7 +112,7 @@ export const STRUCTS = {
   },
   Fetch: {
     words: 6,
-    pointers: 2,
+    pointers: 3,
     fields: {
       topic: ["text", 0],
       partition: ["i32", 0],
@@ -125,6 +125,7 @@ export const STRUCTS = {
       leaderEpoch: ["i32", 28],
       topicIdHigh: ["u64", 32],
       topicIdLow: ["u64", 40],
+      formats: ["u32s", 2],
     },
   },
   Fetched: {
@@ -295,7 +296,7 @@ export const STRUCTS = {
   },
   Subscribe: {
     words: 5,
-    pointers: 7,
+    pointers: 8,
     fields: {
       topic: ["text", 0],
       group: ["text", 1],
@@ -311,6 +312,7 @@ export const STRUCTS = {
       topicIdHigh: ["u64", 24],
       topicIdLow: ["u64", 32],
       shared: ["text", 6],
+      formats: ["u32s", 7],
     },
   },
   Subscribed: {

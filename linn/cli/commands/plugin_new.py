@@ -18,13 +18,14 @@ KINDS = {
     "assignor": "divides a group's partitions: `assignor =` of a group",
     "engine": "stores logs: `storage =` of a topic",
     "exchange": "chooses topics for a message: `type =` of an exchange",
+    "format": "reads and writes the bodies of another protocol's batches",
     "interceptor": "changes or drops messages: `interceptors =` of a topic",
     "observer": "is told when topics and connections come and go",
     "partitioner": "chooses partitions for messages: `partitioner =` of a topic",
     "protocol": "speaks with clients: `protocol =` of a listener",
     "semantics": "says how a queue delivers: `delivery =` of a topic",
 }
-"""Purpose of a plugin of each kind, and the key in TOML that names it."""
+"""Purpose of a plugin of each kind, and the key in TOML that names it, if any."""
 _KIND_LINES = "\n".join(f"- {kind}: {does}" for kind, does in KINDS.items())
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name in TOML: small letters, digits and single hyphens.")]
@@ -97,6 +98,12 @@ FACTS = {
         + _ORDERS
         + '[[topics.orders.bindings]]\nexchange = "spread"\nkey = "orders."',
     ),
+    "format": Facts(
+        "format",
+        "a body is values behind their lengths, and one time for all.",
+        "linn.testing.formats.FormatConformance",
+        _ORDERS.rstrip(),
+    ),
     "interceptor": Facts(
         "interceptor",
         "it adds a header to every message before it is stored.",
@@ -145,8 +152,17 @@ def _own_names() -> set[str]:
     from linn.core.plugins.manager import built_in
 
     ours = built_in()
-    brought = (ours.engines, ours.semantics, ours.exchanges, ours.partitioners, ours.protocols, ours.interceptors)
-    return {*ours.plugin_names, *ours.assignors, *(name for kinds in brought for name in kinds)}
+    brought = (
+        ours.engines,
+        ours.semantics,
+        ours.exchanges,
+        ours.partitioners,
+        ours.assignors,
+        ours.protocols,
+        ours.interceptors,
+        ours.formats,
+    )
+    return {*ours.plugin_names, *(name for kinds in brought for name in kinds)}
 
 
 class PluginSkeleton:

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from typing import Protocol
 from uuid import UUID
 
 from crc32c import crc32c
@@ -65,7 +66,7 @@ class Codec(IntEnum):
 
 
 class Format(IntEnum):
-    """Encoding of the body. Other numbers are batches of other protocols, kept verbatim."""
+    """Encoding of the body. Other numbers are those of plugins, see `format`."""
 
     NATIVE = 0
 
@@ -106,6 +107,13 @@ _NO_COLUMNS: list[None] = [None] * 6
 """The columns that a broker reads, of a batch that has none of them."""
 
 
+class BodyOpener(Protocol):
+    """The part of `Formats` that opens bodies which are not native."""
+
+    def open_body(self, batch: RecordBatch) -> Body:
+        """Decode the body of a batch of another format. Raises FormatUnknown, BatchMalformed."""
+
+
 class RecordBatch:
     """A view of one batch's bytes. The numbers are read once; columns when they are asked for.
 
@@ -137,6 +145,7 @@ class RecordBatch:
         "message",
         "messages_within",
         "offset_span",
+        "opener",
         "pair_count",
         "producer_epoch",
         "producer_id",
@@ -163,6 +172,8 @@ class RecordBatch:
         self.messages_within: int | None = None
         """The limit on a message's size that all of its messages were last found to respect; None before any check."""
         self._pairs: list[Pair] | None = None
+        self.opener: BodyOpener | None = None
+        """Opens the body if it is not native; None: only its size is known."""
         (
             segments,
             words,
@@ -273,8 +284,7 @@ class RecordBatch:
         self.is_plain = self._holds_values_only()
         if not self.is_plain:
             self._check_columns()
-            if self.format == _NATIVE:
-                self._check_body()
+            self._check_body()
 
     def _holds_values_only(self) -> bool:
         """Whether the batch has an uncompressed body of values alone, as most have, and is valid."""
@@ -318,7 +328,8 @@ class RecordBatch:
         if self.codec == _UNCOMPRESSED:
             if len(body) != self.body_bytes:
                 raise BatchMalformed("a batch's body is not of the size that it says")
-            Body.check(body, self.count)
+            if self.format == _NATIVE:
+                Body.check(body, self.count)
         elif self.codec == Codec.ZSTD:
             zstd_codec.check_frame(body, self.body_bytes)
         else:
@@ -413,20 +424,26 @@ class RecordBatch:
     def body(self) -> Body:
         """The columns, decompressed if needed, with all their offsets checked, and those of the records.
 
-        Raises BatchMalformed.
+        Raises BatchMalformed; FormatUnknown: no plugin reads its format.
         """
         if self._body is None:
-            data = self._fields[BODY]
-            if data is None or self.format != Format.NATIVE:
+            if self.format != Format.NATIVE and self.opener is None:
                 raise BatchMalformed(f"the body is of format {self.format}, which this reader does not know")
             if (self._fields[OFFSET_DELTAS] is None) != (self.offset_deltas is None):
                 raise BatchMalformed("a batch without gaps says which offsets its records have")
-            body = Body.decode(self._decompressed(data), self.count)
+            if self.format == Format.NATIVE or self.opener is None:
+                body = Body.decode(self.body_data(), self.count)
+            else:
+                body = self.opener.open_body(self)
             body.check_ascending()
             self._body = body
         return self._body
 
-    def _decompressed(self, data: memoryview) -> memoryview:
+    def body_data(self) -> memoryview:
+        """The bytes of the body, decompressed if needed, in whatever format. Raises BatchMalformed."""
+        data = self._fields[BODY]
+        if data is None:
+            raise BatchMalformed("a batch has no body")
         if self.codec == Codec.NONE:
             return data
         if self.codec != Codec.ZSTD:

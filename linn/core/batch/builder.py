@@ -38,6 +38,8 @@ from linn.core.errors.tree import MessageInvalid
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
 _OFFSET_SPAN_AT = 120
+_CODEC_AT = 88
+_BODY_BYTES_AT = 92
 _LOW = (1 << 64) - 1
 
 
@@ -79,7 +81,7 @@ def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE, *, sealed: boo
     _check_lengths(columns, count)
     encoder = encode_routes_cached if len(pairs) <= 16 else encode_routes
     try:
-        body = _body_of(columns)
+        body = body_of(columns.values, columns.keys, columns.timestamps_ms, columns.headers)
         fields: list[Field] = [
             encoder(pairs) if pairs else None,
             array("H", columns.pair_index).tobytes() if columns.pair_index is not None else None,
@@ -158,12 +160,18 @@ def _check_lengths(columns: BatchColumns, count: int) -> None:
             raise MessageInvalid(f"a column of {counted(len(column), 'item')} beside {counted(count, 'value')}")
 
 
-def _body_of(columns: BatchColumns) -> Parts:
+def body_of(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    timestamps_ms: Sequence[int] | None,
+    headers: Sequence[Headers] | None,
+) -> Parts:
+    """Lay out a native body. Raises BatchTooLarge, and what Python raises for a value of a wrong type or size."""
     return lay_out_body(
-        BuiltColumn(columns.values),
-        BuiltColumn(columns.keys) if columns.keys is not None else None,
-        _numbers("q", columns.timestamps_ms),
-        HeaderColumn.of(columns.headers) if columns.headers is not None else None,
+        BuiltColumn(values),
+        BuiltColumn(keys) if keys is not None else None,
+        _numbers("q", timestamps_ms),
+        HeaderColumn.of(headers) if headers is not None else None,
     )
 
 
@@ -429,7 +437,7 @@ def edit_batch(
     """The same records with other columns, as a new, unstamped batch that is not compressed; `batch` stays as it is.
 
     Args:
-        batch: of the native format.
+        batch: the new one has linn's own format, whatever the format of this one.
         pairs: for `batch.pairs()`, one for one, so that each record's pair changes and no record is looked at.
         values: one per record.
         headers: one per record.
@@ -452,6 +460,32 @@ def edit_batch(
         raise MessageInvalid(f"a message can't be encoded: {error}") from error
     assert all(column is None or len(column) == batch.count for column in (values, headers)), "one per record"
     return _part(batch, fields, edited, batch.count, batch.base_id, pair_count, batch.offset_span)
+
+
+def wrap_body(
+    format: int, body: Buffer, count: int, *, base_id: int, first_timestamp_ms: int, max_timestamp_ms: int
+) -> RecordBatch:
+    """Make a batch around a body of another format, with `count` records without routing key and labels.
+
+    Raises MessageInvalid where a number does not fit its field; BatchTooLarge.
+    """
+    head = _Head(count, first_timestamp_ms, max_timestamp_ms, pair_count=0, base_id=base_id, offset_span=count)
+    message = flat_message.encode(head.numbers(Codec.NONE, format, len(body)), [body])
+    seal(message)
+    return RecordBatch(message)
+
+
+def with_body(batch: RecordBatch, format: int, body: Buffer) -> RecordBatch:
+    """A stamped batch with the same records in another format, not compressed: all else but the CRC stays as it is.
+
+    Raises BatchTooLarge.
+    """
+    numbers = bytearray(batch.message[DATA_AT : DATA_AT + NUMBER_BYTES])
+    struct.pack_into("<BB", numbers, _CODEC_AT - DATA_AT, Codec.NONE, format)
+    struct.pack_into("<I", numbers, _BODY_BYTES_AT - DATA_AT, len(body))
+    message = flat_message.encode(bytes(numbers), [body, *batch.raw_fields[ROUTES:]])
+    seal(message)
+    return RecordBatch(message)
 
 
 def _unstamped(batch: RecordBatch) -> RecordBatch:

@@ -27,6 +27,7 @@ import trio
 from linn.core.admin.administration import Administration
 from linn.core.admin.binding_changes import bind, unbind
 from linn.core.batch.batch import BatchLimits
+from linn.core.batch.format import Formats
 from linn.core.broker.listening import Listening
 from linn.core.broker.start_counter import StartCounter
 from linn.core.config.checks import Configured
@@ -89,6 +90,7 @@ class Broker:
         self.exchanges = self.catalog.exchanges
         self.routers: dict[str, Router] = self.catalog.routers
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
+        self.formats = Formats(plugins.made_formats(), self.limits.batch_bytes_max)
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
@@ -99,7 +101,7 @@ class Broker:
         self.groups = GroupCoordinator(self._stream, self._assignor_of, env.clock, self.spawn)
         make_topic = self.administration.create_default_topic if config.broker.auto_create_topics else None
         self.publisher: Publisher = Publisher(
-            self.catalog, self.limits, self.long_work, self.memory.received, make_topic
+            self.catalog, self.limits, self.formats, self.long_work, self.memory.received, make_topic
         )
         self.producer_ids = ProducerIds()
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
@@ -117,6 +119,7 @@ class Broker:
             long_work=self.long_work,
             catalog=self.catalog,
             groups=self.groups,
+            formats=self.formats,
             publisher=self.publisher,
             producer_ids=self.producer_ids,
             administration=self.administration,
@@ -323,7 +326,8 @@ class Broker:
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
         choice, clock = PartitionChoice(name, settings.partitioner, partitioner), self.env.clock
         spawn, copy, epoch = self.spawn, self._copy_dead_letters, self.leader_epoch
-        topic = Topic(name, settings, engine, traffic, semantics, choice, clock, spawn, copy, id, epoch)
+        parts = engine, traffic, semantics, choice, self.formats
+        topic = Topic(name, settings, *parts, clock, spawn, copy, id, epoch)
         topic.entries.update(entries)
         return topic
 

@@ -127,6 +127,12 @@ class MessageInvalid(BatchError):
     code = "message.invalid"
 
 
+class FormatUnknown(BatchError):
+    """No plugin of the broker reads bodies of this format."""
+
+    code = "batch.format_unknown"
+
+
 class FeatureUnsupported(BatchError):
     """The batch uses a feature that this broker or topic does not support (yet)."""
 

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from linn.core.admin.administration import Administration
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.format import NATIVE_ONLY, Formats
 from linn.core.batch.steps import Steps
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
@@ -80,6 +81,8 @@ class SubscribeRequest(NamedTuple):
     shared: str = ""
     """The name of a stream's shared subscription, whose consumers compete as those of a queue do. It is made if it is
     not there, and begins at `start` then."""
+    accepts: Sequence[int] = NATIVE_ONLY
+    """The formats of bodies that are taken; a batch of another one is translated into the first of them."""
 
 
 class Subscription(NamedTuple):
@@ -117,6 +120,7 @@ class Gateway:
     long_work: LongWork
     catalog: Catalog
     groups: GroupCoordinator
+    formats: Formats
     publisher: Publisher
     producer_ids: ProducerIds
     administration: Administration
@@ -206,10 +210,16 @@ class Gateway:
         `on_assigned` is called when a member of a group gains or loses partitions.
 
         Raises TopicUnknown, PartitionUnknown, SharedUnknown, SubscriptionWrongKind, DeliveryError, PredicateInvalid,
-        LogTruncated.
+        FormatUnknown, LogTruncated.
         """
+        accepts = self.formats.accepts_of(request.accepts)
+        subscription = self._subscribed(request, on_assigned, accepts)
+        subscription.consumer.accepts = accepts
+        return subscription
+
+    def _subscribed(self, request: SubscribeRequest, on_assigned: OnAssigned, accepts: Sequence[int]) -> Subscription:
         topic = self.catalog.topic(request.topic)
-        selection = self._filter(request.where)
+        selection = self._filter(request.where, accepts)
         if request.shared:
             _check_shared(topic, request)
             return _competing(topic, topic.shared(request.shared), request)
@@ -241,12 +251,12 @@ class Gateway:
         reader.read_all_from({index: place(index) for index in request.partitions or topic.partitions})
         return Subscription(2, reader)
 
-    def _filter(self, where: str) -> Selection | None:
+    def _filter(self, where: str, accepts: Sequence[int]) -> Selection | None:
         """The records that a predicate wants; None: all. Raises PredicateInvalid."""
-        return Selection(RecordFilter.parse(where), self.long_work) if where else None
+        return Selection(RecordFilter.parse(where), self.long_work, accepts) if where else None
 
     def fetch_selection(
-        self, principal: Principal, topic: str, index: int, where: str, *, unsettled: bool
+        self, principal: Principal, topic: str, index: int, where: str, accepts: Sequence[int], *, unsettled: bool
     ) -> Selection | None:
         """The records of a partition to fetch: of all or only the unsettled ones, those that a predicate wants.
 
@@ -254,12 +264,12 @@ class Gateway:
         topic is no queue.
         """
         if not unsettled:
-            return self._filter(where)
+            return self._filter(where, accepts)
         queue = self.catalog.topic(topic).queue
         if queue is None:
             raise SubscriptionWrongKind(f"topic {topic} is a stream, on which no record is settled")
         among = RecordFilter.parse(where) if where else None
-        return Selection(Unsettled(queue.dispatch(index).subscription, among), self.long_work)
+        return Selection(Unsettled(queue.dispatch(index).subscription, among), self.long_work, accepts)
 
     def settle(
         self, principal: Principal, consumer: Consumer, settlements: Iterable[Settlement]
@@ -272,17 +282,26 @@ class Gateway:
         return self.catalog.topic(topic).partition(index)
 
     async def fetch(
-        self, principal: Principal, topic: str, index: int, offset: int, bytes_max: int, deadline: WaitDeadline
+        self,
+        principal: Principal,
+        topic: str,
+        index: int,
+        offset: int,
+        bytes_max: int,
+        deadline: WaitDeadline,
+        accepts: Sequence[int] = NATIVE_ONLY,
     ) -> Fetched:
         """Read part of a partition from the batch that holds `offset`; at the partition's end, wait for more.
 
+        Batches in a format that is not among `accepts` are translated into its first one.
+
         Returns no batches if the deadline comes first. Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange,
-        LogCorrupt.
+        LogCorrupt, FormatUnknown.
         """
         partition = self.partition(principal, topic, index)
         if offset == partition.stable_offset:
             await deadline.wait(partition.watchers.wait)
-        batches = await partition.read_stored(offset, partition.stable_offset, bytes_max)
+        batches = await partition.read_stored(offset, partition.stable_offset, bytes_max, accepts)
         partition.count_delivered(batches)
         return Fetched(partition.start_offset, partition.high_watermark, batches)
 

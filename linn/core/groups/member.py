@@ -128,6 +128,15 @@ class GroupMember:
         self.reader.takes_stored = takes
 
     @property
+    def accepts(self) -> Sequence[int]:
+        """See `delivery.Consumer.accepts`."""
+        return self.reader.accepts
+
+    @accepts.setter
+    def accepts(self, accepts: Sequence[int]) -> None:
+        self.reader.accepts = accepts
+
+    @property
     def ended(self) -> bool:
         """See `delivery.Consumer.ended`."""
         return self.reader.ended

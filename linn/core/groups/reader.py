@@ -18,6 +18,7 @@ from itertools import islice
 import trio
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.format import NATIVE_ONLY
 from linn.core.batch.steps import Steps, run_steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
@@ -69,6 +70,7 @@ class StreamReader:
         self._wakeup: trio.Event | None = None
         self.ended = False
         self.takes_stored = False
+        self.accepts: Sequence[int] = NATIVE_ONLY
         self.on_ended: Callable[[], None] = nobody
         self.on_released: Callable[[], None] = nobody
         self.on_lease_lost: Callable[[int, int], None] = nobody
@@ -245,8 +247,8 @@ class StreamReader:
         """Batches to hand over; the whole batch at `begin` if it can't be decoded, and so not be cut."""
         try:
             if self.takes_stored:
-                return await partition.read_stored(begin, end, bytes_max)
-            return await partition.read_range(begin, end, bytes_max)
+                return await partition.read_stored(begin, end, bytes_max, self.accepts)
+            return await partition.read_range(begin, end, bytes_max, self.accepts)
         except BatchMalformed as error:
             malformed = error
         batch = await partition.batch_at(begin)

@@ -97,6 +97,11 @@ class Consumer(Protocol):
     dropped.
     """
 
+    accepts: Sequence[int]
+    """The formats of bodies that are taken; a batch of another one is translated into the first of them, or cut, into
+    linn's own.
+    """
+
     takes_stored: bool
     """Set by a protocol that passes batches on unchanged: some may then stay in their files, with only their stamps
     checked. False at first.

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
 
-from linn.core.batch.batch import RecordBatch
+from linn.core.batch.batch import Format, RecordBatch
 from linn.core.batch.builder import slice_batch
+from linn.core.batch.format import NATIVE_ONLY, RECORDS_MAX, Formats
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
     BatchMalformed,
     DescriptorsExhausted,
     DiskFull,
+    FormatUnknown,
+    LimitExceeded,
     LogTruncated,
     OffsetOutOfRange,
     ProducersExceeded,
@@ -59,6 +63,21 @@ def _slices(batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
     return [slice_batch(batch, first, end)] if batch.index_at(first) < batch.index_at(end) else []
 
 
+def _encodable(batch: RecordBatch) -> RecordBatch:
+    """The first records of a native batch, as many as are encoded in another format without a pause.
+
+    All of them if it is of another format, or can't be decoded.
+    """
+    if batch.format:
+        return batch
+    try:
+        opened = RecordBatch(batch.message)
+        first = next(opened.body().pieces(range(batch.count), RECORDS_MAX))
+        return batch if len(first) == batch.count else slice_batch(opened, batch.base_offset, batch.offset(len(first)))
+    except (BatchMalformed, LimitExceeded):
+        return batch
+
+
 class Partition:
     """A partition around its `PartitionLog`. `append` is synchronous; its marks call back on confirmation."""
 
@@ -70,8 +89,11 @@ class Partition:
         clock: Clock,
         spawn: Spawn,
         leader_epoch: int = 0,
+        formats: Formats | None = None,
     ) -> None:
+        """`formats` are those in which clients may publish; None: linn's own, as in an internal log."""
         self.id = id
+        self._formats = formats if formats is not None else Formats()
         self.log = log
         self.leader_epoch = leader_epoch
         """The epoch in which this broker leads the partition: its appends are stamped with it."""
@@ -327,21 +349,25 @@ class Partition:
     def _cut(self, batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
         """Cut the offsets [first, end) out of a batch; nothing if all of them are a gap. Raises BatchMalformed."""
         # A separate view: decoded columns must not stay with a batch that an engine holds in memory.
-        whole = RecordBatch(batch.message)
+        whole = self.native(RecordBatch(batch.message))
         parts = _slices(whole, first, end)
         self._storage.cut_batches.keep(self, whole)
         return parts
 
-    async def read_range(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
+    async def read_range(
+        self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY
+    ) -> Sequence[RecordBatch]:
         """Read batches with exactly the records from `first` on, up to `end` or to `bytes_max`, whichever is less.
 
-        Empty if there are none, as where a batch has a gap.
+        Empty if there are none, as where a batch has a gap. Batches in a format that is not among `accepts` are
+        translated.
 
-        Raises OffsetOutOfRange, LogCorrupt; BatchMalformed if the first of them has to be cut and can't be read.
+        Raises OffsetOutOfRange, LogCorrupt, FormatUnknown; BatchMalformed if the first of them has to be cut and can't
+        be read.
         """
         whole = self._storage.cut_batches.at(self, first)
         if whole is not None and self.start_offset <= first < end <= self.stable_offset:
-            return _slices(whole, first, min(end, whole.end_offset))
+            return self._accepted(_slices(whole, first, min(end, whole.end_offset)), accepts, bytes_max)
         batches = list(await self.read(first, bytes_max))
         while batches and batches[-1].base_offset >= end:
             batches.pop()
@@ -349,27 +375,80 @@ class Partition:
             last = batches.pop()
             try:
                 batches += self._cut(last, last.base_offset, end)
-            except BatchMalformed:
+            except (BatchMalformed, FormatUnknown):
                 if not batches:
                     raise
-        return batches
+        return self._accepted(batches, accepts, bytes_max)
+
+    def _accepted(
+        self, batches: Sequence[RecordBatch], accepts: Sequence[int], bytes_max: int
+    ) -> Sequence[RecordBatch]:
+        """Translate those batches that a reader does not take, as many as fit into `bytes_max` then, at least one.
+
+        Raises FormatUnknown.
+        """
+        if all(batch.format in accepts for batch in batches):
+            return batches
+        found: list[RecordBatch] = []
+        for batch in batches:
+            whole = batch
+            try:
+                if batch.format not in accepts:
+                    batch = _encodable(whole)
+                made = self.accepted(batch, accepts)
+            except FormatUnknown:
+                if not found:
+                    raise
+                break
+            bytes_max -= made.size
+            if found and bytes_max < 0:
+                break
+            found.append(made)
+            if batch is not whole:
+                break  # The rest comes next.
+        return found
+
+    def accepted(self, batch: RecordBatch, accepts: Sequence[int]) -> RecordBatch:
+        """A batch of this partition in a format that a reader takes; as it is where it can't be translated.
+
+        Raises FormatUnknown.
+        """
+        if batch.format in accepts:
+            return batch
+        try:
+            return self._formats.translated(self.id, batch, accepts[0])
+        except BatchMalformed as error:
+            text = "%(partition)s: a batch of %(count)d records is handed over as it is: %(error)s"
+            logger.warning(text, {"partition": str(self.id), "count": batch.count} | log_fields(error))
+            return batch
+
+    def native(self, batch: RecordBatch) -> RecordBatch:
+        """A batch of this partition in linn's own format. Raises FormatUnknown, BatchMalformed."""
+        return self._formats.translated(self.id, batch, Format.NATIVE) if batch.format else batch
 
     async def batch_at(self, offset: int) -> RecordBatch:
         """The whole batch that holds a committed offset. Raises OffsetOutOfRange, LogCorrupt."""
         return (await self.log.read(offset, 1))[0]
 
-    async def read_stored(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
-        """Read as `read_range` does; batches that need not be cut may stay in their files, with only their stamps
-        checked.
+    async def read_stored(
+        self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY
+    ) -> Sequence[RecordBatch | StoredBatch]:
+        """Read as `read_range` does; batches that need not be cut or translated may stay in their files, with only
+        their stamps checked.
         """
-        return self.read_nowait(first, end, bytes_max) or await self.read_range(first, end, bytes_max)
+        found = self.read_nowait(first, end, bytes_max, accepts)
+        return found or await self.read_range(first, end, bytes_max, accepts)
 
-    def read_nowait(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+    def read_nowait(
+        self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY
+    ) -> Sequence[RecordBatch | StoredBatch]:
         """Read as `read_stored` does, without waiting; empty if impossible. Raises LogClosed, StorageError."""
         batches = list(self.log.read_nowait(first, bytes_max))[:READ_BATCHES_MAX]
         end = min(end, self.stable_offset)
         while batches and batches[-1].end_offset > end:
             batches.pop()
+        if not all(batch.format in accepts for batch in batches):
+            return list(takewhile(lambda batch: batch.format in accepts, batches))
         return batches
 
     async def delete(self) -> None:

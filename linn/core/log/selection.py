@@ -11,8 +11,9 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from linn.core.batch.batch import OFFSET_SPAN_MAX, RecordBatch
+from linn.core.batch.batch import OFFSET_SPAN_MAX, Format, RecordBatch
 from linn.core.batch.builder import pick_steps, widen_batch
+from linn.core.batch.format import NATIVE_ONLY, RECORDS_MAX
 from linn.core.batch.steps import Steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchMalformed, LimitExceeded
@@ -44,10 +45,12 @@ class Selected(NamedTuple):
 class Selection:
     """A selector, and the scheduler of its work."""
 
-    def __init__(self, selector: Selector, work: LongWork) -> None:
+    def __init__(self, selector: Selector, work: LongWork, accepts: Sequence[int] = NATIVE_ONLY) -> None:
+        """`accepts`: the formats that the reader takes."""
         self._selector = selector
         self._work = work
         self.monotonic = work.monotonic
+        self._accepts = accepts
 
     async def read(
         self, partition: Partition, offset: int, *, covers_from: int, records_max: int, bytes_max: int
@@ -57,14 +60,16 @@ class Selection:
         The first batch covers the offsets from `covers_from` on. A batch that can't be decoded is handed over whole, or
         passed over if it begins before `offset`.
 
-        Raises OffsetOutOfRange, LogCorrupt. Cancellation: a checkpoint.
+        Raises OffsetOutOfRange, LogCorrupt, FormatUnknown. Cancellation: a checkpoint.
         """
+        if Format.NATIVE not in self._accepts:
+            records_max = min(records_max, RECORDS_MAX)
         picked: list[RecordBatch] = []
         task, end, covered = self._work.task(immediate=True), offset, covers_from
         for stored in await partition.read_whole(offset, bytes_max):
             if records_max <= 0:
                 break
-            part, end = await task.run(self._part(stored, offset, covered, records_max))
+            part, end = await task.run(self._part(partition, stored, offset, covered, records_max))
             if part is not None:
                 picked.append(part)
                 covered = part.end_offset
@@ -73,7 +78,9 @@ class Selection:
                 partition.keep_cut(stored)
         return Selected(picked, end)
 
-    def _part(self, batch: RecordBatch, first: int, covered: int, records_max: int) -> Steps[_Part]:
+    def _part(
+        self, partition: Partition, batch: RecordBatch, first: int, covered: int, records_max: int
+    ) -> Steps[_Part]:
         end = batch.end_offset
         try:
             chosen = yield from self._selector.choose(batch, batch.index_at(first), records_max + 1)
@@ -82,8 +89,10 @@ class Selection:
             if len(chosen) > records_max:
                 end, chosen = batch.offset(chosen[records_max]), chosen[:records_max]
             if len(chosen) == batch.count:
-                return _Part(widen_batch(batch, _covers(covered, end)), end)
-            return _Part((yield from pick_steps(batch, chosen, _covers(covered, end))), end)
+                part = widen_batch(batch, _covers(covered, end))
+            else:
+                part = yield from pick_steps(partition.native(batch), chosen, _covers(covered, end))
+            return _Part(partition.accepted(part, self._accepts), end)
         except (BatchMalformed, LimitExceeded) as error:
             end = batch.end_offset
             if batch.base_offset >= first:

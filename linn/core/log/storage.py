@@ -51,6 +51,8 @@ class StoredBatch:
     count: int
     size: int
     """Size in bytes."""
+    format: int
+    """See `RecordBatch.format`."""
     message: FileRegion
 
 

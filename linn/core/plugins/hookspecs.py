@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
+    from linn.core.batch.format import FormatKind
     from linn.core.gateway.protocol import ProtocolKind
     from linn.core.groups.assignor import AssignorKind
     from linn.core.log.storage import EngineKind
@@ -104,6 +105,20 @@ def linn_register_assignor() -> AssignorKind | Sequence[AssignorKind] | None:
     Failure policy: an assignor that raises, or whose answer leaves a partition out or gives it to a member that does
     not read its topic, is logged with the plugin's name. Partitions then stay with their owners, and those that have
     none are dealt out in turn, until the group changes again.
+    """
+
+
+@hookspec
+def linn_register_format() -> FormatKind | Sequence[FormatKind] | None:
+    """Bring formats of a batch's body: the number in `format` of a batch, from 1 to 255.
+
+    The kind has no settings; `make` is called once. Its codec is asked once for each batch of the format that is
+    published, and otherwise only where the records of one must be told apart, or for a reader that does not take it.
+    Numbers are chosen by the plugins: two that bring the same one do not start together.
+
+    Failure policy: a codec that raises when a batch is published refuses that publish with `batch.malformed`, which
+    names format and plugin. One that raises later makes of that batch one that can't be decoded: a reader gets it as it
+    is, a queue makes dead letters of its records. All other batches go on.
     """
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pluggy
 
+from linn.core.batch.format import FORMATS_MAX, BoundFormat, FormatKind
 from linn.core.config.decoder import check_shape, known_keys
 from linn.core.config.kinds import Kind
 from linn.core.config.tables import TABLES, PluginSettings
@@ -62,6 +63,7 @@ class PluginManager:
         self.interceptors: dict[str, InterceptorKind] = {}
         self.partitioners: dict[str, PartitionerKind] = {}
         self.assignors: dict[str, AssignorKind] = {}
+        self.formats: dict[str, FormatKind] = {}
         self.plugin_names: list[str] = []
         """Every plugin found, in order, blocked ones included."""
         self._pluggy = pluggy.PluginManager("linn")
@@ -78,6 +80,8 @@ class PluginManager:
         self._bring("linn_register_interceptor", InterceptorKind, self.interceptors, "interceptors", "interceptor")
         self._bring("linn_register_partitioner", PartitionerKind, self.partitioners, "topics", "partitioner")
         self._bring("linn_register_assignor", AssignorKind, self.assignors, "groups", "assignor")
+        self._bring("linn_register_format", FormatKind, self.formats, "topics", "format")
+        self._check_format_numbers()
         self.observers: Observers = Observers(self._observers())
         self.code_owners = CodeOwners({self._described(name): names for name, names in self._modules.items()})
 
@@ -104,6 +108,11 @@ class PluginManager:
         except Exception as error:
             text = f'{self.owner_of(kind)}: the factory of "{kind.name}" failed: {_said(error)}'
             raise PluginError(one_line(text)) from error
+
+    def made_formats(self) -> Iterator[BoundFormat]:
+        """Make the codec of each format. Raises PluginError, and the LinnErrors of a factory."""
+        for kind in self.formats.values():
+            yield BoundFormat(kind.number, kind.name, self.owner_of(kind), self.make(kind))
 
     # --- finding and loading ---------------------------------------------------------------------------------------
 
@@ -173,6 +182,20 @@ class PluginManager:
                 registry[kind.name] = kind
                 self._owners[kind_type, kind.name] = plugin_name
                 self._owns(plugin_name, kind.make)
+
+    def _check_format_numbers(self) -> None:
+        taken: dict[int, FormatKind] = {}
+        for kind in self.formats.values():
+            owner = self._owners[FormatKind, kind.name]
+            number: object = kind.number
+            if type(number) is not int or not 0 < number <= FORMATS_MAX:
+                text = f'the format "{kind.name}" has the number {number!r:.40}, which is none from 1 to {FORMATS_MAX}'
+                raise self._failure(owner, text)
+            if number in taken:
+                other = taken[number].name
+                brought = f'which plugin "{self._owners[FormatKind, other]}" uses for the format "{other}"'
+                raise self._failure(owner, f'the format "{kind.name}" has the number {number}, {brought}')
+            taken[number] = kind
 
     def _observers(self) -> dict[str, Observer]:
         found: dict[str, Observer] = {}

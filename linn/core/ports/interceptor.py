@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.batch.batch import BatchLimits, Format, RecordBatch
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import InterceptorFailed, LinnError
 
@@ -25,10 +25,11 @@ class Interceptor(Protocol):
     def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch | None:
         """Return the batch to store: the given one, or another with as many records; None to store nothing of it.
 
-        Synchronous, in the broker's loop, once per batch; `batch_builder.edit_batch` changes columns. The given batch
-        is never changed in place, for it may go to other topics too. A publish that waits for room is passed again when
-        it is retried, so equal batches should give equal answers. Dropped records are confirmed, with no copies, like
-        those that no binding matches. Dead letters are copied without interceptors.
+        Synchronous, in the broker's loop, once per batch; `batch_builder.edit_batch` changes columns. The body of the
+        given batch may have another format, of which its records are read all the same; that of another batch must have
+        linn's own. The given batch is never changed in place, for it may go to other topics too. A publish that waits
+        for room is passed again when it is retried, so equal batches should give equal answers. Dropped records are
+        confirmed, with no copies, like those that no binding matches. Dead letters are copied without interceptors.
 
         A LinnError refuses the publish, and its producer gets it as it is; anything else becomes `InterceptorFailed`.
         """
@@ -76,6 +77,10 @@ class BoundInterceptor:
         """Check an interceptor's result. Raises TypeError, ValueError."""
         if not isinstance(found, RecordBatch):
             raise TypeError(f"intercept() returned a {type(found).__name__}, not a RecordBatch")
+        if found.format != Format.NATIVE:
+            raise ValueError(
+                f"a batch of format {found.format} came out: only the given one may have another than linn's own"
+            )
         if found.count != batch.count:
             raise ValueError(
                 f"{counted(batch.count, 'record')} came in and {found.count:,} out: drop a whole batch or nothing"

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from linn.core.batch.batch import SCATTERED, BatchLimits, RecordBatch
+from linn.core.batch.format import Formats
 from linn.core.batch.steps import Steps
 from linn.core.errors.tree import BatchMalformed, ProducerDuplicate
 from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
 from linn.core.publish.request import PublishRequest
 from linn.core.routing.budget import PublishBudget
 from linn.core.topics.catalog import Catalog
-from linn.core.topics.message_limit import check_steps
+from linn.core.topics.message_limit import check_steps, has_to_be_checked
 from linn.core.topics.topic import Topic
 
 
@@ -41,11 +42,12 @@ end and so on.
 class Plan:
     """One attempt to find the destinations of a publish. It stores nothing."""
 
-    __slots__ = ("_catalog", "_limits", "_request", "_seen", "_version", "budget")
+    __slots__ = ("_catalog", "_formats", "_limits", "_request", "_seen", "_version", "budget")
 
-    def __init__(self, catalog: Catalog, limits: BatchLimits, request: PublishRequest) -> None:
+    def __init__(self, catalog: Catalog, limits: BatchLimits, formats: Formats, request: PublishRequest) -> None:
         self._catalog = catalog
         self._limits = limits
+        self._formats = formats
         self._request = request
         self._version = catalog.exchanges.version
         self._seen: list[tuple[Topic, tuple[object, ...]]] = []
@@ -61,6 +63,8 @@ class Plan:
         request, found = self._request, list[Planned]()
         for batch in request.batches:
             batch.verify(self._limits)
+            if batch.format:
+                self._formats.admit(batch)
             if batch.producer_id:
                 _check_numbered(batch, request)
             try:
@@ -93,7 +97,7 @@ class Plan:
             topic.partition(partition)
         self._seen.append((topic, _what_counts(topic)))
         limit = topic.settings.message_bytes_max
-        if limit is not None and batch.body_bytes > limit and not topic.interceptors:  # Or each may become another.
+        if has_to_be_checked(batch, limit) and not topic.interceptors:  # Or each may become another.
             yield from check_steps(batch, limit, self.budget)
         admitted = topic.admit(batch, self.budget)
         if admitted is None:

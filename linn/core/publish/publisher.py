@@ -18,6 +18,7 @@ from typing import NamedTuple
 import trio
 
 from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.batch.format import Formats
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
 from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
@@ -52,6 +53,7 @@ class Publisher:
         self,
         catalog: Catalog,
         limits: BatchLimits,
+        formats: Formats,
         long_work: LongWork,
         memory: ReceivedShare,
         make_topic: Callable[[str], Awaitable[None]] | None,
@@ -59,6 +61,7 @@ class Publisher:
         """`make_topic` makes a missing topic that is published to; None: such a publish is refused."""
         self.catalog = catalog
         self.limits = limits
+        self.formats = formats
         self.long_work = long_work
         self.memory = memory
         self.make_topic = make_topic
@@ -140,7 +143,7 @@ class Publisher:
         """Begin a plan. Raises BrokerStopping."""
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
-        plan = Plan(self.catalog, self.limits, request)
+        plan = Plan(self.catalog, self.limits, self.formats, request)
         return plan, plan.made()
 
     def wants_topic(self, request: PublishRequest) -> bool:

@@ -22,7 +22,7 @@ from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import LabelValue, Record
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import BatchError, MessageInvalid
+from linn.core.errors.tree import BatchError, FormatUnknown, MessageInvalid
 from linn.core.log.partition import Partition
 from linn.core.queue.dead_letter import (
     ATTEMPTS,
@@ -154,6 +154,8 @@ async def _copy(
                 if at < batch.end_offset
                 for record in [batch.record(batch.index_at(at))]
             ]
+        except FormatUnknown:
+            raise  # They wait for the plugin that reads them.
         except BatchError as error:
             behind = (await source.batch_at(offset)).end_offset
             about = {"partition": str(source.id), "topic": source.id.topic, "count": behind - offset}

@@ -268,8 +268,11 @@ class PartitionQueue:
         self._handing_over[consumer] = lease.first
         return lease
 
-    async def read(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """The records of a lease, or as many as fit. Raises LogCorrupt, OffsetOutOfRange, BatchMalformed."""
+    async def read(self, first: int, end: int, bytes_max: int, accepts: Sequence[int]) -> Sequence[RecordBatch]:
+        """The records of a lease, or as many as fit, in one of the formats that `accepts` names.
+
+        Raises LogCorrupt, OffsetOutOfRange, BatchMalformed, FormatUnknown.
+        """
         if self.damaged and (damage := self._damage_at(first)) is not None and not await self._is_readable(first):
             raise LogCorrupt(f"the records from {damage.start} to {damage.stop - 1} are damaged")
         if first in self.unreadable:
@@ -278,7 +281,7 @@ class PartitionQueue:
             await self._note_first_ids()
         if self.semantics.settles_on_delivery and self.state is not None:
             await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])
-        batches = await self.partition.read_range(first, end, bytes_max)
+        batches = await self.partition.read_range(first, end, bytes_max, accepts)
         self._has_rested = False
         if self.damaged and batches:
             self._forget_damage(batches[0].base_offset, batches[-1].end_offset)
@@ -359,7 +362,7 @@ class PartitionQueue:
         for piece in self.damaged.intersect(first, end):
             self.damaged.remove(*piece)
 
-    def rest(self, error: StorageError) -> None:
+    def rest(self, error: LinnError) -> None:
         """Pause delivery for a moment: nothing can be read or written now."""
         if self._rests:
             return

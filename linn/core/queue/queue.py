@@ -18,11 +18,13 @@ from functools import partial
 
 import trio
 
+from linn.core.batch.format import NATIVE_ONLY
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
     BatchMalformed,
     DeliveryFenced,
+    FormatUnknown,
     LinnError,
     LogClosed,
     LogCorrupt,
@@ -159,6 +161,7 @@ class QueueConsumer:
         self.lease_ms = lease_ms
         self.takes_stored = False
         """Ignored: a damaged record of a queue must be found here, where it can become a dead letter."""
+        self.accepts: Sequence[int] = NATIVE_ONLY
         self.on_ended: Callable[[], None] = nobody
         self.on_released: Callable[[], None] = nobody
         self.on_lease_lost: Callable[[int, int], None] = nobody
@@ -279,7 +282,7 @@ class QueueConsumer:
         first = max(self._lease_at, min(dispatch.partition.start_offset, lease.end))
         end = min(lease.end, first + records_max)
         try:
-            batches = await dispatch.read(first, end, bytes_max) if first < end else ()
+            batches = await dispatch.read(first, end, bytes_max, self.accepts) if first < end else ()
         except OffsetOutOfRange:
             if dispatch.partition.start_offset > first:
                 return NOTHING  # Retention was faster; the next attempt begins after it.
@@ -291,7 +294,7 @@ class QueueConsumer:
         except (SyncFailed, LogClosed):
             self._abandon(dispatch, lease)
             raise
-        except StorageError as error:
+        except (StorageError, FormatUnknown) as error:  # The plugin that reads the format may be back soon.
             await self._put_back(dispatch, lease, first, error)
             return NOTHING
         except BaseException:
@@ -315,7 +318,7 @@ class QueueConsumer:
             self._lease = None
             dispatch.handed_over(self.id)
 
-    async def _put_back(self, dispatch: PartitionQueue, lease: Lease, first: int, error: StorageError) -> None:
+    async def _put_back(self, dispatch: PartitionQueue, lease: Lease, first: int, error: LinnError) -> None:
         """Return records that can't be read now, for a time, and continue with others."""
         end, delay_s = lease.end, 0.0
         if isinstance(error, LogCorrupt):

@@ -14,6 +14,7 @@ from functools import partial
 from uuid import UUID
 
 from linn.core.batch.batch import SCATTERED, RecordBatch
+from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.env import Clock, Spawn
@@ -44,7 +45,7 @@ from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
 from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
 from linn.core.topics.deletion import TopicDeletion
-from linn.core.topics.message_limit import check_steps
+from linn.core.topics.message_limit import check_steps, has_to_be_checked
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 
@@ -65,6 +66,7 @@ class Topic:
         storage: StorageStats,
         semantics: DeliverySemantics,
         choice: PartitionChoice,
+        formats: Formats,
         clock: Clock,
         spawn: Spawn,
         copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]],
@@ -94,6 +96,7 @@ class Topic:
         self.choice = choice
         self.storage = storage
         self._engine = engine
+        self._formats = formats
         self._clock = clock
         self._spawn = spawn
         self._copy_dead_letters = copy_dead_letters
@@ -133,7 +136,7 @@ class Topic:
 
     async def _open_log(self, id: PartitionId) -> Partition:
         log = await self._engine.open(id)
-        return Partition(id, log, self.storage, self._clock, self._spawn, self.leader_epoch)
+        return Partition(id, log, self.storage, self._clock, self._spawn, self.leader_epoch, self._formats)
 
     async def _open_state(self, number: int, index: int) -> StateLog | None:
         if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
@@ -303,7 +306,7 @@ class Topic:
                 left.number(batch.producer_id, batch.producer_epoch, batch.first_sequence, batch.attributes)
             batch = left
         limit = self.settings.message_bytes_max
-        if limit is not None and batch.body_bytes > limit:
+        if has_to_be_checked(batch, limit):
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes & ~SCATTERED or batch.transaction:
             # Nothing would hold it back: the producer would not get what it asks for.

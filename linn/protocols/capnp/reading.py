@@ -5,7 +5,7 @@ Law: waiting fetches hold nothing but themselves, however many there are; their 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
@@ -53,15 +53,16 @@ class Reading:
         partition = topic.partition(fetch.partition)
         partition.check_position(fetch.offset, fetch.leader_epoch)
         asked = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
+        accepts = self._responder.gateway.formats.accepts_of(fetch.formats)
         selection = self._responder.gateway.fetch_selection(
-            self._responder.principal, fetch.topic, fetch.partition, fetch.where, unsettled=fetch.unsettled
+            self._responder.principal, fetch.topic, fetch.partition, fetch.where, accepts, unsettled=fetch.unsettled
         )
         if selection is not None:
             self._responder.in_task(
                 event, partial(self._fetch_selected, event.correlation, partition, selection, fetch)
             )
             return
-        if fetch.bytes_min <= 1 and self._fetch_nowait(event.correlation, partition, fetch.offset, asked):
+        if fetch.bytes_min <= 1 and self._fetch_nowait(event.correlation, partition, fetch.offset, asked, accepts):
             return
 
         async def work() -> None:
@@ -77,7 +78,7 @@ class Reading:
                 await outbox.wait_room()
                 bytes_max = min(asked, RESERVE_BYTES) if outbox.is_short else asked
                 end = partition.stable_offset
-                batches = await partition.read_stored(fetch.offset, end, bytes_max)
+                batches = await partition.read_stored(fetch.offset, end, bytes_max, accepts)
                 partition.count_delivered(batches)
                 behind = batches[-1].end_offset if batches else end
                 answer = _fetched(partition, behind)
@@ -87,14 +88,16 @@ class Reading:
 
         self._responder.in_task(event, work)
 
-    def _fetch_nowait(self, correlation: int, partition: Partition, offset: int, bytes_max: int) -> bool:
+    def _fetch_nowait(
+        self, correlation: int, partition: Partition, offset: int, bytes_max: int, accepts: Sequence[int]
+    ) -> bool:
         """Answer with available batches, so that readers are served as soon as publishers; returns whether there were
         any.
         """
         responder, outbox = self._responder, self._responder.outbox
         if self._fetching.locked() or outbox.is_short or not outbox.has_room():
             return False
-        batches = partition.read_nowait(offset, partition.stable_offset, bytes_max)
+        batches = partition.read_nowait(offset, partition.stable_offset, bytes_max, accepts)
         if not batches:
             return False
         partition.count_delivered(batches)

@@ -240,7 +240,8 @@ class Subscribing:
 def _request(subscribe: m.Subscribe) -> SubscribeRequest:
     where = subscribe.start, subscribe.starts, subscribe.partitions, subscribe.where
     who = subscribe.member, subscribe.session_ms / 1000, subscribe.is_static
-    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, subscribe.leader_epoch, subscribe.shared)
+    how = subscribe.leader_epoch, subscribe.shared, subscribe.formats
+    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how)
 
 
 def _settlement(entry: m.Settlement) -> Settlement:

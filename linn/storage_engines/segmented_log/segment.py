@@ -278,7 +278,9 @@ class Segment:
             if position + head.size > self.size_bytes or (batches and bytes_max < 0):
                 break
             region = file.region(position, head.size)
-            batches.append(StoredBatch(head.base_offset, head.end_offset, head.record_count, head.size, region))
+            batches.append(
+                StoredBatch(head.base_offset, head.end_offset, head.record_count, head.size, head.format, region)
+            )
             position += head.size
             head = self._cached_head(file, position, head.end_offset)
         if batches:
