@@ -71,6 +71,11 @@ def values(batches: Sequence[RecordBatch]) -> list[str]:
     return [(record.value or b"").decode() for batch in batches for record in batch.records()]
 
 
+def places(published: m.Published) -> list[tuple[int, int, int]]:
+    """(partition, base offset, copies) of each batch."""
+    return [(placement.partition, placement.base_offset, placement.copies) for placement in published.placements]
+
+
 class Refused(Exception):
     """The broker answered a request with Failed."""
 

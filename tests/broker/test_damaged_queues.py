@@ -76,7 +76,7 @@ def test_all_but_the_damaged_records_are_delivered(
             assert (shown["damaged"], shown["unsettled"]) == (len(lost), len(lost))
             assert sum(end - first for first, end in shown["by_partition"][0]["damaged"]) == len(lost)
             metrics = await client.administer("metrics.show", names=["linn_queue_damaged_records"])
-            assert [sample for metric in metrics for sample in metric["samples"]] == [[["q"], len(lost)]]
+            assert [sample for metric in metrics for sample in metric["samples"]] == [[["q", ""], len(lost)]]
             with pytest.raises(Refused, match=r"log\.corrupt"):
                 await client.fetch("q", offset=3 * damaged[0])
 

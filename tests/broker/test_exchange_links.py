@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import HEAD, RawClient, Refused, broker_on, configured, connected, records, simulated, values
+from raw_client import HEAD, RawClient, Refused, broker_on, configured, connected, places, records, simulated, values
 
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
@@ -246,7 +246,7 @@ async def test_mandatory_changes_nothing_for_a_topic(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\n"):
         client = await connected(env)
         answer = await client.call(m.Publish("t", mandatory=True), [records(["a"])])
-        assert answer.placements == [m.Placement(0, 0, 1)]
+        assert places(answer) == [(0, 0, 1)]
         with pytest.raises(Refused, match=r"topic\.unknown"):
             await client.call(m.Publish("u", mandatory=True), [records(["a"])])
 
@@ -279,7 +279,7 @@ async def test_one_record_reaches_ten_thousand_topics_by_one_binding_each(env: S
         client = await connected(env)
         batch = build_from_records([Record(value=b"x"), Record(value=b"y")], base_id=1)
         answer = await client.call(m.Publish("e", to_exchange=True), [batch])
-        assert answer.placements == [m.Placement(-1, -1, 20_000)]
+        assert places(answer) == [(-1, -1, 20_000)]
         assert all(topic.partitions[0].high_watermark == 2 for topic in broker.topics.values())
         worker = (await client.call(m.Subscribe("t9999", credit=9))).subscription
         delivered = await client.delivery()

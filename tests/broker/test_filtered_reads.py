@@ -101,7 +101,9 @@ async def test_a_fetch_that_finds_nothing_waits_and_says_how_far_it_looked(env: 
         await other.publish("t", ["more"])
         await trio.sleep(6)
         event = await client.answer(waiting)
-        assert (event.batches, event.message) == ([], m.Fetched(0, 21, 21))
+        fetched = event.message
+        assert isinstance(fetched, m.Fetched)
+        assert (event.batches, fetched.high_watermark, fetched.next_offset) == ([], 21, 21)
         waiting = await client.send(m.Fetch("t", 0, 21, wait_max_ms=50_000, where=LATE))
         await other.publish("t", ["not it"])
         await other.call(m.Publish("t"), [records(["it"], labels={"late": True})])

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 import trio
-from raw_client import HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
+from raw_client import HEAD, RawClient, Refused, broker_on, connected, places, records, simulated, values
 
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
@@ -355,11 +355,11 @@ async def test_one_batch_reaches_several_topics_each_with_its_records(env: SimEn
         keys = ["a.x", "b.x", "a.y", "d"]
         batch = build_from_records([Record(value=key.encode(), routing_key=key) for key in keys], base_id=1)
         answer = await client.call(m.Publish("e", True), [batch])
-        assert answer.placements == [m.Placement(-1, -1, 7)]
+        assert places(answer) == [(-1, -1, 7)]
         got = {name: await client.fetch(name) for name in ("all", "a", "b", "none")}
         assert got == {"all": keys, "a": ["a.x", "a.y"], "b": ["b.x"], "none": []}
         answer = await client.call(m.Publish("e", True), [records(["q"], routing_key="zzz")])
-        assert answer.placements == [m.Placement(0, 4, 1)]
+        assert places(answer) == [(0, 4, 1)]
 
 
 @simulated

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 import trio
-from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
+from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, places, records, simulated, values
 
 from linn.core.batch.batch import Codec, RecordBatch, seal
 from linn.core.batch.builder import BatchColumns, build_batch, build_from_records
@@ -21,7 +21,7 @@ async def test_confirmations_have_the_placement_of_each_batch(env: SimEnv) -> No
     async with broker_on(env, "[topics.t]\n"):
         client = await connected(env)
         answer = await client.call(m.Publish("t"), [records(["a", "b"]), records(["c"])])
-        assert answer.placements == [m.Placement(0, 0, 2), m.Placement(0, 2, 1)]
+        assert places(answer) == [(0, 0, 2), (0, 2, 1)]
         assert await client.fetch("t") == ["a", "b", "c"]
 
 

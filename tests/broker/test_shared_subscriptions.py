@@ -305,6 +305,7 @@ def test_a_name_is_taken_over(text: str) -> None:
             first = (await old.call(m.Subscribe("t", shared=shared, member="ann"))).subscription
             assert values((await old.pull(first, 6)).batches) == VALUES
             asked = await old.send(m.Pull(first, 1, 60_000))
+            await trio.sleep(1)  # It is at the broker by then, over another connection than the next request.
             second = (await new.call(m.Subscribe("t", shared=shared, credit=6, member="ann"))).subscription
             assert await old.code_of(asked) == "delivery.fenced"
             got: list[str] = []

@@ -52,11 +52,37 @@ CONSUMER = [
     *("aclose", "batches", "commit", "next_batch", "partitions", "pause", "paused", "pull", "resume", "seek", "topics"),
 ]
 BATCH = [
-    *("ack", "attempt", "end_offset", "extend", "nack", "partition", "process", "records", "reject", "start_offset"),
+    *(
+        "ack",
+        "attempt",
+        "end_offset",
+        "extend",
+        "leader_epoch",
+        "nack",
+        "partition",
+        "process",
+        "records",
+        "reject",
+        "start_offset",
+    ),
     *("topic", "values"),
 ]
 MESSAGE = [
-    *("ack", "attempt", "batch", "extend", "headers", "id", "index", "key", "labels", "nack", "offset", "partition"),
+    *(
+        "ack",
+        "attempt",
+        "batch",
+        "extend",
+        "headers",
+        "id",
+        "index",
+        "key",
+        "labels",
+        "leader_epoch",
+        "nack",
+        "offset",
+        "partition",
+    ),
     *("priority", "process", "record", "reject", "routing_key", "text", "timestamp_ms", "topic", "value"),
 ]
 

@@ -191,9 +191,9 @@ class GroupMember:
                 raise self._gone() from None
             if not delivery.batches:
                 return delivery
-            epoch = self._since(delivery.partition)
+            epoch, place = self._since(delivery.partition), self.reader.place(delivery.partition)
             if epoch and (not self.commits_on_delivery or await self._commit_first(delivery)):
-                if self.reader.place(delivery.partition) != delivery.batches[-1].end_offset:
+                if self.reader.place(delivery.partition) != place:
                     continue  # It was moved while the commit was stored: the client knows that nothing more comes.
                 return replace(delivery, delivery_id=epoch)
 
