@@ -55,10 +55,10 @@ def exchange_names(ctx: typer.Context) -> list[str]:
 
 
 def group_names(ctx: typer.Context) -> list[str]:
-    """Return the consumer groups of the topic on the command line."""
+    """Return all consumer groups."""
 
     async def ask(client: Client) -> list[str]:
-        return [group["group"] for group in await client.admin.groups(ctx.params["topic"])]
+        return [group["group"] for group in await client.admin.groups()]
 
     return _answer(ctx, ask)
 

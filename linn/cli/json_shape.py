@@ -33,9 +33,12 @@ _EXCHANGE = {
     "settings": {"SETTING": "any"},
     "bindings": [{"topic": "text", "exchange": "text", "key": "text", "arguments": {"NAME": "any"}}],
 }
+_GROUP = {"group": "text", "topics": ["text"], "epoch": "number", "assignor": "text", "lag": "number"}
 _GROUP_PLACE = {
+    "topic": "text",
     "partition": "number",
     "offset": "number?",
+    "text": "text",
     "lag": "number",
     "start": "number",
     "end": "number",
@@ -190,8 +193,21 @@ SHAPES: Mapping[str, Any] = {
     "linn bindings describe": [_BINDING],
     "linn bindings create": {"exchange": "text", "target": "text", "created": "boolean"},
     "linn bindings delete": {"exchange": "text", "target": "text", "deleted": "boolean"},
-    "linn groups list": [{"topic": "text", "group": "text", "members": "number", "epoch": "number", "lag": "number"}],
-    "linn groups describe": [_GROUP_PLACE],
+    "linn groups list": [_GROUP | {"members": "number"}],
+    "linn groups describe": _GROUP
+    | {
+        "members": [
+            {
+                "member": "text",
+                "is_static": "boolean",
+                "epoch": "number",
+                "session_s": "number",
+                "topics": ["text"],
+                "partitions": "number",
+            }
+        ],
+        "offsets": [_GROUP_PLACE],
+    },
     "linn groups reset": [_GROUP_PLACE],
     "linn groups delete": {"deleted": "text"},
     "linn queues list": [_QUEUE],

@@ -17,6 +17,7 @@ from linn.client.admin_types import (
     ExchangeDescription,
     GroupDescription,
     GroupOffset,
+    GroupSummary,
     MetricDescription,
     QueueDescription,
     QueueDetails,
@@ -212,60 +213,69 @@ class Admin:
 
     # --- groups, broker ---
 
-    async def groups(self, topic: str | None = None) -> list[GroupDescription]:
-        """Describe the consumer groups of one topic or of all: members, epoch and lag. Raises TopicUnknown.
+    async def groups(self, topic: str | None = None) -> list[GroupSummary]:
+        """Describe all consumer groups, or those of a topic: members, epoch and lag.
+
+        Raises TopicUnknown, SubscriptionWrongKind.
 
         Example:
             print([group["group"] for group in await client.admin.groups("prices")])
         """
         arguments = {} if topic is None else {"topic": topic}
-        found: list[GroupDescription] = await self.perform("group.list", **arguments)
+        found: list[GroupSummary] = await self.perform("group.list", **arguments)
         return found
 
-    async def group_offsets(self, topic: str, group: str) -> list[GroupOffset]:
-        """Describe a group's offset, lag and member by partition.
+    async def group(self, name: str) -> GroupDescription:
+        """Describe one consumer group: its members, and offset, lag and owner by topic and partition.
 
-        Raises TopicUnknown, GroupUnknown, SubscriptionWrongKind.
+        Raises GroupUnknown.
 
         Example:
-            for row in await client.admin.group_offsets("prices", "dashboard"):
-                print(row["partition"], row["offset"], row["lag"])
+            for row in (await client.admin.group("dashboard"))["offsets"]:
+                print(row["topic"], row["partition"], row["offset"], row["lag"])
         """
-        found: list[GroupOffset] = await self.perform("group.show", topic=topic, group=group)
+        found: GroupDescription = await self.perform("group.show", group=name)
         return found
 
     async def reset_group(
         self,
-        topic: str,
         group: str,
         to: Literal["earliest", "latest"] | int | datetime,
+        topic: str | None = None,
         partitions: Sequence[int] = (),
         *,
         dry_run: bool = False,
     ) -> list[GroupOffset]:
-        """Move the offsets of a group without members, in all partitions or in some; return the new `group_offsets`.
+        """Move the offsets of a group without members; return the new ones.
 
         An offset outside a partition's bounds becomes the nearest one within. With `dry_run` nothing is moved.
+
+        Args:
+            topic: only the offsets in this topic; None: in all topics of the group.
+            partitions: only these partitions of the topic; none: all.
 
         Raises TopicUnknown, PartitionUnknown, GroupUnknown, GroupBusy, SubscriptionWrongKind.
 
         Example:
-            await client.admin.reset_group("prices", "dashboard", to="earliest")
+            await client.admin.reset_group("dashboard", to="earliest")
         """
         arguments: dict[str, Any] = {"partitions": list(partitions)} if partitions else {}
+        if topic is not None:
+            arguments["topic"] = topic
         arguments |= _place_of(to)
         if dry_run:
             arguments["validate_only"] = True
-        found: list[GroupOffset] = await self.perform("group.reset", topic=topic, group=group, **arguments)
+        found: list[GroupOffset] = await self.perform("group.reset", group=group, **arguments)
         return found
 
-    async def delete_group(self, topic: str, group: str) -> None:
-        """Delete a group without members, and its offsets. Raises TopicUnknown, GroupUnknown, GroupBusy.
+    async def delete_group(self, group: str, topic: str | None = None) -> None:
+        """Delete a group without members, or its offsets in one topic. Raises TopicUnknown, GroupUnknown, GroupBusy.
 
         Example:
-            await client.admin.delete_group("prices", "dashboard")
+            await client.admin.delete_group("dashboard")
         """
-        await self.perform("group.delete", topic=topic, group=group)
+        arguments = {} if topic is None else {"topic": topic}
+        await self.perform("group.delete", group=group, **arguments)
 
     async def subscriptions(self, topic: str | None = None) -> list[QueueDescription]:
         """Describe the queues and named shared subscriptions of one topic or of all.

@@ -91,25 +91,51 @@ class ExchangeDescription(TypedDict):
     bindings: list[BindingDescription]
 
 
-class GroupDescription(TypedDict):
-    """One consumer group of one topic."""
+class GroupSummary(TypedDict):
+    """One consumer group: the topics in which it has members or offsets, its members, and its lag in all of them."""
 
-    topic: str
     group: str
+    topics: list[str]
     members: int
     epoch: int
+    assignor: str
     lag: int
+
+
+class GroupMember(TypedDict):
+    """A member of a group. Its epoch is lower than the group's while it has partitions to let go of."""
+
+    member: str
+    is_static: bool
+    epoch: int
+    session_s: float
+    topics: list[str]
+    partitions: int
 
 
 class GroupOffset(TypedDict):
     """A group's offset and lag in one partition, the partition's bounds, and the member that reads it."""
 
+    topic: str
     partition: int
     offset: int | None
+    text: str
     lag: int
     start: int
     end: int
     member: str | None
+
+
+class GroupDescription(TypedDict):
+    """One consumer group, its members, and its offset in each partition of its topics."""
+
+    group: str
+    topics: list[str]
+    epoch: int
+    assignor: str
+    lag: int
+    members: list[GroupMember]
+    offsets: list[GroupOffset]
 
 
 class RecordStates(TypedDict):

@@ -183,7 +183,7 @@ async def test_requests_that_make_no_sense_change_nothing(env: SimEnv) -> None:
             ("exchange.bind", {"exchange": "e", "topic": "u"}, "topic.unknown"),
             ("exchange.bind", {"exchange": "e", "topic": "t", "arguments": {"x": 1}}, "exchange.binding_invalid"),
             ("exchange.bind", {"exchange": "e", "topic": "t", "arguments": []}, "config.invalid"),
-            ("group.show", {"topic": "t", "group": "g"}, "delivery.wrong_kind"),
+            ("group.reset", {"topic": "t", "group": "g", "to": "latest"}, "delivery.wrong_kind"),
             ("topic.crate", {"name": "t"}, "protocol.request_unknown"),
             ("topic.create", {"name": "u", "setings": {"kind": "stream"}}, "config.unknown_key"),
             ("topic.list", {"name": "t"}, "config.unknown_key"),
@@ -395,13 +395,13 @@ async def test_show_commands_report_the_state(env: SimEnv) -> None:
         shown = await client.administer("topic.show", name="q")
         assert shown["queue"] == {"unsettled": 3, "leased": 2, "consumers": 1}
         assert (shown["partitions"][0]["start"], shown["partitions"][0]["end"]) == (0, 3)
-        (place,) = await client.administer("group.show", topic="s", group="g")
+        (place,) = (await client.administer("group.show", group="g"))["offsets"]
         assert (place["partition"], place["offset"], place["lag"]) == (0, 2, 1)
         (listed,) = await client.administer("group.list", topic="s")
         assert (listed["group"], listed["members"], listed["lag"]) == ("g", 1, 1)
         assert await client.administer("group.list", topic="q") == []
         with pytest.raises(Refused, match=r"group\.unknown"):
-            await client.administer("group.show", topic="s", group="h")
+            await client.administer("group.show", group="h")
         shown = await client.administer("broker.show")
         assert shown == {
             "name": "linn",

@@ -176,7 +176,7 @@ async def test_a_pull_with_a_filter_waits_for_a_wanted_record(env: SimEnv) -> No
 
 async def committed(client: RawClient) -> int | None:
     """The group's committed offset."""
-    (shown,) = await client.administer("group.show", topic="t", group="g")
+    (shown,) = (await client.administer("group.show", group="g"))["offsets"]
     offset: int | None = shown["offset"]
     return offset
 

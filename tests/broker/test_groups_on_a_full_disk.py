@@ -54,7 +54,7 @@ async def pulled_all(client: RawClient, subscription: int) -> list[str]:
 
 
 async def offsets(client: RawClient) -> list[int | None]:
-    return [row["offset"] for row in await client.administer("group.show", topic="t", group="g")]
+    return [row["offset"] for row in (await client.administer("group.show", group="g"))["offsets"]]
 
 
 async def ack(client: RawClient, subscription: int, ends: dict[int, int]) -> None:
@@ -137,6 +137,8 @@ async def test_at_most_once_a_new_owner_on_a_full_disk_gets_undelivered_records(
 
 @pytest.mark.parametrize("before", [None, 2])
 def test_a_reset_that_is_refused_changes_nothing(before: int | None) -> None:
+    expected = [before, None] if before is not None else []
+
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, STREAM % 2):
             client = await connected(env)
@@ -148,12 +150,12 @@ def test_a_reset_that_is_refused_changes_nothing(before: int | None) -> None:
             fill_disk(env)
             with pytest.raises(Refused, match=FULL):
                 await client.administer("group.reset", topic="t", group="g", to="latest")
-            assert await offsets(client) == [before, None]
+            assert await offsets(client) == expected
             free_disk(env)
             await client.call(m.Unsubscribe(await joined(client)))  # Which is written, with all that waits.
-            assert await offsets(client) == [before, None]
+            assert await offsets(client) == expected
         async with broker_on(env, STREAM % 2):
-            assert await offsets(await connected(env)) == [before, None]
+            assert await offsets(await connected(env)) == expected
 
     run_simulation(0, scenario)
 

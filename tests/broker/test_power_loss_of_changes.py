@@ -52,7 +52,7 @@ async def state_of(client: RawClient) -> dict[str, Any]:
         "exchanges": await client.administer("exchange.list"),
         "topics": {each["name"]: len(each["partitions"]) for each in await client.administer("topic.list")},
         "bindings": (await client.administer("topic.show", name="s"))["settings"]["bindings"],
-        "groups": [await client.administer("group.show", topic="s", group=group["group"]) for group in groups],
+        "groups": [(await client.administer("group.show", group=group["group"]))["offsets"] for group in groups],
     }
 
 

@@ -10,8 +10,8 @@ from linn.testing.process import BrokerProcess
 
 
 def places(quick, topic: str, group: str) -> list[tuple[int | None, int]]:
-    shown = json.loads(quick("groups", "describe", topic, group, "--json").stdout)
-    return [(place["offset"], place["lag"]) for place in shown]
+    shown = json.loads(quick("groups", "describe", group, "--json").stdout)
+    return [(place["offset"], place["lag"]) for place in shown["offsets"] if place["topic"] == topic]
 
 
 @pytest.fixture
@@ -26,19 +26,19 @@ def readers(quick) -> str:
 
 
 def test_a_group_is_shown_moved_and_forgotten(quick, line_of, readers: str) -> None:
-    (group,) = [group for group in json.loads(quick("groups", "list", "--json").stdout) if group["topic"] == readers]
+    (group,) = [group for group in json.loads(quick("groups", "list", "--json").stdout) if readers in group["topics"]]
     assert (group["group"], group["members"], group["lag"]) == ("readers", 0, 6)
     assert places(quick, readers, "readers") == [(4, 6)]
-    quick("groups", "reset", readers, "readers", "--to", "0", "--dry-run")
+    quick("groups", "reset", "readers", "--to", "0", "--dry-run")
     assert places(quick, readers, "readers") == [(4, 6)]
-    quick("groups", "reset", readers, "readers", "--to", "1", "--yes")
+    quick("groups", "reset", "readers", "--to", "1", "--yes")
     assert quick("consume", readers, "--group", "readers", "--count", "1").stdout == "1\n"
-    quick("groups", "reset", readers, "readers", "--to", "latest", "--yes")
+    quick("groups", "reset", "readers", "--to", "latest", "--yes")
     assert places(quick, readers, "readers") == [(10, 0)]
-    quick("groups", "reset", readers, "readers", "--to", "1h", "--partition", "0", "--yes")
+    quick("groups", "reset", "readers", "--to", "1h", "--partition", "0", "--yes")
     assert places(quick, readers, "readers") == [(0, 10)]
-    assert quick("groups", "delete", readers, "readers", "--yes").stdout == f"deleted readers of {readers}\n"
-    done = quick("groups", "describe", readers, "readers")
+    assert quick("groups", "delete", "readers", "--yes").stdout == "deleted readers in all its streams\n"
+    done = quick("groups", "describe", "readers")
     assert done.returncode == 1
     assert "[group.unknown]" in line_of(done.stderr)
 
@@ -48,11 +48,11 @@ def test_a_group_with_members_keeps_its_position(quick, line_of, broker: BrokerP
     with subprocess.Popen(command, stdout=subprocess.PIPE) as reading:
         assert reading.stdout is not None
         assert reading.stdout.readline() == b"4\n"
-        for verb in (("reset", readers, "readers", "--to", "0"), ("delete", readers, "readers")):
+        for verb in (("reset", "readers", "--to", "0"), ("delete", "readers")):
             done = quick("groups", *verb, "--yes")
             assert done.returncode == 1
             assert "[group.busy]" in line_of(done.stderr)
-        (place,) = json.loads(quick("groups", "describe", readers, "readers", "--json").stdout)
+        (place,) = json.loads(quick("groups", "describe", "readers", "--json").stdout)["offsets"]
         assert place["member"] is not None
         reading.kill()
 
@@ -77,10 +77,10 @@ def test_a_named_subscription_is_made_consumed_shown_and_deleted(quick, line_of,
 def test_a_wrong_group_topic_or_partition_is_one_line(quick, line_of, readers: str) -> None:
     quick("topics", "create", "pool")
     for command, code in (
-        (("describe", readers, "reader"), "group.unknown"),
-        (("describe", "histery", "readers"), "topic.unknown"),
-        (("describe", "pool", "readers"), "delivery.wrong_kind"),
-        (("reset", readers, "readers", "--to", "0", "--partition", "7", "--yes"), "topic.partition_unknown"),
+        (("describe", "reader"), "group.unknown"),
+        (("reset", "readers", "--to", "0", "--topic", "histery", "--yes"), "topic.unknown"),
+        (("delete", "readers", "--topic", "pool", "--yes"), "delivery.wrong_kind"),
+        (("reset", "readers", "--to", "0", "--partition", "7", "--yes"), "topic.partition_unknown"),
     ):
         done = quick("groups", *command)
         assert done.returncode == 1

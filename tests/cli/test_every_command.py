@@ -32,9 +32,9 @@ WITH_BROKER = [
     ("bindings", "create", "x", "t"),
     ("bindings", "delete", "x", "t"),
     ("groups", "list"),
-    ("groups", "describe", "t", "g"),
-    ("groups", "reset", "t", "g", "--to", "latest", "--yes"),
-    ("groups", "delete", "t", "g", "--yes"),
+    ("groups", "describe", "g"),
+    ("groups", "reset", "g", "--to", "latest", "--yes"),
+    ("groups", "delete", "g", "--yes"),
     ("queues", "list"),
     ("queues", "describe", "t"),
     ("subscriptions",),
@@ -127,7 +127,7 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
     with linn.sync.connect(stock) as client:
         assert {topic["name"] for topic in client.admin.topics()} >= {"q", "t"}
         assert client.admin.exchange("x")
-        assert [place["offset"] for place in client.admin.group_offsets("t", "g")] == [1]
+        assert [place["offset"] for place in client.admin.group("g")["offsets"]] == [1]
         assert client.admin.subscription("t", "s")
 
 
@@ -140,12 +140,12 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
         (("purge", "t"), "delivery.wrong_kind"),
         (("exchanges", "delete", "nothing"), "exchange.unknown"),
         (("exchanges", "delete", "bound"), "topic.invalid"),
-        (("groups", "delete", "t", "nothing"), "group.unknown"),
+        (("groups", "delete", "nothing"), "group.unknown"),
         (("connections", "close", "123456789"), "connection.unknown"),
-        (("groups", "delete", "t", "read"), "group.busy"),
+        (("groups", "delete", "read"), "group.busy"),
         (("subscriptions", "delete", "t", "nothing"), "shared.unknown"),
-        (("groups", "reset", "t", "read", "--to", "earliest"), "group.busy"),
-        (("groups", "reset", "t", "g", "--to", "earliest", "--partition", "7"), "topic.partition_unknown"),
+        (("groups", "reset", "read", "--to", "earliest"), "group.busy"),
+        (("groups", "reset", "g", "--to", "earliest", "--partition", "7"), "topic.partition_unknown"),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else part,
 )
@@ -279,7 +279,7 @@ def test_output_to_a_full_disk_is_one_line(furnished: BrokerProcess, line_of) ->
 
 @pytest.mark.parametrize(
     "command",
-    [("consume", "many", "--group", "\udcff"), ("publish", "\udcff", "v"), ("groups", "describe", "many", "\udcff")],
+    [("consume", "many", "--group", "\udcff"), ("publish", "\udcff", "v"), ("groups", "describe", "\udcff")],
     ids=" ".join,
 )
 def test_an_argument_that_is_not_utf_8_is_one_line(

@@ -43,7 +43,7 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("bindings", "list"), (SHOP, SPARE, JOBS)),
     (("bindings", "describe", SHOP), (SHOP, SPARE, JOBS)),
     (("groups", "list"), (VISITS, GROUP)),
-    (("groups", "describe", VISITS, GROUP), ()),
+    (("groups", "describe", GROUP), ()),
     (("queues", "list"), (JOBS, GRAVES)),
     (("queues", "describe", JOBS), ()),
     (("dead-letters", "list"), (GRAVES, JOBS)),

@@ -52,7 +52,7 @@ def test_show_is_describe(quick: Any, name: str) -> None:
         "queues": ["pond"],
         "exchanges": ["front"],
         "bindings": ["front"],
-        "groups": ["river", "readers"],
+        "groups": ["readers"],
         "plugins": ["dram"],
     }
     described = quick(name, "describe", *arguments.get(name, ["river"]), "--json")

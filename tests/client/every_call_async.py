@@ -24,8 +24,8 @@ from linn.client import (
     Consumer,
     ExchangeDescription,
     FetchedBatches,
-    GroupDescription,
     GroupOffset,
+    GroupSummary,
     Message,
     Offsets,
     Producer,
@@ -124,7 +124,7 @@ async def administer(admin: Admin, topic: str) -> None:
     assert_type(await admin.exchanges(), list[ExchangeDescription])
     await admin.unbind(f"{topic}-x", topic, "a.#")
     await admin.delete_exchange(f"{topic}-x")
-    assert_type(await admin.groups(topic), list[GroupDescription])
+    assert_type(await admin.groups(topic), list[GroupSummary])
     assert_type(await admin.create_subscription(topic, "s", start="latest"), bool)
     await admin.delete_subscription(topic, "s", force=True)
     assert_type(await admin.connections(), list[ConnectionDescription])
@@ -149,7 +149,7 @@ async def main(url: str, topic: str) -> None:
                 await batch.ack()
                 await puller.aclose()
         await read(client, topic)
-        assert_type(await client.admin.group_offsets(topic, "g"), list[GroupOffset])
+        assert_type((await client.admin.group("g"))["offsets"], list[GroupOffset])
         assert_type(await client.admin.purge_topic(topic), int)
         await client.admin.delete_topic(topic)
 

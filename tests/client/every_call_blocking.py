@@ -22,8 +22,8 @@ from linn.sync import (
     Consumer,
     ExchangeDescription,
     FetchedBatches,
-    GroupDescription,
     GroupOffset,
+    GroupSummary,
     Message,
     Offsets,
     Producer,
@@ -122,7 +122,7 @@ def administer(admin: Admin, topic: str) -> None:
     assert_type(admin.exchanges(), list[ExchangeDescription])
     admin.unbind(f"{topic}-x", topic, "a.#")
     admin.delete_exchange(f"{topic}-x")
-    assert_type(admin.groups(topic), list[GroupDescription])
+    assert_type(admin.groups(topic), list[GroupSummary])
     assert_type(admin.create_subscription(topic, "s", start="latest"), bool)
     admin.delete_subscription(topic, "s", force=True)
     assert_type(admin.connections(), list[ConnectionDescription])
@@ -146,7 +146,7 @@ def main(url: str, topic: str) -> None:
                 batch.ack()
                 puller.close()
         read(client, topic)
-        assert_type(client.admin.group_offsets(topic, "g"), list[GroupOffset])
+        assert_type(client.admin.group("g")["offsets"], list[GroupOffset])
         assert_type(client.admin.purge_topic(topic), int)
         client.admin.delete_topic(topic)
 

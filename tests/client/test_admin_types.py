@@ -74,17 +74,18 @@ def test_descriptions_of_exchanges(admin: Any, name: str) -> None:
 def test_descriptions_of_groups(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name, kind="stream")
-        with client.producer(name) as producer, client.consumer(name, group="readers") as consumer:
+        with client.producer(name) as producer, client.consumer(name, group=name) as consumer:
             producer.publish(b"1")
             message = consumer.get()
             assert message is not None
             message.ack().wait()
-            groups, offsets = client.admin.groups(name), client.admin.group_offsets(name, "readers")
+            groups, shown = client.admin.groups(name), client.admin.group(name)
         assert groups
-        assert offsets
-        check(groups, list[admin_types.GroupDescription])
-        check(offsets, list[admin_types.GroupOffset])
-        check(client.admin.reset_group(name, "readers", "earliest"), list[admin_types.GroupOffset])
+        assert shown["members"]
+        assert shown["offsets"]
+        check(groups, list[admin_types.GroupSummary])
+        check(shown, admin_types.GroupDescription)
+        check(client.admin.reset_group(name, "earliest"), list[admin_types.GroupOffset])
 
 
 def test_descriptions_of_the_broker(admin: Any) -> None:

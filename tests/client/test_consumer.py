@@ -227,7 +227,8 @@ async def test_a_group_continues_at_its_commit(broker: str, name: str) -> None:
             messages = await read(consumer, 6)
             messages[1].ack()
             messages[3].ack()
-        assert (await client.admin.group_offsets(name, "g"))[0]["offset"] == 4
+        offsets = (await client.admin.group("g"))["offsets"]
+        assert [row["offset"] for row in offsets if row["topic"] == name] == [4]
         async with client.consumer(name, group="g") as consumer:
             assert values(await read(consumer, 2)) == [4, 5]
 

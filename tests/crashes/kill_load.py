@@ -244,7 +244,8 @@ class Load:
             self.accounts.wrong.append(f"{topic} lost {len(lost)} confirmed messages, such as {sorted(lost)[0][:30]!r}")
 
     async def _check_group(self, client: Client, topic: str, group: str) -> None:
-        shown = {row["partition"]: row["offset"] for row in await client.admin.group_offsets(topic, group)}
+        offsets = (await client.admin.group(group))["offsets"]
+        shown = {row["partition"]: row["offset"] for row in offsets if row["topic"] == topic}
         for (name, of, partition), offset in self.accounts.committed.items():
             if (name, of) == (topic, group) and (shown[partition] or 0) < offset:
                 self.accounts.wrong.append(f"{group} of {topic}/{partition} is at {shown[partition]}, before {offset}")

@@ -76,7 +76,7 @@ VERBS = {
     "exchange.show": ("name",),
     "exchange.bind": ("exchange", "topic"),
     "group.list": ("topic",),
-    "group.show": ("topic", "group"),
+    "group.show": ("group",),
 }
 UNKNOWN = ("config.invalid", "topic.unknown", "exchange.unknown")
 
@@ -152,7 +152,7 @@ def test_groups_and_routing_keys_may_be_any_text_and_no_table_of_the_command_lin
         assert_harmless(linn(broker, *command), " ".join(command))
     for name in NAMES.values():
         if "\0" not in name and name:
-            assert_harmless(linn(broker, "groups", "describe", "t", name[:300]), "groups describe")
+            assert_harmless(linn(broker, "groups", "describe", name[:300]), "groups describe")
     assert_harmless(broker.log_text(), "the log")
 
 

@@ -272,8 +272,8 @@ class Consumption:
 
         offsets = dict(self._next_offsets)
         if self._group:
-            for row in await client.admin.group_offsets(self._topic, self._group):
-                if row["offset"] is not None:
+            for row in (await client.admin.group(self._group))["offsets"]:
+                if row["topic"] == self._topic and row["offset"] is not None:
                     offsets[row["partition"]] = max(offsets.get(row["partition"], 0), row["offset"])
         partitions = consumer.partitions.get(self._topic)
         if partitions is None:

@@ -54,7 +54,7 @@ class Admin:
     unbind_exchange = _blocking(asynchronous.Admin.unbind_exchange)
 
     groups = _blocking(asynchronous.Admin.groups)
-    group_offsets = _blocking(asynchronous.Admin.group_offsets)
+    group = _blocking(asynchronous.Admin.group)
     reset_group = _blocking(asynchronous.Admin.reset_group)
     delete_group = _blocking(asynchronous.Admin.delete_group)
     create_subscription = _blocking(asynchronous.Admin.create_subscription)

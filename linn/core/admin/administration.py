@@ -24,6 +24,7 @@ import trio
 from linn.core.admin.administered import Administered
 from linn.core.admin.binding_changes import binding_to, rebind
 from linn.core.admin.exchanges import ExchangeAdministration, text_of
+from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.log_examination import examine_logs
 from linn.core.admin.stored_entries import TOPIC as _TOPIC
 from linn.core.admin.stored_entries import settings_of_topics
@@ -85,6 +86,7 @@ class Administration:
 
     def __init__(self, broker: Administered) -> None:
         self._broker = broker
+        self._groups = GroupAdministration(broker)
         self._subscriptions = SubscriptionAdministration(broker, self)
         self._exchanges = ExchangeAdministration(broker, self)
         self._lock = trio.Lock()
@@ -106,10 +108,10 @@ class Administration:
             "exchange.list": Verb(self._exchanges.list_all, (), changes=False),
             "exchange.bind": Verb(self._exchanges.bind, (*_BINDING, "validate_only")),
             "exchange.unbind": Verb(self._exchanges.unbind, _BINDING),
-            "group.list": Verb(self._subscriptions.list_groups, ("topic",), changes=False),
-            "group.show": Verb(self._subscriptions.show_group, ("topic", "group"), changes=False),
-            "group.reset": Verb(self._subscriptions.reset_group, _RESET),
-            "group.delete": Verb(self._subscriptions.delete_group, ("topic", "group", "validate_only")),
+            "group.list": Verb(self._groups.list_all, ("topic",), changes=False),
+            "group.show": Verb(self._groups.show, ("group",), changes=False),
+            "group.reset": Verb(self._groups.reset, _RESET),
+            "group.delete": Verb(self._groups.delete, ("topic", "group", "validate_only")),
             "subscription.list": Verb(self._subscriptions.list_subscriptions, ("topic",), changes=False),
             "subscription.show": Verb(self._subscriptions.show_subscription, ("topic", "subscription"), changes=False),
             "subscription.create": Verb(self._subscriptions.create_subscription, _BEGIN),

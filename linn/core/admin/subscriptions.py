@@ -1,7 +1,6 @@
-"""The verbs about readers: consumer groups of streams, queues, and named shared subscriptions.
+"""The verbs about shared subscriptions: queues, and named subscriptions of streams.
 
-`Administration` calls them: those that change something one at a time, the others at any time. Each takes a JSON
-object, returns a JSON value and raises LinnErrors.
+Each takes a JSON object, returns a JSON value and raises LinnErrors.
 """
 
 from __future__ import annotations
@@ -13,22 +12,20 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from linn.core.admin.administered import Administered
+from linn.core.admin.place import place_of
 from linn.core.admin.verb import only_validates
-from linn.core.config.topic_settings import PARTITIONS_MAX, BindingSettings, TopicSettings
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     ConfigError,
-    LimitExceeded,
     LinnError,
     SharedBusy,
     StorageError,
     SubscriptionWrongKind,
     SyncFailed,
 )
-from linn.core.groups.coordinator import GroupCoordinator
-from linn.core.log.partition import Partition
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.topics.shared_entry import SharedEntry, check_entries, free_number
@@ -53,91 +50,11 @@ class TopicEntries(Protocol):
 
 
 class SubscriptionAdministration:
-    """Groups and subscriptions, shown and changed while the broker runs."""
+    """Subscriptions, shown while the broker runs."""
 
     def __init__(self, broker: Administered, stored: TopicEntries) -> None:
         self._broker = broker
         self._stored = stored
-
-    # --- groups ---
-
-    async def list_groups(self, arguments: Arguments) -> Any:
-        """The groups of one topic, or of all."""
-        topics = self._broker.topics
-        chosen = [self._topic(arguments)] if "topic" in arguments else [topics[name] for name in sorted(topics)]
-        groups = self._broker.groups
-        names = sorted(groups.groups)
-        return [
-            self._group_summary(topic, name)
-            for topic in chosen
-            if topic.stream is not None
-            for name in names
-            if topic.name in groups.known(name).topics
-        ]
-
-    def _group_summary(self, topic: Topic, name: str) -> dict[str, Any]:
-        groups = self._broker.groups
-        offsets = groups.show(name, topic.name, topic.partitions)
-        return {
-            "topic": topic.name,
-            "group": name,
-            "members": groups.members(name, topic.name),
-            "epoch": groups.known(name).epoch,
-            "lag": sum(_lag(topic.partitions[index], offset) for index, offset in offsets.items()),
-        }
-
-    async def show_group(self, arguments: Arguments) -> Any:
-        """The group's position in each partition, and the members that read it."""
-        topic, groups, name = self._group(arguments)
-        return self._positions(topic, name, groups.show(name, topic.name, topic.partitions))
-
-    def _positions(self, topic: Topic, name: str, offsets: Mapping[int, int | None]) -> list[dict[str, Any]]:
-        group = self._broker.groups.known(name)
-        return [
-            {
-                "partition": index,
-                "offset": offset,
-                "lag": _lag(topic.partitions[index], offset),
-                "start": topic.partitions[index].start_offset,
-                "end": topic.partitions[index].stable_offset,
-                "member": group.membership.owner((topic.name, index)),
-            }
-            for index, offset in offsets.items()
-        ]
-
-    async def reset_group(self, arguments: Arguments) -> Any:
-        """Move a group's positions; the answer is that of `show_group`, also if the change is only validated."""
-        topic, groups, name = self._group(arguments)
-        chosen = arguments.get("partitions", list(topic.partitions))
-        if not isinstance(chosen, list) or not all(type(index) is int for index in chosen):
-            raise ConfigError('the argument "partitions" must be a list of numbers')
-        if len(chosen) > PARTITIONS_MAX:
-            raise LimitExceeded(f"{len(chosen)} partitions, more than the {PARTITIONS_MAX} that a topic may have")
-        offsets = {index: await _place(topic.partition(index), arguments) for index in dict.fromkeys(chosen)}
-        if only_validates(arguments):
-            groups.known(name).check_idle(topic.name)
-            return self._positions(topic, name, groups.show(name, topic.name, topic.partitions) | offsets)
-        await groups.reset(name, topic.name, offsets)
-        return await self.show_group(arguments)
-
-    async def delete_group(self, arguments: Arguments) -> Any:
-        """Delete a group's offsets in a topic, and the group with its last ones."""
-        topic, groups, name = self._group(arguments)
-        if only_validates(arguments):
-            groups.known(name).check_idle(topic.name)
-        else:
-            await groups.forget(name, topic.name)
-        return {}
-
-    def _group(self, arguments: Arguments) -> tuple[Topic, GroupCoordinator, str]:
-        topic, name = self._topic(arguments), arguments.get("group")
-        if topic.stream is None:
-            raise SubscriptionWrongKind(f"topic {topic.name} is a queue and has no groups")
-        if not isinstance(name, str):
-            raise ConfigError('the argument "group" is missing, or not text')
-        return topic, self._broker.groups, name
-
-    # --- queues and named subscriptions ---
 
     async def list_subscriptions(self, arguments: Arguments) -> Any:
         """The unsettled and the leased records of all queues and named subscriptions, of one topic or of all."""
@@ -168,7 +85,7 @@ class SubscriptionAdministration:
         """Make a named subscription, which begins at the oldest record if no place is given, unless it exists."""
         topic, name = self._topic(arguments), _name(arguments)
         place = arguments if arguments.keys() & {"to", "offset", "timestamp_ms"} else {"to": "earliest"}
-        starts = [await _place(topic.partitions[index], place) for index in sorted(topic.partitions)]
+        starts = [await place_of(topic.partitions[index], place) for index in sorted(topic.partitions)]
         return {"created": await self.make(topic, name, starts, is_tried=only_validates(arguments))}
 
     async def make(self, topic: Topic, name: str, starts: Sequence[int], *, is_tried: bool = False) -> bool:
@@ -270,27 +187,6 @@ def _name(arguments: Arguments) -> str:
     if not isinstance(name, str) or not name:
         raise ConfigError('the argument "subscription" is missing, or not text')
     return name
-
-
-def _lag(partition: Partition, offset: int | None) -> int:
-    return partition.stable_offset - max(offset or 0, partition.start_offset)
-
-
-async def _place(partition: Partition, arguments: Arguments) -> int:
-    """The offset that `to`, `offset` or `timestamp_ms` names, moved to where there are records. Raises ConfigError."""
-    start, end = partition.start_offset, partition.stable_offset
-    named = [(name, arguments[name]) for name in ("to", "offset", "timestamp_ms") if name in arguments]
-    if named == [("to", "earliest")]:
-        return start
-    if named == [("to", "latest")]:
-        return end
-    if len(named) == 1 and type(named[0][1]) is int:
-        value: int = named[0][1]
-        if named[0][0] == "offset":
-            return max(start, min(value, end))
-        if named[0][0] == "timestamp_ms":
-            return min(await partition.log.offset_at(value), end)
-    raise ConfigError('a place is exactly one of: to ("earliest" or "latest"), offset, timestamp_ms')
 
 
 def _subscription_summary(queue: Queue) -> dict[str, Any]:

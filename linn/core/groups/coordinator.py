@@ -399,30 +399,36 @@ class GroupCoordinator:
         group = self.known(name)
         return {partition: group.position(topic, partition) for partition in partitions}
 
-    async def reset(self, name: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Move a group to other offsets in a topic; durable when this returns.
+    def seats(self, name: str) -> Mapping[Seat, GroupMember]:
+        """The members of a group at run time, by seat."""
+        return self._members.get(name, {})
+
+    async def reset(self, name: str, offsets: Sequence[OffsetCommitted]) -> None:
+        """Move a group to other offsets; durable when this returns.
 
         Raises GroupUnknown, GroupBusy; StorageError: there is no room, and nothing changes.
         """
         group = self.known(name)
-        group.check_idle(topic)
-        self.move(group, [OffsetCommitted(topic, *item) for item in offsets.items()])
+        for topic in {committed.topic: None for committed in offsets}:
+            group.check_idle(topic)
+        self.move(group, offsets)
         await self._commit(name)
 
-    async def forget(self, name: str, topic: str) -> None:
-        """Drop a group's offsets in a topic, and the group with its last ones; durable when this returns.
+    async def forget(self, name: str, topic: str | None = None) -> None:
+        """Drop a group, or its offsets in a topic, and the group with its last ones; durable when this returns.
 
         Raises GroupUnknown, GroupBusy, StorageError.
         """
         group = self.known(name)
         group.check_idle(topic)
-        is_last = not group.topics - {topic}
-        event: GroupEvent = GroupForgotten() if is_last else TopicForgotten(topic)
+        is_last = topic is None or not group.topics - {topic}
+        event: GroupEvent = GroupForgotten() if topic is None or is_last else TopicForgotten(topic)
         state = self._state_of(name)
         if state is not None:
             self.flush(group)
             state.append(encode_group_events([(name, [event])]))
-        group.forget_topic(topic)
+        if topic is not None:
+            group.forget_topic(topic)
         if is_last:
             del self.groups[name]
             self._members.pop(name, None)

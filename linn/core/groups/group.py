@@ -91,12 +91,13 @@ class ConsumerGroup:
         self.membership.check_owner(member, place, epoch)
         self._offsets[place] = self._events[place] = committed
 
-    def check_idle(self, topic: str) -> None:
-        """Check that no member reads a topic: it would continue at its own position. Raises GroupBusy."""
-        reading = sum(topic in member.seats for member in self.membership.members.values())
+    def check_idle(self, topic: str | None = None) -> None:
+        """Check that no member reads a topic, or any: it would continue at its own position. Raises GroupBusy."""
+        members = self.membership.members.values()
+        reading = len(members) if topic is None else sum(topic in member.seats for member in members)
         if reading:
-            text = f'group "{self.name}" has {counted(reading, "member")} in topic {topic}: stop its consumers first'
-            raise GroupBusy(text)
+            where = f" in topic {topic}" if topic is not None else ""
+            raise GroupBusy(f'group "{self.name}" has {counted(reading, "member")}{where}: stop its consumers first')
 
     def move(self, offsets: Iterable[OffsetCommitted]) -> None:
         """Set offsets that the log already has: they are no events."""

@@ -112,7 +112,7 @@ class GroupMember:
         self._start = request.start
         self._on_assigned = request.on_assigned
         self._has_session = request.session_s > 0
-        self._is_static = request.is_static and self._has_session
+        self.is_static = request.is_static and self._has_session
         self._gains: dict[int, Share] = {}
         """The share with which each partition was gained that is not read yet."""
         self._reason: LinnError | None = None
@@ -317,7 +317,7 @@ class GroupMember:
 
     def close(self) -> None:
         """Leave the group; a static member's seat stays for the time of a session. Idempotent."""
-        self._close(keeps_seat=self._is_static)
+        self._close(keeps_seat=self.is_static)
 
     def disconnect(self) -> None:
         """Close after the connection was lost: the seat stays for the time of a session."""

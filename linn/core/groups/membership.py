@@ -167,6 +167,10 @@ class Membership:
             text = f'"{id}" owns partition {place[1]} of {place[0]} since epoch {since} of group "{self._group}"'
             raise GroupFenced(f"{text}, and its request is of epoch {epoch}")
 
+    def reached(self, id: str) -> int:
+        """The epoch that a member has reached: lower than the group's while there are partitions to let go of."""
+        return min([told - 1 for told, _ in self.members[id].revoked.values()], default=self.epoch)
+
     @property
     def is_settled(self) -> bool:
         """Whether every member owns what it is to own, and no more."""
