@@ -49,6 +49,7 @@ struct Frame {
     leaseEnded  @29 :LeaseEnded;    # broker's push: a lease is over that was not settled
     heartbeat   @30 :Heartbeat;     # a group's member: it lives, and has let go
     seek        @31 :Seek;          # of a stream: go on elsewhere, or pause
+    commit      @32 :Commit;        # of a group's member: any offset, with a text
   }
 }
 
@@ -244,6 +245,14 @@ struct Seek {
   partition    @1 :Int32;
   offset       @2 :Int64;        # where to go on; -1: where it is
   isPaused     @3 :Bool;         # nothing more is delivered of it, until the next seek
+}
+
+struct Commit {
+  subscription @0 :UInt32;
+  partition    @1 :Int32;
+  epoch        @2 :UInt32;       # any that the member was told since it came to own the partition
+  offset       @3 :Int64;        # the next to read
+  text         @4 :Text;         # kept with it, at most 4,096 bytes
 }
 
 struct Describe {

@@ -255,6 +255,14 @@ class Seek(Message):
     is_paused: bool = False
 
 
+class Commit(Message):
+    subscription: int
+    partition: int
+    epoch: int
+    offset: int
+    text: str = ""
+
+
 class Ended(Message):
     subscription: int
     code: str

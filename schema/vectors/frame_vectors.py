@@ -45,6 +45,7 @@ FROM_CLIENT: list[m.Message] = [
     m.Credit(7, 100),
     m.Heartbeat(7, 12),
     m.Seek(7, 3, 2**62, True),
+    m.Commit(7, 3, 12, 2**62, "später"),
     m.Pull(7, 500, 30_000, placed=True, partition=3, start=40),
     m.Settle(
         7,

@@ -16,6 +16,7 @@ from linn.client.consume.start_position import Start
 from linn.core.errors.tree import (
     ConnectionLost,
     GroupFenced,
+    LimitExceeded,
     LinnError,
     MessageInvalid,
     OffsetOutOfRange,
@@ -147,7 +148,11 @@ async def test_a_commit_counts_whatever_was_acked_before_it(broker: str, name: s
                 assert [row["offset"] for row in (await client.admin.group(name))["offsets"]] == [offset]
             with pytest.raises(OffsetOutOfRange):
                 await consumer.commit(0, COUNT + 1)
-            await consumer.commit(0, 18)
+            await consumer.commit(0, 18, text="a checkpoint")
+            with pytest.raises(LimitExceeded):
+                await consumer.commit(0, 3, text="ä" * 2_049)
+        (row,) = (await client.admin.group(name))["offsets"]
+        assert (row["offset"], row["text"]) == (18, "a checkpoint")
         async with client.consumer(name, name) as consumer:
             assert await rest(consumer) == of(0, 18)
 
@@ -220,8 +225,8 @@ def test_a_blocking_consumer_seeks_pauses_and_commits(broker: str, name: str) ->
             assert next(consumer).text == "0.3"
             assert consumer.seek(0, 12) == 12
             assert rest() == of(0, 12)
-            consumer.commit(0, 4)
-        assert [row["offset"] for row in client.admin.group(name)["offsets"]] == [4]
+            consumer.commit(0, 4, text="four")
+        assert [(row["offset"], row["text"]) for row in client.admin.group(name)["offsets"]] == [(4, "four")]
 
 
 @pytest.mark.parametrize("seed", range(12))

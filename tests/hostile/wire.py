@@ -14,7 +14,7 @@ MEMBERS: Final = (
     "hello", "welcome", "failed", "ping", "pong", "goodbye", "done", "publish", "published", "fetch", "fetched",
     "findOffset", "foundOffset", "subscribe", "subscribed", "unsubscribe", "credit", "deliver", "pull", "settle",
     "settled", "assigned", "describe", "description", "administer", "administered", "ended", "leaseEnded",
-    "heartbeat", "seek",
+    "heartbeat", "seek", "commit",
 )  # fmt: skip
 """The union of Frame, in the schema's order."""
 BYTES, POINTERS, STRUCTS = 2, 6, 7

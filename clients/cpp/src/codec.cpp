@@ -156,6 +156,7 @@ Incoming read_member(Frame::Reader root) {
     case Frame::CREDIT:
     case Frame::HEARTBEAT:
     case Frame::SEEK:
+    case Frame::COMMIT:
     case Frame::PULL:
     case Frame::SETTLE:
     case Frame::DESCRIBE:

@@ -55,6 +55,17 @@ export const STRUCTS = {
       revoked: ["i32s", 1],
     },
   },
+  Commit: {
+    words: 3,
+    pointers: 1,
+    fields: {
+      subscription: ["u32", 0],
+      partition: ["i32", 4],
+      epoch: ["u32", 8],
+      offset: ["i64", 16],
+      text: ["text", 0],
+    },
+  },
   Credit: {
     words: 1,
     pointers: 0,
@@ -398,4 +409,5 @@ export const MEMBERS = [
   ["leaseEnded", "LeaseEnded"],
   ["heartbeat", "Heartbeat"],
   ["seek", "Seek"],
+  ["commit", "Commit"],
 ] as const;

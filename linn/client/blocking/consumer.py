@@ -322,17 +322,17 @@ class Consumer:
         """
         return self._thread.call(self._made.seek, partition, to, topic=topic)
 
-    def commit(self, partition: int, offset: int, *, topic: str | None = None) -> None:
+    def commit(self, partition: int, offset: int, *, text: str = "", topic: str | None = None) -> None:
         """Commit an offset of a group, the next one to read; see `linn.client.Consumer.commit`.
 
-        Raises SubscriptionWrongKind, GroupFenced, OffsetOutOfRange, MessageInvalid, ConnectionLost.
+        Raises SubscriptionWrongKind, GroupFenced, OffsetOutOfRange, LimitExceeded, MessageInvalid, ConnectionLost.
 
         Example:
             with client.consumer("prices", group="dashboard") as consumer:
                 message = next(consumer)
                 consumer.commit(message.partition, message.offset + 1)
         """
-        self._thread.call(self._made.commit, partition, offset, topic=topic)
+        self._thread.call(self._made.commit, partition, offset, text=text, topic=topic)
 
     # --- settling ---
 

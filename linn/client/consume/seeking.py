@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from linn.client.arguments import I32_MAX, I64_MAX, checked_number, timestamp_ms_of
+from linn.client.arguments import I32_MAX, I64_MAX, checked_number, checked_text, timestamp_ms_of
 from linn.client.connection.answer import Answer
 from linn.client.connection.connector import Connector
 from linn.client.connection.metadata import find_offset
-from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Start, check_start
 from linn.client.consume.subscription import Subscription
 from linn.core.batch.batch import RecordBatch
@@ -22,10 +21,10 @@ from linn.wire.messages import (
     START_EARLIEST,
     START_LATEST,
     WHERE_IT_IS,
+    Commit,
     Message,
     Seek,
     SubscriptionKind,
-    Verdict,
 )
 
 
@@ -108,11 +107,17 @@ class Seeking:
         await _seek(subscription, partition, offset, is_paused=is_paused).wait()
         return offset
 
-    async def commit(self, partition: int, offset: int, *, topic: str | None = None) -> None:
+    async def commit(self, partition: int, offset: int, *, text: str = "", topic: str | None = None) -> None:
         """Commit an offset of a group, the next one to read, whatever was delivered or acked before.
 
+        Args:
+            text: anything to keep with the offset until the next commit or ack in the partition, at most 4,096 bytes of
+                UTF-8; `admin.group` shows it.
+            topic: one of the consumer's topics; None: its only one.
+
         Raises SubscriptionWrongKind (not a member of a group), GroupFenced (the partition is another's),
-        OffsetOutOfRange, MessageInvalid, ConnectionLost. Cancellation: it is committed or not.
+        OffsetOutOfRange, LimitExceeded (the text is too long), MessageInvalid, ConnectionLost. Cancellation: it is
+        committed or not.
 
         Example:
             async with client.consumer("prices", group="dashboard") as consumer:
@@ -121,10 +126,13 @@ class Seeking:
         """
         ((_, subscription),) = self._those((partition,), topic)
         checked_number(offset, "offset", I64_MAX)
+        checked_text(text, "a commit's text")
         if subscription.kind != SubscriptionKind.GROUP:
             raise SubscriptionWrongKind("only a member of a group commits offsets")
-        subscription.flush()  # It is not merged with acks, of which the last would count.
-        await subscription.settle(Delivery(partition, subscription.epoch, 0), offset, offset, Verdict.ACK, 0)
+        answer = Answer()
+        subscription.flush()  # What was acked before it reaches the broker before it.
+        subscription.connection.ask(answer, Commit(subscription.id, partition, subscription.epoch, offset, text))
+        await answer.wait()
 
     def _those(self, partitions: tuple[int, ...], topic: str | None) -> list[tuple[int, Subscription]]:
         """Find the subscriptions that read partitions. Raises MessageInvalid, ConnectionLost, PartitionUnknown."""

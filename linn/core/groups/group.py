@@ -26,7 +26,7 @@ OFFSET_MAX = 2**63 - 1
 NAME_BYTES_MAX = 255
 """Limit of the names of groups and consumers."""
 TEXT_BYTES_MAX = 4096
-"""Limit of the text that is kept with an offset."""
+"""Limit of the text that is kept with an offset, in memory and in each snapshot of the groups' log: that of Kafka."""
 
 
 def check_name(name: str, whose: str) -> None:

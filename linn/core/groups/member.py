@@ -230,11 +230,11 @@ class GroupMember:
 
     # --- settling ---
 
-    def _committed(self, partition: int, offset: int) -> OffsetCommitted:
+    def _committed(self, partition: int, offset: int, text: str = "") -> OffsetCommitted:
         """The event of a commit."""
         known = self._partitions.get(partition)
         epoch = known.leader_epoch if known is not None else -1
-        return OffsetCommitted(self.seat[1], partition, offset, leader_epoch=epoch, topic_id=self.topic_id)
+        return OffsetCommitted(self.seat[1], partition, offset, text, epoch, self.topic_id)
 
     def _pass(self, partition: int, first: int, end: int) -> None:
         """Record that a filter has passed over a range: it is committed with what comes before it."""
@@ -265,6 +265,22 @@ class GroupMember:
             del passed[first]
         return passed.get(end, end)
 
+    def commit(self, partition: int, epoch: int, offset: int, text: str = "") -> Sequence[tuple[Partition, int]]:
+        """Commit an offset with a text, whatever was delivered; returns what to wait for.
+
+        Raises GroupFenced, PartitionUnknown, OffsetOutOfRange, LimitExceeded; StorageError: it is written later.
+        """
+        if self._coordinator.closed or self._closed or self.reader.ended:
+            raise self._gone()
+        self._commit(partition, epoch, offset, text)
+        return self._coordinator.flush(self.group)
+
+    def _commit(self, partition: int, epoch: int, offset: int, text: str = "") -> None:
+        known = self._partitions.get(partition)
+        if known is not None and offset > known.stable_offset:
+            raise OffsetOutOfRange(f"offset {offset} of {known.id} is beyond the end")
+        self.group.commit(self.seat[0], epoch, self._committed(partition, offset, text), len(self._partitions))
+
     def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
         """Settle deliveries: ack commits the offset after the records; nack rereads from the first of them."""
         refused: list[tuple[int, LinnError]] = []
@@ -285,14 +301,10 @@ class GroupMember:
         if settlement.is_whole:
             raise SubscriptionWrongKind("a stream has no leases: a settlement names the offsets that it is about")
         if settlement.verdict == 0:
-            known = self._partitions.get(partition)
-            if known is not None and settlement.end > known.stable_offset:
-                raise OffsetOutOfRange(f"offset {settlement.end} of {known.id} is beyond the end")
             end = self._behind_passed(partition, settlement.end)
             if self.commits_on_delivery:
                 end = max(end, self.group.position(topic, partition) or 0)  # Deliveries committed since stay committed.
-            committed = self._committed(partition, end)
-            self.group.commit(id, settlement.delivery_id, committed, len(self._partitions))
+            self._commit(partition, settlement.delivery_id, end)
         elif settlement.verdict == 1:
             self.group.membership.check_owner(id, (topic, partition), settlement.delivery_id)
             if not self._since(partition):

@@ -371,6 +371,7 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.Credit: ("_subscribing", Subscribing.credit),
     m.Heartbeat: ("_subscribing", Subscribing.heartbeat),
     m.Seek: ("_subscribing", Subscribing.seek),
+    m.Commit: ("_subscribing", Subscribing.commit),
     m.Fetch: ("_reading", Reading.fetch),
     m.Pull: ("_subscribing", Subscribing.pull),
     m.Subscribe: ("_subscribing", Subscribing.subscribe),

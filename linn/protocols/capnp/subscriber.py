@@ -134,11 +134,12 @@ class Subscriber:
         """End `run`."""
         self._scope.cancel()
 
-    def heartbeat(self, epoch: int) -> None:
-        """Renew the session of a group's member. Raises SubscriptionWrongKind, GroupFenced."""
+    @property
+    def member(self) -> GroupMember:
+        """The member of a group that this subscription is. Raises SubscriptionWrongKind."""
         if not isinstance(self.consumer, GroupMember):
-            raise SubscriptionWrongKind("only members of a group have heartbeats")
-        self.consumer.heartbeat(epoch)
+            raise SubscriptionWrongKind("only members of a group have heartbeats and commit offsets")
+        return self.consumer
 
     def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
         """Move a stream's reader. Raises as `StreamReader.seek` does, SubscriptionWrongKind for a queue."""

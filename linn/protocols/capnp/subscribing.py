@@ -170,7 +170,7 @@ class Subscribing:
         """Renew a member's session. Raises SubscriptionUnknown, SubscriptionWrongKind, GroupFenced."""
         heartbeat = event.message
         assert isinstance(heartbeat, m.Heartbeat)
-        self._subscriber(heartbeat.subscription).heartbeat(heartbeat.epoch)
+        self._subscriber(heartbeat.subscription).member.heartbeat(heartbeat.epoch)
         self._responder.reply(event.correlation, m.Done())
 
     def seek(self, event: Event) -> None:
@@ -184,6 +184,19 @@ class Subscribing:
         self._subscriber(seek.subscription).seek(seek.partition, offset, is_paused=seek.is_paused)
         # No delivery from the old place comes behind this answer.
         self._responder.reply(event.correlation, m.Done())
+
+    def commit(self, event: Event) -> None:
+        """Commit an offset of a group's member; answered once it is durable.
+
+        Raises SubscriptionUnknown, SubscriptionWrongKind, GroupFenced, PartitionUnknown, OffsetOutOfRange,
+        LimitExceeded, StorageError.
+        """
+        commit = event.message
+        assert isinstance(commit, m.Commit)
+        member = self._subscriber(commit.subscription).member
+        awaits = member.commit(commit.partition, commit.epoch, commit.offset, commit.text)
+        if event.correlation:
+            self._responder.when_committed(awaits, event.correlation, m.Done())
 
     def credit(self, event: Event) -> None:
         """Grant credit for more records. Raises SubscriptionUnknown."""
