@@ -14,6 +14,7 @@ from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 from linn.cli.render.console import print_json, print_result
 from linn.cli.render.table import Column, number, numbers, print_table, wide
 from linn.cli.session import with_client
+from linn.core.errors.texts import counted
 
 if TYPE_CHECKING:
     from linn.client.admin_types import GroupOffset
@@ -82,11 +83,8 @@ def describe(group: Group, url: Url = DEFAULT_URL, as_json: Json = False) -> Non
         ]
         for member in shown["members"]
     ]
-    if members:
-        heads = ("member", wide("static"), number("epoch"), number("partitions"), wide("topics"))
-        print_table(heads, members, f"{group}, epoch {shown['epoch']:,}, {shown['assignor']}")
-    else:
-        print(f"{group} has no members now; its epoch is {shown['epoch']:,}, its assignor {shown['assignor']}")
+    heads = ("member", wide("static"), number("epoch"), number("partitions"), wide("topics"))
+    print_table(heads, members, f"{group}: {counted(len(members), 'member')}, epoch {shown['epoch']:,}")
     _print_offsets(shown["offsets"], f"{group}, {shown['lag']:,} behind", as_json)
 
 
