@@ -16,6 +16,7 @@ from types import FrameType
 from benchmarks.blocking_client import blocking_lines
 from benchmarks.client import client_lines
 from benchmarks.consume import consume_lines
+from benchmarks.groups import group_lines
 from benchmarks.idempotence import idempotence_lines
 from benchmarks.latency import latency_lines
 from benchmarks.line import Line
@@ -40,6 +41,7 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "idempotence": idempotence_lines,
     "start": start_lines,
     "routing": routing_lines,
+    "groups": group_lines,
     "matrix": matrix_lines,
 }
 MATRIX = "matrix"
