@@ -313,7 +313,7 @@ class Consumer:
     def seek(self, partition: int, to: Start, *, topic: str | None = None) -> int:
         """Go on elsewhere in a partition of a stream, and return the offset; see `linn.client.Consumer.seek`.
 
-        Raises as `pause` does, OffsetOutOfRange, RequestTimeout.
+        Raises as `pause` does, and OffsetOutOfRange.
 
         Example:
             with client.consumer("prices", group="dashboard") as consumer:

@@ -16,7 +16,7 @@ from linn.client.connection.metadata import find_offset
 from linn.client.consume.start_position import Start, check_start
 from linn.client.consume.subscription import Subscription
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import ConnectionLost, MessageInvalid, PartitionUnknown, SubscriptionWrongKind
+from linn.core.errors.tree import ConnectionLost, LinnError, MessageInvalid, PartitionUnknown, SubscriptionWrongKind
 from linn.wire.messages import (
     START_EARLIEST,
     START_LATEST,
@@ -57,7 +57,7 @@ class Seeking:
             topic: one of the consumer's topics; None: its only one.
 
         Raises MessageInvalid, SubscriptionWrongKind (a queue), PartitionUnknown, GroupFenced (the partition is
-        another's), ConnectionLost. Cancellation: some of the partitions are paused, or all.
+        another's), ConnectionLost, RequestTimeout. Cancellation: some of the partitions are paused, or all.
 
         Example:
             async with client.consumer("prices", group="dashboard") as consumer:
@@ -66,8 +66,15 @@ class Seeking:
                 print(consumer.paused)
         """
         for partition, subscription in self._those(partitions, topic):
-            await _seek(subscription, partition, WHERE_IT_IS, is_paused=True).wait()
-            self._paused[subscription.topic, partition] = None
+            if subscription.positions.is_paused(partition):
+                continue
+            place = subscription.topic, partition
+            self._paused[place] = None  # Cancelled or not, the broker's answer pauses it.
+            try:
+                await self._done(_seek(subscription, partition, WHERE_IT_IS, is_paused=True))
+            except LinnError:
+                self._paused.pop(place, None)
+                raise
 
     async def resume(self, *partitions: int, topic: str | None = None) -> None:
         """Go on with partitions that `pause` has paused; others go on anyway. Raises as `pause` does.
@@ -81,7 +88,7 @@ class Seeking:
         for partition, subscription in self._those(partitions, topic):
             self._paused.pop((subscription.topic, partition), None)
             if subscription.positions.is_paused(partition):
-                await _seek(subscription, partition, subscription.positions.resumes_at(partition)).wait()
+                await self._done(_seek(subscription, partition, subscription.positions.resumes_at(partition)))
 
     async def seek(self, partition: int, to: Start, *, topic: str | None = None) -> int:
         """Go on elsewhere in a partition of a stream, and return the offset; one that is paused stays paused.
@@ -93,7 +100,7 @@ class Seeking:
             to: "earliest", "latest", an offset, or a datetime (the first batch with a timestamp not before it).
             topic: one of the consumer's topics; None: its only one.
 
-        Raises as `pause` does, OffsetOutOfRange (beyond the end), RequestTimeout. Cancellation: it is moved or not.
+        Raises as `pause` does, and OffsetOutOfRange (beyond the end). Cancellation: it is moved or not.
 
         Example:
             async with client.consumer("prices", group="dashboard") as consumer:
@@ -104,7 +111,7 @@ class Seeking:
         ((_, subscription),) = self._those((partition,), topic)
         offset = await _offset_of(self._connector, subscription.topic, partition, to)
         is_paused = subscription.positions.is_paused(partition)
-        await _seek(subscription, partition, offset, is_paused=is_paused).wait()
+        await self._done(_seek(subscription, partition, offset, is_paused=is_paused))
         return offset
 
     async def commit(self, partition: int, offset: int, *, text: str = "", topic: str | None = None) -> None:
@@ -116,8 +123,8 @@ class Seeking:
             topic: one of the consumer's topics; None: its only one.
 
         Raises SubscriptionWrongKind (not a member of a group), GroupFenced (the partition is another's),
-        OffsetOutOfRange, LimitExceeded (the text is too long), MessageInvalid, ConnectionLost. Cancellation: it is
-        committed or not.
+        OffsetOutOfRange, LimitExceeded (the text is too long), MessageInvalid, ConnectionLost, RequestTimeout.
+        Cancellation: it is committed or not.
 
         Example:
             async with client.consumer("prices", group="dashboard") as consumer:
@@ -132,7 +139,11 @@ class Seeking:
         answer = Answer()
         subscription.flush()  # What was acked before it reaches the broker before it.
         subscription.connection.ask(answer, Commit(subscription.id, partition, subscription.epoch, offset, text))
-        await answer.wait()
+        await self._done(answer)
+
+    async def _done(self, answer: Answer) -> None:
+        with self._connector.time_limit(f"move in {', '.join(self.topics)}"):
+            await answer.wait()
 
     def _those(self, partitions: tuple[int, ...], topic: str | None) -> list[tuple[int, Subscription]]:
         """Find the subscriptions that read partitions. Raises MessageInvalid, ConnectionLost, PartitionUnknown."""
