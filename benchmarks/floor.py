@@ -152,10 +152,18 @@ def frame_of(size: int) -> bytearray:
     return frame
 
 
-async def echo(socket: trio.socket.SocketType) -> None:
-    """Send back everything received."""
-    while data := await socket.recv(65536):
-        await send_all(socket, [data])
+async def echo(socket: trio.socket.SocketType, path: str | None) -> None:
+    """Send back everything received, once it is on stable storage if there is a path."""
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644) if path is not None else None
+    try:
+        while data := await socket.recv(65536):
+            if file is not None:
+                os.write(file, data)
+                os.fdatasync(file)
+            await send_all(socket, [data])
+    finally:
+        if file is not None:
+            os.close(file)
 
 
 async def serve(options: argparse.Namespace) -> None:
@@ -167,7 +175,7 @@ async def serve(options: argparse.Namespace) -> None:
         if options.mode == "consume":
             await deliveries.serve(socket)
         elif options.mode == "echo":
-            await echo(socket)
+            await echo(socket, options.file)
         else:
             await serve_publishes(socket, options, kept)
 
@@ -212,7 +220,9 @@ def main() -> None:
     """Read the options and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=["publish", "consume", "echo"], default="publish")
-    parser.add_argument("--file", help="publish: one os.write per batch into it; consume: one os.preadv per delivery")
+    parser.add_argument(
+        "--file", help="publish: one os.write per batch into it; consume: one os.preadv per delivery; echo: synced"
+    )
     parser.add_argument("--keep", type=int, metavar="COUNT", help="publish: the newest so many batches, in memory")
     parser.add_argument("--sync", action="store_true", help="publish: put the file on stable storage before replying")
     parser.add_argument("--reply-bytes", type=int, default=72, help="publish: of the answer to a batch; 0 for none")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 
 import trio
@@ -46,12 +45,15 @@ def latency_lines(plan: Plan) -> Iterator[Line]:
                 calls = trio.run(publish_seconds, process.url, topic, plan.single_calls)
                 pairs.append(Pair(median(echoes) * 1e6, median(calls) * 1e6))
             yield line_of_pairs("latency", f"one publish, p50, {engine}", TARGET, pairs, "us")
-        pairs = []
-        for _ in range(plan.rounds):
-            echoes = trio.run(echo_seconds, bare, request_bytes("synced"), plan.single_calls)
-            syncs = write_seconds(folder / "floor", request_bytes("synced"), plan.single_calls)
-            calls = trio.run(publish_seconds, process.url, "synced", plan.single_calls)
-            pairs.append(Pair((median(echoes) + SYNCS * median(syncs)) * 1e6, median(calls) * 1e6))
+        with floor("echo", file=folder / "floor.log") as syncing:
+            pairs = []
+            for _ in range(plan.rounds):
+                size = request_bytes("synced")
+                echo, synced = (
+                    median(trio.run(echo_seconds, target, size, plan.single_calls)) for target in (bare, syncing)
+                )
+                calls = trio.run(publish_seconds, process.url, "synced", plan.single_calls)
+                pairs.append(Pair((echo + SYNCS * (synced - echo)) * 1e6, median(calls) * 1e6))
         yield line_of_pairs("latency", "one publish, p50, synced", SYNCED_TARGET, pairs, "us")
 
 
@@ -59,21 +61,6 @@ def request_bytes(topic: str) -> int:
     """The size of a publish of one record."""
     batch = build_batch(BatchColumns([bytes(RECORD_BYTES)], 1_700_000_000_000, 1))
     return sum(map(len, frames_of(messages.Publish(topic), 1, [batch])))
-
-
-def write_seconds(path: Path, size: int, count: int) -> list[float]:
-    """Time single writes of `size` bytes at the end of a file, each put on stable storage."""
-    data, taken = bytes(size), list[float]()
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
-    try:
-        for _ in range(count):
-            started = time.perf_counter()
-            os.write(file, data)
-            os.fdatasync(file)
-            taken.append(time.perf_counter() - started)
-    finally:
-        os.close(file)
-    return taken
 
 
 async def publish_seconds(url: str, topic: str, count: int, idempotent: bool = True) -> list[float]:
