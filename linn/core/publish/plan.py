@@ -17,7 +17,7 @@ from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
 from linn.core.publish.request import PublishRequest
 from linn.core.routing.budget import PublishBudget
 from linn.core.topics.catalog import Catalog
-from linn.core.topics.message_limit import check_steps, has_to_be_checked
+from linn.core.topics.message_limit import check_steps
 from linn.core.topics.topic import Topic
 
 
@@ -97,7 +97,8 @@ class Plan:
             topic.partition(partition)
         self._seen.append((topic, _what_counts(topic)))
         limit = topic.settings.message_bytes_max
-        if has_to_be_checked(batch, limit) and not topic.interceptors:  # Or each may become another.
+        may_be_over = limit is not None and (batch.body_bytes > limit or batch.format)
+        if may_be_over and not topic.interceptors:  # Or each may become another.
             yield from check_steps(batch, limit, self.budget)
         admitted = topic.admit(batch, self.budget)
         if admitted is None:

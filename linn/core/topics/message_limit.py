@@ -22,19 +22,14 @@ def check_steps(batch: RecordBatch, limit: int | None, budget: PublishBudget) ->
 
     Raises MessageTooLarge, BatchMalformed; LimitExceeded: it is over the budget.
     """
-    if not has_to_be_checked(batch, limit):
+    # If the whole native body is not over the limit, no message is.
+    if limit is None or (batch.body_bytes <= limit and batch.format == Format.NATIVE):
         return
-    assert limit is not None, "checked just now"
     if batch.messages_within is None or batch.messages_within > limit:
         budget.look_into(batch)
         if batch.body_bytes >= _QUICK_BYTES_MAX or not _is_plainly_within(batch.body(), limit):
             yield from _check_each(batch.body(), limit)
         batch.messages_within = limit
-
-
-def has_to_be_checked(batch: RecordBatch, limit: int | None) -> bool:
-    """Whether a message may be over the limit: none is if the whole body is not, and is of linn's own format."""
-    return limit is not None and (batch.body_bytes > limit or batch.format != Format.NATIVE)
 
 
 def _is_plainly_within(body: Body, limit: int) -> bool:

@@ -45,7 +45,7 @@ from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
 from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
 from linn.core.topics.deletion import TopicDeletion
-from linn.core.topics.message_limit import check_steps, has_to_be_checked
+from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 
@@ -306,7 +306,7 @@ class Topic:
                 left.number(batch.producer_id, batch.producer_epoch, batch.first_sequence, batch.attributes)
             batch = left
         limit = self.settings.message_bytes_max
-        if has_to_be_checked(batch, limit):
+        if limit is not None and (batch.body_bytes > limit or batch.format):
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes & ~SCATTERED or batch.transaction:
             # Nothing would hold it back: the producer would not get what it asks for.
