@@ -33,14 +33,15 @@ def test_a_client_is_listed_by_its_name_with_what_it_reads_and_holds(
         monkeypatch.setenv("COLUMNS", columns)
     with linn.sync.connect(broker.url, name="billing") as client:
         client.admin.create_topic("bills", lease="1h")
-        with client.producer("bills") as producer, client.consumer("bills") as consumer:
+        with client.producer("bills") as producer, client.consumer("bills", name="ann") as consumer:
             producer.publish(b"bill")
             message = next(consumer)
             (mine,) = [one for one in client.admin.connections() if one["client"] == "billing"]
-            assert mine["subscriptions"] == [{"topic": "bills", "group": "", "held": 1}]
+            shown_as = {"topic": "bills", "group": "", "shared": "", "name": "ann", "held": 1}
+            assert mine["subscriptions"] == [shown_as]
             shown = quick("connections").stdout
             (row,) = [line for line in shown.splitlines() if "billing" in line]
-            assert "bills (1 held)" in row
+            assert "bills by ann (1 held)" in row
             message.ack().wait()
 
 

@@ -265,7 +265,7 @@ class GroupMember:
             del passed[first]
         return passed.get(end, end)
 
-    def commit(self, partition: int, epoch: int, offset: int, text: str = "") -> Sequence[tuple[Partition, int]]:
+    def commit(self, partition: int, epoch: int, offset: int, text: str = "") -> Sequence[tuple[Mark, int]]:
         """Commit an offset with a text, whatever was delivered; returns what to wait for.
 
         Raises GroupFenced, PartitionUnknown, OffsetOutOfRange, LimitExceeded; StorageError: it is written later.

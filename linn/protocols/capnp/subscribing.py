@@ -196,7 +196,7 @@ class Subscribing:
         member = self._subscriber(commit.subscription).member
         awaits = member.commit(commit.partition, commit.epoch, commit.offset, commit.text)
         if event.correlation:
-            self._responder.when_committed(awaits, event.correlation, m.Done())
+            self._responder.when_passed(awaits, event.correlation, m.Done())
 
     def credit(self, event: Event) -> None:
         """Grant credit for more records. Raises SubscriptionUnknown."""
