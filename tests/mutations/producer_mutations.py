@@ -162,8 +162,9 @@ PRODUCER_MUTATIONS = (
         breaks="After `log.truncated` a reader reads what is stored from that place on.",
         guarantee="Order",
         module="linn.client.consume.consumer",
-        original="it.partition == error.partition and it.end_offset > error.offset",
-        planted="it.partition is None",
+        original="lost = self._arrived.take_back("
+        "lambda it: it.partition == error.partition and it.end_offset > error.offset)",
+        planted="lost = self._arrived.take_back(lambda it: False)",
         simulation="truncation",
         seed=1,
         says="two records",
