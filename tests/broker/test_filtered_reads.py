@@ -323,3 +323,17 @@ async def test_a_log_whose_batches_have_gaps_is_read_from_anywhere(env: SimEnv) 
         await reader.call(m.Subscribe("t", credit=1_000))
         await reader.call(m.Ping())
         assert found_in([batch for event in reader.pushed for batch in event.batches]) == stored
+
+
+@simulated
+async def test_a_groups_member_gets_what_is_wanted_though_the_reader_is_far_behind_it_already(env: SimEnv) -> None:
+    async with broker_on(env, STREAM):
+        client = await connected(env)
+        for number in range(20):
+            made = Record(value=b"%d" % number, labels={"late": number == 3})
+            await client.call(m.Publish("t"), [build_from_records([made], base_id=1)])
+        await client.call(m.Subscribe("t", "g", credit=100, where=LATE))
+        event = await client.push()
+        while not isinstance(event.message, m.Deliver):
+            event = await client.push()
+        assert found_in(event.batches) == {3: "3"}
