@@ -77,7 +77,7 @@ struct Failed {
   code      @0 :Text;            # docs/reference/errors.md
   text      @1 :Text;
   retriable @2 :Bool;
-  partition @3 :Int32 = -1;      # log.truncated: the partition that lost records; -1: none
+  partition @3 :Int32;           # log.truncated: the partition that lost records
   offset    @4 :Int64;           # log.truncated: where its log and what was read part
 }
 

@@ -85,7 +85,7 @@ class Failed(Message):
     code: str
     text: str
     retriable: bool = False
-    partition: int = -1
+    partition: int = 0
     offset: int = 0
 
 

@@ -46,6 +46,8 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("groups", "describe", GROUP), ()),
     (("queues", "list"), (JOBS, GRAVES)),
     (("queues", "describe", JOBS), ()),
+    (("subscriptions", "list"), (VISITS, GROUP)),
+    (("subscriptions", "describe", VISITS, GROUP), ()),
     (("dead-letters", "list"), (GRAVES, JOBS)),
     (("dead-letters", "list", GRAVES), (JOBS,)),
     (("connections", "list"), ()),
@@ -69,6 +71,7 @@ WITHOUT_A_TABLE = {
     *(f"exchanges {verb}" for verb in ("create", "delete")),
     *(f"bindings {verb}" for verb in ("create", "delete")),
     *(f"groups {verb}" for verb in ("reset", "delete")),
+    *(f"subscriptions {verb}" for verb in ("create", "delete")),
     *("connections close", "ping", "definitions export", "definitions import"),
     *("dead-letters replay", "plugins new", "demo"),
 }
@@ -83,6 +86,7 @@ def furnished(broker: BrokerProcess) -> None:
         admin.create_topic(GRAVES)
         admin.create_topic(JOBS, dead_letter=GRAVES, max_deliveries=3)
         admin.create_topic(VISITS, kind="stream")
+        admin.create_subscription(VISITS, GROUP)
         admin.create_exchange(SPARE)
         admin.create_exchange(SHOP, type="topic", alternate=SPARE)
         admin.bind(SHOP, JOBS, JOBS)

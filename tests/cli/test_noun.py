@@ -23,6 +23,7 @@ def furnished(linn: Any) -> None:
     linn("bindings", "create", "front", "river")
     linn("publish", "river", "drop")
     linn("consume", "river", "--group", "readers", "--count", "1")
+    linn("subscriptions", "create", "river", "anglers")
 
 
 def test_everything_listable_is_a_noun() -> None:
@@ -53,6 +54,7 @@ def test_show_is_describe(quick: Any, name: str) -> None:
         "exchanges": ["front"],
         "bindings": ["front"],
         "groups": ["readers"],
+        "subscriptions": ["river", "anglers"],
         "plugins": ["dram"],
     }
     described = quick(name, "describe", *arguments.get(name, ["river"]), "--json")

@@ -66,9 +66,9 @@ class HostileLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def append(self, batch: RecordBatch) -> int:
+    def append(self, batch: RecordBatch, leader_epoch: int = 0) -> int:
         misbehave(batch.value(0) or b"")
-        return int(self._log.append(batch))
+        return int(self._log.append(batch, leader_epoch))
 
     def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         misbehave({RAISE_MS: RAISE, BLOCK_MS: BLOCK}.get(bytes_max, b""))

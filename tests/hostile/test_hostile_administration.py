@@ -68,7 +68,7 @@ def test_the_first_error_ends_the_search(broker: WatchedBroker) -> None:
 
 def test_lists_of_names_and_of_partitions_end(broker: WatchedBroker) -> None:
     names = [f"linn_{number:x}" for number in range(10_000)]
-    reset = {"topic": "s", "group": "g", "to": "latest", "partitions": [0] * (PARTITIONS_MAX + 1)}
+    reset = {"group": "bystanders", "to": "latest", "partitions": [0] * (PARTITIONS_MAX + 1)}
     with attacked(broker) as attack:
         attack.tries(
             {

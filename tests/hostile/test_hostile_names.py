@@ -78,7 +78,7 @@ VERBS = {
     "group.list": ("topic",),
     "group.show": ("group",),
 }
-UNKNOWN = ("config.invalid", "topic.unknown", "exchange.unknown")
+UNKNOWN = ("config.invalid", "topic.unknown", "exchange.unknown", "group.unknown")
 
 
 def test_no_verb_takes_a_name_that_is_none(broker: WatchedBroker, files: Path) -> None:

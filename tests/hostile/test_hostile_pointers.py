@@ -224,7 +224,10 @@ def test_an_unknown_member_fails_alone_and_an_unknown_number_is_refused(broker: 
         "acks 3": (wire.control("publish", publish, batches=1) + wire.plain([b"v"]), "failed protocol.request_unknown"),
         "codec 2": (PUBLISH + wire.batch(1, {wire.BODY: values}, codec=2), BATCH_MALFORMED),
         "a kind of label": (routed(one_label(kind=4)), BATCH_MALFORMED),
-        "a format": (PUBLISH + wire.batch(1, {wire.BODY: b"another's batch"}, format=255), "answered"),
+        "a format": (
+            PUBLISH + wire.batch(1, {wire.BODY: b"another's batch"}, format=255),
+            "failed batch.format_unknown",
+        ),
     }
     with attacked(broker, memory_bytes=2 << 20) as attack:
         attack.tries(cases)

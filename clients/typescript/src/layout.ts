@@ -117,7 +117,7 @@ export const STRUCTS = {
       code: ["text", 0],
       text: ["text", 1],
       retriable: ["bool", 0],
-      partition: ["i32", 4, -1],
+      partition: ["i32", 4],
       offset: ["i64", 8],
     },
   },
