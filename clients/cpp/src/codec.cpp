@@ -81,7 +81,8 @@ Published read(wire::Published::Reader source) {
 Subscribed read(wire::Subscribed::Reader source) {
   const auto kind = static_cast<std::uint16_t>(source.getKind());
   if (kind > static_cast<std::uint16_t>(SubscriptionKind::reader)) malformed_frame("a subscription of an unknown kind");
-  return {source.getSubscription(), static_cast<SubscriptionKind>(kind), source.getLeaseMs()};
+  return {source.getSubscription(), static_cast<SubscriptionKind>(kind), source.getLeaseMs(), source.getLeaderEpoch(),
+          source.getTopicIdHigh(), source.getTopicIdLow()};
 }
 
 Deliver read(wire::Deliver::Reader source) {
@@ -223,6 +224,9 @@ std::string encode(std::uint64_t correlation, const Subscribe& options) {
     subscribe.setWhere(to_text(options.where));
     subscribe.setMember(to_text(options.member));
     subscribe.setShared(to_text(options.shared));
+    subscribe.setLeaderEpoch(options.leader_epoch);
+    subscribe.setTopicIdHigh(options.topic_id_high);
+    subscribe.setTopicIdLow(options.topic_id_low);
     if (options.starts.empty()) return;
     auto starts = subscribe.initStarts(static_cast<unsigned>(options.starts.size()));
     for (unsigned index = 0; index < starts.size(); ++index) starts.set(index, options.starts[index]);

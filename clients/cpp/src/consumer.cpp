@@ -96,7 +96,15 @@ struct Consumer::State {
     if (!asked.connection) {
       detail::Subscribe request{options.topic, options.group, limits.first_credit(), options.start, options.partitions,
                                 options.starts, options.where, options.name, options.shared};
-      if (auto starts = starts_of_reader(*connection, deadline)) request.starts = std::move(*starts);
+      if (auto starts = starts_of_reader(*connection, deadline)) {
+        request.starts = std::move(*starts);
+        if (attached.subscription) {  // The broker says so if it has lost what was read before.
+          const detail::Subscribed read_in = attached.subscription->said();
+          request.leader_epoch = read_in.leader_epoch;
+          request.topic_id_high = read_in.topic_id_high;
+          request.topic_id_low = read_in.topic_id_low;
+        }
+      }
       auto subscription = std::make_shared<Subscription>(limits);
       answer = connection->request(request, subscription);
       asked = {connection, std::move(subscription)};

@@ -44,6 +44,10 @@ struct Subscribe {
   std::string where;
   std::string member;
   std::string shared;
+  /// Of a reader, where what lies before `starts` was read; 0: not checked.
+  std::int32_t leader_epoch = 0;
+  std::uint64_t topic_id_high = 0;
+  std::uint64_t topic_id_low = 0;
 };
 
 struct Unsubscribe {
@@ -109,6 +113,9 @@ struct Subscribed {
   std::uint32_t subscription = 0;
   SubscriptionKind kind = SubscriptionKind::shared;
   std::uint32_t lease_ms = 0;
+  std::int32_t leader_epoch = 0;
+  std::uint64_t topic_id_high = 0;
+  std::uint64_t topic_id_low = 0;
 };
 
 struct Deliver {

@@ -1,6 +1,7 @@
 // A worker and a publisher with the client's defaults, for tests with a real broker.
 //
 //     linn-test-worker URL work TOPIC JOB_MS   print "ready", and "begin VALUE ATTEMPT" and "done ..." for each job
+//     linn-test-worker URL read TOPIC          print "read VALUE" for each message, and "refused CODE" at the end
 //     linn-test-worker URL publish TOPIC       publish the lines of standard input, and print each when it is stored
 //     linn-test-worker URL count NAME topic|exchange TARGET PARTITION
 //                                              for each line of standard input: publish NAME and the numbers below it
@@ -26,6 +27,16 @@ void work(const linn::Client& client, const std::string& topic, std::chrono::mil
     std::this_thread::sleep_for(job);
     consumer.ack(*message);
     std::cout << "done " << name << std::endl;
+  }
+}
+
+void read(const linn::Client& client, const std::string& topic) {
+  linn::Consumer consumer = client.consumer({.topic = topic});
+  try {
+    while (const auto message = consumer.next())
+      std::cout << "read " << std::string(message->record().value().value()) << std::endl;
+  } catch (const linn::Error& error) {
+    std::cout << "refused " << error.code() << std::endl;
   }
 }
 
@@ -90,6 +101,8 @@ int main(int, char** argv) {
     const std::string command = argv[2];
     if (command == "work") {
       work(client, argv[3], std::chrono::milliseconds(std::stoi(argv[4])));
+    } else if (command == "read") {
+      read(client, argv[3]);
     } else if (command == "publish") {
       publish(client, argv[3]);
     } else {

@@ -71,6 +71,8 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
   #latest!: Subscription;
   /** Readers: where they go on. */
   #positions = new Map<number, bigint>();
+  /** The epoch and the topic in which they have read up to there, so that the broker says so if it has lost any of it. */
+  #readIn: Partial<Struct<"Subscribe">> = {};
   #arrived: Batch[] = [];
   #current: { batch: Batch; index: number } | undefined;
   #refusals: LinnError[] = [];
@@ -132,7 +134,8 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
     for (const [partition, offset] of positions) starts[partition] = offset;
     const credit = firstCredit(this.#wanted);
     const choice = { start, partitions: [...partitions], starts, where };
-    const content = { topic: this.topic, group, credit, ...choice, member, shared };
+    const readIn = positions.size > 0 ? this.#readIn : {};
+    const content = { topic: this.topic, group, credit, ...choice, member, shared, ...readIn };
     const timeoutMs = until - performance.now();
     await new Promise<void>((resolve, reject) => {
       let isLate = false;
@@ -169,6 +172,8 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
 
   #subscribed(connection: Connection, content: Struct<"Subscribed">, positions: Map<number, bigint>): void {
     this.#positions = positions;
+    const { leaderEpoch, topicIdHigh, topicIdLow } = content;
+    this.#readIn = { leaderEpoch, topicIdHigh, topicIdLow };
     this.#subscription = this.#latest = new Subscription(this, connection, content, this.#wanted, positions);
   }
 
