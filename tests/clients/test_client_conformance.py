@@ -286,8 +286,11 @@ def test_the_unsettled_records_of_a_queue_can_be_fetched_alone(connected: AgentP
     _, second, third, _ = take(connected, subscription, 4)
     for verdict, record in (("ack", second), ("reject", third)):
         assert settle(connected, subscription, verdict, record) == []
-    fetched = connected.ask("fetch", topic=topic, partition=0, offset=0, unsettled=True)
-    assert [(record["offset"], record["value"]) for record in fetched["records"]] == [(0, text(b"a")), (3, text(b"d"))]
+    left: list[object] = []
+    while len(left) != 2:  # A rejected record is settled soon afterwards; each look is a round trip.
+        fetched = connected.ask("fetch", topic=topic, partition=0, offset=0, unsettled=True)
+        left = [(record["offset"], record["value"]) for record in fetched["records"]]
+    assert left == [(0, text(b"a")), (3, text(b"d"))]
     assert fetched["next_offset"] == fetched["high_watermark"] == 4
     assert len(connected.ask("fetch", topic=topic, partition=0, offset=0)["records"]) == 4
     assert code_of(connected, "fetch", topic="log", partition=0, offset=0, unsettled=True) == "delivery.wrong_kind"

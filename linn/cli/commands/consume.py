@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from linn.client.client import Client
     from linn.client.consume.consumer import Consumer
     from linn.client.consume.message import Batch, Message
+    from linn.client.consume.settling import Settled
 
 IDLE_S = 1.0
 """Time that `--no-follow` waits for one more batch."""
@@ -214,7 +215,7 @@ class Consumption:
         if not self._ack:
             return
         if handled == len(batch):
-            await batch.ack()
+            await _acked([batch.ack()])
         else:
             await _ack(messages[:handled])
 
@@ -320,8 +321,20 @@ class Consumption:
 
 
 async def _ack(messages: Sequence[Message]) -> None:
-    for settled in [message.ack() for message in messages]:
-        await settled
+    await _acked([message.ack() for message in messages])
+
+
+async def _acked(settled: Sequence[Settled]) -> None:
+    """Wait for acks. Those that an outage made void are no failure: the client has logged them, and they come again."""
+    from linn.client.consume.settling import is_void
+    from linn.core.errors.tree import LinnError
+
+    for each in settled:
+        try:
+            await each
+        except LinnError:
+            if not is_void(each):
+                raise
 
 
 def _is_pipe() -> bool:
