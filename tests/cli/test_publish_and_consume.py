@@ -532,6 +532,38 @@ def test_a_group_goes_on_where_a_command_failed(linn, quick, stream: str) -> Non
     assert linn(*take, " ").returncode == 2
 
 
+def until_settled(url: str, queue: str) -> None:
+    """Wait until a queue has no unsettled message; each look is a round trip."""
+    with linn_client.connect(url) as client:
+        while client.admin.subscription(queue)["unsettled"]:
+            pass
+
+
+def test_consume_goes_on_where_the_broker_died_before_an_ack(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    command = f"cat; while [ ! -e {go} ]; do sleep 0.05; done"
+    with BrokerProcess(tmp_path, '[broker]\ndefault_storage = "segmented-log"\n[topics.jobs]\n') as broker:
+        linn = [sys.executable, "-m", "linn"]
+        subprocess.run([*linn, "publish", "jobs", "it", "--url", broker.url], check=True, capture_output=True)
+        with subprocess.Popen(
+            [*linn, "consume", "jobs", "--exec", command, "--url", broker.url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as consumer:
+            assert consumer.stdout is not None
+            try:
+                assert consumer.stdout.readline() == "it\n"
+                broker.kill()
+                go.touch()  # Now the message is acked, by a connection that is lost.
+                broker.start()
+                assert consumer.stdout.readline() == "it\n", "it was not acked, and comes again"
+                until_settled(broker.url, "jobs")
+            finally:
+                consumer.send_signal(signal.SIGINT)
+                consumer.wait(10)
+
+
 def test_consume_resumes_when_the_broker_returns(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, '[broker]\ndefault_storage = "segmented-log"\n[topics.jobs]\n') as broker:
         url = ["--url", broker.url]
@@ -545,6 +577,7 @@ def test_consume_resumes_when_the_broker_returns(tmp_path: Path) -> None:
                 subprocess.run([*linn, "publish", "jobs", "before", *url], check=True, capture_output=True)
                 assert consumer.stdout.readline() == "before\n"
                 assert "in a pipe" in consumer.stderr.readline()
+                until_settled(broker.url, "jobs")
                 broker.kill()
                 assert re.fullmatch(r"connection lost, connecting again: .*\n", consumer.stderr.readline())
                 with pytest.raises(subprocess.TimeoutExpired):
