@@ -350,6 +350,12 @@ class DeliveryFenced(DeliveryError):
     code = "delivery.fenced"
 
 
+class ParticipantConflict(DeliveryError):
+    """Another process has applied these records to the same store meanwhile; nothing was stored twice."""
+
+    code = "delivery.conflict"
+
+
 class SubscriptionUnknown(DeliveryError):
     """There is no subscription of that number on this connection."""
 

@@ -1,0 +1,1 @@
+"""Participants of exactly-once delivery: the places where a consumer stores effects, and the marks of their records."""
