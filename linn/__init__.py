@@ -1,7 +1,8 @@
 """linn: a message broker in which every topic is a queue, a stream, or both, chosen per topic in TOML.
 
 `linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. `linn.errors` has their
-errors. The broker begins in `linn.core.broker.broker`.
+errors, and `linn.participants` the stores that take part in exactly-once delivery. The broker begins in
+`linn.core.broker.broker`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from linn import client, errors, sync
+    from linn import client, errors, participants, sync
     from linn.client import connect
 
-__all__ = ["__version__", "client", "connect", "errors", "sync"]
+__all__ = ["__version__", "client", "connect", "errors", "participants", "sync"]
 __version__ = "0.1.0"
 
 

@@ -81,6 +81,7 @@ from linn.core.errors.tree import (
     TopicFull,
     TopicReplaced,
     TopicUnknown,
+    TransactionEnded,
     Unroutable,
     VersionUnsupported,
 )
@@ -156,6 +157,7 @@ __all__ = [
     "TopicFull",
     "TopicReplaced",
     "TopicUnknown",
+    "TransactionEnded",
     "Unroutable",
     "VersionUnsupported",
 ]

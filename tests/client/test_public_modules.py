@@ -14,7 +14,7 @@ from linn.testing.process import BrokerNotReady
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    assert dir(linn) == ["__version__", "client", "connect", "errors", "sync"]
+    assert dir(linn) == ["__version__", "client", "connect", "errors", "participants", "sync"]
     assert dir(linn.client) == sorted(linn.client.__all__)
     for name in dir(linn):
         assert getattr(linn, name) is not None

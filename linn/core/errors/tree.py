@@ -356,6 +356,12 @@ class ParticipantConflict(DeliveryError):
     code = "delivery.conflict"
 
 
+class TransactionEnded(DeliveryError):
+    """A participant's transaction was ended by the application, or would have been: it belongs to the participant."""
+
+    code = "delivery.transaction_ended"
+
+
 class SubscriptionUnknown(DeliveryError):
     """There is no subscription of that number on this connection."""
 

@@ -1,0 +1,53 @@
+"""Arithmetic of marks and floors, the same for every participant: a span is a range of offsets [first, end).
+
+Laws: no I/O. The spans of a store are those of one place and one epoch, and never overlap each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from linn.client.participants.participant import Floor, Mark, Place
+from linn.core.errors.tree import ParticipantConflict
+
+Span = tuple[int, int]
+
+
+def raised_floor(now: Floor, wanted: Floor) -> Floor:
+    """The floor after a commit: raised if neither its epoch nor its offset gets lower, and otherwise as it is."""
+    return wanted if wanted.epoch >= now.epoch and wanted.offset >= now.offset else now
+
+
+def is_below(mark: Mark, floor: Floor) -> bool:
+    """Whether a floor covers all of a mark, so that the mark need not be kept."""
+    return mark.epoch <= floor.epoch and mark.end <= floor.offset
+
+
+def applied_parts(mark: Mark, floor: Floor, stored: Iterable[Span]) -> list[Span]:
+    """The parts of a mark that the floor or the spans of its epoch cover, in order; adjoining ones are one part."""
+    spans = sorted(stored)
+    if mark.epoch <= floor.epoch:
+        spans.insert(0, (min(mark.first, floor.offset), floor.offset))
+    parts: list[Span] = []
+    for first, end in spans:
+        first, end = max(first, mark.first), min(end, mark.end)
+        if parts and first <= parts[-1][1]:
+            parts[-1] = (parts[-1][0], max(end, parts[-1][1]))
+        elif first < end:
+            parts.append((first, end))
+    return parts
+
+
+def merged_span(mark: Mark, stored: Iterable[Span]) -> Span:
+    """The span of a mark together with those that adjoin it."""
+    touching = [span for span in stored if span[1] >= mark.first and span[0] <= mark.end]
+    return min([mark.first, *(first for first, _ in touching)]), max([mark.end, *(end for _, end in touching)])
+
+
+def conflict(place: Place, mark: Mark, parts: Sequence[Span]) -> ParticipantConflict:
+    """The error of a commit whose records had their effect already."""
+    offsets = ", ".join(f"{first} to {end - 1}" if end - first > 1 else str(first) for first, end in parts)
+    return ParticipantConflict(
+        f"another process has applied the offsets {offsets} of epoch {mark.epoch} in partition {place.partition} of "
+        f"topic {place.topic_id} meanwhile; nothing was committed"
+    )

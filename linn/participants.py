@@ -1,0 +1,29 @@
+"""Participants of exactly-once delivery: stores that take effects and the marks of their records in one transaction.
+
+`SqliteParticipant` is the one that needs nothing else. For a store of your own write a class with the methods of
+`Participant` or `AsyncParticipant`, and run `linn.testing.participants` on it. Each is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from linn.client.participants.participant import NO_FLOOR, AsyncParticipant, Floor, Mark, Participant, Place
+    from linn.client.participants.sqlite import SqliteParticipant
+
+__all__ = ["NO_FLOOR", "AsyncParticipant", "Floor", "Mark", "Participant", "Place", "SqliteParticipant"]
+
+_MODULES = {"SqliteParticipant": "sqlite"}
+"""The modules of `linn.client.participants` that participants are in."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'linn.participants' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"linn.client.participants.{_MODULES.get(name, 'participant')}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
