@@ -50,6 +50,8 @@ struct Frame {
     heartbeat   @30 :Heartbeat;     # a group's member: it lives, and has let go
     seek        @31 :Seek;          # of a stream: go on elsewhere, or pause
     commit      @32 :Commit;        # of a group's member: any offset, with a text
+    resolve     @33 :Resolve;       # two phases: what became of a delivery?
+    resolved    @34 :Resolved;
   }
 }
 
@@ -154,6 +156,7 @@ struct Subscribe {
   topicIdLow  @12 :UInt64;
   shared     @13 :Text;          # a stream's shared subscription, without a group; made if it is not there; "": none
   formats    @14 :List(UInt32);  # as in Fetch
+  twoPhase   @15 :Bool;          # the client says ready and done: needed where delivery is exactly once, with a member
 }
 
 enum SubscriptionKind { shared @0; group @1; reader @2; }
@@ -181,7 +184,11 @@ struct Deliver {
                                  # it came to own the partition; 0 for readers, and where nothing is leased
   attempt      @3 :UInt16;       # 1 the first time; 0 where attempts are not counted
   passedTo     @4 :Int64;        # readers with `where`, without batches: nothing for them lies before this offset
+  phase        @5 :Phase;        # two phases: prepare, or commit again what was decided to this member
+  settledBefore @6 :Int64;       # two phases: every record before it is settled for good; its mark may be forgotten
 }
+
+enum Phase { none @0; prepare @1; commit @2; }
 
 struct Pull {
   subscription @0 :UInt32;
@@ -192,7 +199,15 @@ struct Pull {
   start        @5 :Int64;
 }
 
-enum Verdict { ack @0; nack @1; reject @2; extend @3; release @4; }
+enum Verdict {
+  ack     @0;
+  nack    @1;
+  reject  @2;
+  extend  @3;
+  release @4;
+  ready   @5;                    # two phases: the client can apply these; the answer is the decision to commit
+  done    @6;                    # two phases: it has; names its offsets
+}
 
 struct Settle {
   subscription @0 :UInt32;
@@ -207,6 +222,15 @@ struct Settlement {
   verdict    @4 :Verdict;
   ms         @5 :UInt32;         # nack: delay before the next attempt, 0 as configured; extend: the lease from now
 }
+
+# Two phases: asks what became of a delivery. What was not decided is aborted with this, if it was not before.
+struct Resolve {
+  subscription @0 :UInt32;
+  partition    @1 :Int32;
+  deliveryId   @2 :UInt64;
+}
+
+struct Resolved { isDecided @0 :Bool; }
 
 struct Settled { refused @0 :List(Refusal); }   # entries that failed; the others were carried out
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Literal, TypeVar, overload
 from uuid import UUID
 
 import anyio
@@ -32,14 +32,19 @@ from linn.client.connection.any_env import AnyEnv, ClientEnv
 from linn.client.connection.connector import Connector
 from linn.client.connection.url import address_of
 from linn.client.consume.consumer import Consumer, Mode
+from linn.client.consume.exactly_once import ExactlyOnceConsumer
 from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, FetchedBatches
 from linn.client.consume.start_position import Start, check_start
+from linn.client.consume.work_source import WorkSource
 from linn.client.options import ClientOptions
+from linn.client.participants.participant import AsyncParticipant, Participant
 from linn.client.produce.producer import AcksName, Producer
 from linn.core.batch.batch import Codec
 from linn.core.errors.tree import MessageInvalid, ProtocolError
 from linn.wire.messages import Description, Fetch, Fetched
+
+H = TypeVar("H")
 
 BATCH_BYTES_MAX = 256 << 10
 """Default size of a producer's batches: beyond it the cost per record no longer falls."""
@@ -135,6 +140,7 @@ class Client:
             idempotent,
         )
 
+    @overload
     def consumer(
         self,
         topic: str | Sequence[str],
@@ -149,7 +155,40 @@ class Client:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
-    ) -> Consumer:
+        exactly_once: None = None,
+    ) -> Consumer: ...
+    @overload
+    def consumer(
+        self,
+        topic: str | Sequence[str],
+        group: str | None = None,
+        *,
+        prefetch: int | None = None,
+        start: Start = "earliest",
+        where: str | None = None,
+        renewal_max_s: float = RENEWAL_MAX_S,
+        name: str | None = None,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        static: bool = False,
+        shared: str | None = None,
+        exactly_once: Participant[H] | AsyncParticipant[H],
+    ) -> ExactlyOnceConsumer[H]: ...
+    def consumer(
+        self,
+        topic: str | Sequence[str],
+        group: str | None = None,
+        *,
+        prefetch: int | None = None,
+        mode: Mode = "push",
+        start: Start = "earliest",
+        where: str | None = None,
+        renewal_max_s: float = RENEWAL_MAX_S,
+        name: str | None = None,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        static: bool = False,
+        shared: str | None = None,
+        exactly_once: Participant[H] | AsyncParticipant[H] | None = None,
+    ) -> Consumer | ExactlyOnceConsumer[H]:
         """Make a consumer of one topic; enter it with `async with`.
 
         Args:
@@ -172,6 +211,9 @@ class Client:
                 that name, perhaps after a restart of the program, continues with them. Needs `name`.
             shared: on a stream, the shared subscription for whose records consumers compete as for those of a queue:
                 each record is leased, and settled by itself. It is made if it is not there.
+            exactly_once: the participant that stores the effects of what is consumed, each of them once: the consumer
+                yields (message, handle), and settles by itself. A queue or a shared subscription needs a topic with
+                `delivery = "exactly-once"` and a name; of a stream the participant keeps the position.
 
         Raises MessageInvalid if an argument is wrong.
 
@@ -179,6 +221,31 @@ class Client:
             async with client.consumer("prices", group="dashboard", start="earliest") as consumer:
                 print((await anext(consumer)).value)
         """
+        who = self._membership(group, name, session_timeout_s, static, shared, exactly_once is not None)
+        made = self._plain_consumer(topic, group, prefetch, mode, start, where, renewal_max_s, who)
+        if exactly_once is None:
+            return made
+        return ExactlyOnceConsumer(self._source(made, group or name, shared, mode), exactly_once)
+
+    def _source(self, consumer: Consumer, name: str | None, shared: str | None, mode: Mode) -> WorkSource:
+        """The source of a consumer with a participant. Raises MessageInvalid."""
+        if not name:
+            raise MessageInvalid("a consumer with a participant needs a name, which no other consumer has")
+        if mode != "push":
+            raise MessageInvalid('a consumer with a participant has mode="push"')
+        return WorkSource(self._connector, consumer, shared or name)
+
+    def _plain_consumer(
+        self,
+        topic: str | Sequence[str],
+        group: str | None,
+        prefetch: int | None,
+        mode: Mode,
+        start: Start,
+        where: str | None,
+        renewal_max_s: float,
+        membership: Membership,
+    ) -> Consumer:
         topics = checked_topics(topic, group)
         checked_text(group or "", "a consumer's group")
         checked_text(where or "", "a consumer's where")
@@ -188,13 +255,18 @@ class Client:
         if mode not in ("push", "pull"):
             raise MessageInvalid(f'mode must be "push" or "pull", not {shown(mode)}')
         check_start(start)
-        membership = self._membership(group, name, session_timeout_s, static, shared)
         return Consumer(
             self._connector, topics, group or "", prefetch, mode, start, where or "", renewal_max_s, membership
         )
 
     def _membership(
-        self, group: str | None, name: str | None, session_timeout_s: float, is_static: bool, shared: str | None
+        self,
+        group: str | None,
+        name: str | None,
+        session_timeout_s: float,
+        is_static: bool,
+        shared: str | None,
+        is_two_phase: bool,
     ) -> Membership:
         checked_text(name or "", "a consumer's name")
         checked_text(shared or "", "a consumer's shared subscription")
@@ -206,8 +278,9 @@ class Client:
         if group and shared:
             raise MessageInvalid("a consumer belongs to a group or to a shared subscription, not to both")
         if not group:
-            return Membership(name or "", shared=shared or "")
-        return Membership(name or f"consumer-{self._connector.env.rng.bytes(6).hex()}", session_s, is_static)
+            return Membership(name or "", shared=shared or "", is_two_phase=is_two_phase)
+        name = name or f"consumer-{self._connector.env.rng.bytes(6).hex()}"
+        return Membership(name, session_s, is_static, is_two_phase=is_two_phase)
 
     async def fetch(
         self,

@@ -92,7 +92,7 @@ class _Layout:
         return self.cls(**values)
 
 
-_ENUMS = {"Publish": ("acks",), "Subscribed": ("kind",), "Settlement": ("verdict",)}
+_ENUMS = {"Publish": ("acks",), "Subscribed": ("kind",), "Settlement": ("verdict",), "Deliver": ("phase",)}
 _FROM_BROKERS = frozenset(
     {
         "welcome",
@@ -102,6 +102,7 @@ _FROM_BROKERS = frozenset(
         "subscribed",
         "deliver",
         "settled",
+        "resolved",
         "assigned",
         "description",
         "administered",
@@ -178,6 +179,8 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
             message.delivery_id,
             message.attempt,
             message.passed_to,
+            message.phase,
+            message.settled_before,
         )
     if type(message) is messages.Publish and len(message.target) <= NAME_CHARACTERS_MAX:
         frame = bytearray(
@@ -264,12 +267,8 @@ _PUBLISHED = _Template(
     "QiqIiQQ",
 )
 _DELIVER = _Template(
-    lambda correlation, batches, subscription, partition, delivery_id, attempt, passed_to: (
-        messages.Deliver(subscription, partition, delivery_id, attempt, passed_to),
-        correlation,
-        batches,
-    ),
-    "QHIiQHq",
+    lambda correlation, batches, *fields: (messages.Deliver(*fields), correlation, batches),
+    "QHIiQHqHq",
 )
 _SETTLE = _Template(
     lambda correlation, subscription, partition, delivery_id, first, end, verdict, ms: (

@@ -37,6 +37,19 @@ class Verdict(IntEnum):
     REJECT = 2
     EXTEND = 3
     RELEASE = 4
+    READY = 5
+    """The consumer can apply the records of a two-phase delivery; the answer is the decision to commit."""
+    DONE = 6
+    """The consumer has applied them."""
+
+
+class Phase(IntEnum):
+    """The phase of a two-phase delivery in which a broker sends its records."""
+
+    NONE = 0
+    PREPARE = 1
+    COMMIT = 2
+    """The records were decided to this consumer before, and it has not said that it is done."""
 
 
 LIMIT_MAX = 2**32 - 1
@@ -175,6 +188,7 @@ class Subscribe(Message):
     topic_id_low: int = 0
     shared: str = ""
     formats: list[int] = []
+    two_phase: bool = False
 
 
 class Subscribed(Message):
@@ -201,6 +215,8 @@ class Deliver(Message):
     delivery_id: int
     attempt: int
     passed_to: int = 0
+    phase: int = 0
+    settled_before: int = 0
 
 
 class Pull(Message):
@@ -230,6 +246,16 @@ class Refusal(Message):
     entry: int
     code: str
     text: str
+
+
+class Resolve(Message):
+    subscription: int
+    partition: int
+    delivery_id: int
+
+
+class Resolved(Message):
+    is_decided: bool
 
 
 class Settled(Message):

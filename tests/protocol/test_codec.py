@@ -26,7 +26,7 @@ NARROW = {
     "topic_id_high": 64, "topic_id_low": 64, "id_high": 64, "id_low": 64, "delivery_id": 64,
     "attempt": 16, "id": 32, "leader": 32, "returned": 32, "formats": 32,
 }  # fmt: skip
-ENUMS = {"acks": 3, "kind": 3, "verdict": 4}
+ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2}
 SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch")
 TEXT = st.text(max_size=20)
 

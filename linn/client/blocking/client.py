@@ -191,7 +191,8 @@ class Client:
         return consumer
 
     async def _open_consumer(self, topic: str | Sequence[str], group: str | None, **options: Any) -> AsyncConsumer:
-        return await self._made.consumer(topic, group, **options).__aenter__()
+        made: AsyncConsumer = self._made.consumer(topic, group, **options)
+        return await made.__aenter__()
 
     def fetch(
         self,

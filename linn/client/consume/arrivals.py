@@ -31,6 +31,11 @@ class Arrivals:
     def __bool__(self) -> bool:
         return bool(self._batches)
 
+    @property
+    def first(self) -> Batch:
+        """The first batch, if there is one."""
+        return self._batches[0]
+
     def extend(self, batches: Iterable[Batch]) -> None:
         """Add the batches of one delivery."""
         self._batches.extend(batches)

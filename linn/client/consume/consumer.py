@@ -200,11 +200,13 @@ class Consumer(Seeking):
         requests = await requests_for(self._connector, self.topics, whose, self._start, self._where, self._positions)
         credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
         membership = self._membership
-        limits = Limits(credit, self._adapts and not self._group, self._renewal_max_s, membership.session_s)
+        adapts, two_phase = self._adapts and not self._group, membership.is_two_phase
+        limits = Limits(credit, adapts, self._renewal_max_s, membership.session_s, two_phase)
         answers = []
         for request, positions in requests:
             request.credit = limits.first_credit
             request.member, request.is_static = membership.name, membership.is_static
+            request.two_phase = two_phase
             request.session_ms = round(1000 * membership.session_s)
             answer = SubscribeRequest(self, connection, request.topic, limits, positions)
             connection.ask(answer, request)
@@ -421,6 +423,14 @@ class Consumer(Seeking):
                 batch = self._arrived.take()
                 batch.records.check_crc()
                 return batch
+
+    async def _next_delivery(self) -> list[Batch]:
+        """Wait for the next batch, and take it with the others of its delivery. Raises as `__anext__` does."""
+        batches = [await self.next_batch()]
+        while self._arrived.is_next_wanted() and self._arrived.first._delivery is batches[0]._delivery:
+            batches.append(self._arrived.take())
+            batches[-1].records.check_crc()
+        return batches
 
     async def _take(self, records_max: int) -> list[Batch]:
         """Wait for the first batch; take it, and others that have arrived up to `records_max` records in all.

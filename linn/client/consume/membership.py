@@ -19,6 +19,8 @@ class Membership(NamedTuple):
     is_static: bool = False
     shared: str = ""
     """Name of the shared subscription that the consumer competes for; "": none."""
+    is_two_phase: bool = False
+    """Whether a participant stores the effects of what is consumed."""
 
 
 class Heartbeats:

@@ -19,12 +19,24 @@ from linn.core.errors.tree import DeliveryNotCurrent, LinnError
 from linn.wire.messages import WHOLE_LEASE, Settlement, Verdict
 
 OPEN, SENT, DONE = range(3)
+_SETTLES_NOTHING = (Verdict.EXTEND, Verdict.RELEASE, Verdict.READY)
 
 
 class Delivery:
     """Records that were delivered together, under one lease or none."""
 
-    __slots__ = ("__weakref__", "attempt", "delivery_id", "end", "first", "partition", "since_s", "until_s")
+    __slots__ = (
+        "__weakref__",
+        "attempt",
+        "delivery_id",
+        "end",
+        "first",
+        "is_decided",
+        "partition",
+        "settled_before",
+        "since_s",
+        "until_s",
+    )
 
     def __init__(
         self,
@@ -46,6 +58,10 @@ class Delivery:
         """Time of arrival, by the client's clock."""
         self.until_s = until_s
         """Latest end of the lease, by the client's clock."""
+        self.is_decided = False
+        """Whether the broker has decided these records to this consumer before, and repeats that."""
+        self.settled_before = 0
+        """Offset before which every record is settled for good, in a two-phase delivery."""
 
 
 class PendingSettlement:
@@ -145,7 +161,7 @@ def merged(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[Pe
             entries.append((_entry(settling, settling.first), [settling]))
     for entry, settled in entries:
         delivery = settled[0].delivery
-        if (entry.first, entry.end) == (delivery.first, delivery.end):
+        if (entry.first, entry.end) == (delivery.first, delivery.end) and entry.verdict != Verdict.DONE:
             entry.first = entry.end = WHOLE_LEASE
     return entries
 
@@ -185,4 +201,4 @@ def make_void(settlings: Iterable[PendingSettlement]) -> None:
 
 def records_in(settlings: Iterable[PendingSettlement]) -> int:
     """Count the records that would be settled."""
-    return sum([s.end - s.first for s in settlings if s.verdict not in (Verdict.EXTEND, Verdict.RELEASE)])
+    return sum([s.end - s.first for s in settlings if s.verdict not in _SETTLES_NOTHING])

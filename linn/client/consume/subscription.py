@@ -36,9 +36,25 @@ from linn.client.consume.settling import (
 )
 from linn.client.consume.start_position import Read
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, error_from_code
+from linn.core.errors.tree import (
+    ConnectionLost,
+    DeliveryNotCurrent,
+    LinnError,
+    SubscriptionWrongKind,
+    error_from_code,
+)
 from linn.wire import messages
-from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Unsubscribe, Verdict
+from linn.wire.messages import (
+    Credit,
+    Deliver,
+    Message,
+    Phase,
+    Settle,
+    Subscribed,
+    SubscriptionKind,
+    Unsubscribe,
+    Verdict,
+)
 
 SETTLE_LINGER_S = 0.005
 """Linger time of a settlement that nobody awaits: far below any lease, and enough for thousands of records."""
@@ -62,6 +78,7 @@ class Limits(NamedTuple):
     renewal_max_s: float
     """Time after a delivery for which its lease is renewed; 0: never."""
     session_s: float
+    is_two_phase: bool = False
 
     @property
     def first_credit(self) -> int:
@@ -118,8 +135,9 @@ class Subscription:
         self.id = subscribed.subscription
         self.kind = SubscriptionKind(subscribed.kind)
         self.leased = self.kind == SubscriptionKind.SHARED and subscribed.lease_ms > 0
-        self._read_in = subscribed.leader_epoch, (subscribed.topic_id_high, subscribed.topic_id_low)
+        self.read_in = subscribed.leader_epoch, (subscribed.topic_id_high, subscribed.topic_id_low)
         """Epoch and topic of what it delivers."""
+        self._is_two_phase = limits.is_two_phase
         self.waits_for_acks = self.leased or self.kind == SubscriptionKind.GROUP
         self.alive = True
         self.last_ack: PendingSettlement | None = None
@@ -209,6 +227,9 @@ class Subscription:
         first, end = batches[0].base_offset, batches[-1].end_offset
         until_s = now + self._lease_s  # A little late: the broker's time began earlier.
         lease = self._leases[key] = Delivery(*key, message.attempt, first, end, now, until_s)
+        lease.settled_before = message.settled_before
+        if message.phase == Phase.COMMIT:
+            lease.is_decided, lease.until_s = True, math.inf
         self._check_leases_later()
         self._held[key] = end - first
         self.held += end - first
@@ -354,7 +375,7 @@ class Subscription:
         if not self.leased:
             return
         for delivery, first, end in self._take_unread(leases):
-            if not self._is_over(delivery):
+            if not self._is_over(delivery) and not delivery.is_decided:
                 self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
 
     def _take_unread(self, leases: Collection[Delivery] | None = None) -> list[Unread]:
@@ -369,7 +390,7 @@ class Subscription:
             self._settle_quietly(lease, lease.first, lease.end, Verdict.EXTEND, round(1000 * left_s))
 
     def _settle_quietly(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> None:
-        settling = self._settling(delivery, first, end, verdict, ms)
+        settling = self.submit(delivery, first, end, verdict, ms)
         settling.awaited = True  # A refusal shows in the application's own settlement.
 
     # --- settling ---
@@ -378,11 +399,15 @@ class Subscription:
         """Settle a range; see `Batch.ack`. Raises ClientUnreachable; MessageInvalid if `ms` is out of range."""
         self.check_loop()
         check_ms(ms)
+        if self._is_two_phase and verdict in (Verdict.ACK, Verdict.NACK):
+            text = "the consumer has a participant, and settles a message when its effect is stored: leave out the "
+            raise SubscriptionWrongKind(text + verdict.name.lower())
         if verdict == Verdict.ACK and not self.waits_for_acks:
             return NOTHING_TO_SETTLE
-        return self._settling(delivery, first, end, verdict, ms)
+        return self.submit(delivery, first, end, verdict, ms)
 
-    def _settling(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> PendingSettlement:
+    def submit(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int = 0) -> PendingSettlement:
+        """Settle a range without checks, soon or when the result is awaited."""
         settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush)
         if not self.alive:
             make_void([settling])
@@ -428,7 +453,7 @@ class Subscription:
     def _count_settled(self, settlings: list[PendingSettlement]) -> None:
         """Subtract settled records from those held. Refused ones were not held any more, or are another's."""
         for settling in settlings:
-            if settling.verdict == Verdict.EXTEND:
+            if settling.verdict in (Verdict.EXTEND, Verdict.READY):
                 continue
             key = settling.delivery.partition, settling.delivery.delivery_id
             held = self._held.get(key, 0)
@@ -515,7 +540,7 @@ class Subscription:
 
     def places(self) -> dict[int, Read]:
         """The places at which a reader goes on, by partition."""
-        return {partition: Read(offset, *self._read_in) for partition, offset in self.positions.to_go_on().items()}
+        return {partition: Read(offset, *self.read_in) for partition, offset in self.positions.to_go_on().items()}
 
 
 def check_ms(ms: int) -> None:

@@ -83,6 +83,8 @@ class SubscribeRequest(NamedTuple):
     not there, and begins at `start` then."""
     accepts: Sequence[int] = NATIVE_ONLY
     """The formats of bodies that are taken; a batch of another one is translated into the first of them."""
+    is_two_phase: bool = False
+    """Whether the consumer says that it is ready for records, and done with what was decided to it."""
 
 
 class Subscription(NamedTuple):
@@ -324,8 +326,17 @@ class Gateway:
 def _competing(topic: Topic, queue: Queue, request: SubscribeRequest) -> Subscription:
     if request.member:
         check_name(request.member, "consumer")
+    if queue.is_two_phase != request.is_two_phase or (queue.is_two_phase and not request.member):
+        raise _wrong_phases(topic, queue)
     lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
     return Subscription(0, queue.join(lease_ms, request.member))
+
+
+def _wrong_phases(topic: Topic, queue: Queue) -> SubscriptionWrongKind:
+    how = f'topic {topic.name} has delivery = "{topic.settings.delivery}"'
+    if queue.is_two_phase:
+        return SubscriptionWrongKind(f"{how}: its consumers have a name and a participant, which stores their effects")
+    return SubscriptionWrongKind(f"{how}: only a topic that delivers in two phases has consumers with a participant")
 
 
 def _check_shared(topic: Topic, request: SubscribeRequest) -> None:

@@ -27,6 +27,10 @@ class Delivery:
     """The records, in memory unless `Consumer.takes_stored`. Empty if the deadline came first."""
     passed_to: int = 0
     """Without batches: the offset before which the partition has no more records for this consumer; 0: not known."""
+    phase: int = 0
+    """Number from the native protocol, of a two-phase delivery: 1 prepare, 2 commit again; 0: there are no phases."""
+    settled_before: int = 0
+    """Offset before which every record is settled, durably, in a two-phase delivery."""
 
     @property
     def count(self) -> int:
@@ -58,7 +62,7 @@ class Settlement:
     """Like `end`, -1 for all records that the lease still holds."""
     end: int
     verdict: int
-    """Number from the native protocol: 0 ack, 1 nack, 2 reject, 3 extend, 4 release."""
+    """Number from the native protocol: 0 ack, 1 nack, 2 reject, 3 extend, 4 release, 5 ready, 6 done."""
     ms: int = 0
 
     @property

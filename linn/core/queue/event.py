@@ -7,13 +7,15 @@ stand anywhere in the log, in one record, and the records before it may be trimm
 
 Layout: one version byte, then rows of 32 bytes, little-endian: kind u8, reason u8, zero u16, number u32, first i64, end
 i64, argument i64. Unused fields are zero, and a row that breaks that is refused. A snapshot is a record of another
-version, with the layout in `event_run`; one in the version of rows, after a `Started`, is read as well.
+version, with the layout in `event_run`; one in the version of rows, after a `Started`, is read as well. A record that
+speaks of holders begins with a table of them: byte 3, count u16, and for each since_ms i64, bytes u8, name in UTF-8;
+the rest is a record of one of the versions above, whose rows have a holder's index in place of the u16 that is zero.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, starmap
 from operator import lt
@@ -21,11 +23,12 @@ from typing import ClassVar, Final
 
 from linn.core.errors.tree import LogCorrupt
 from linn.core.queue.dead_letter import DeadReason
-from linn.core.queue.event_run import Columns, EventRun, Snapshot, decode_snapshot, encode_snapshot
+from linn.core.queue.event_run import Columns, EventRun, Holder, Snapshot, decode_snapshot, encode_snapshot
 from linn.core.queue.offset_ranges import OffsetRanges
 
 EVENT_VERSION: Final = 1
 SNAPSHOT_VERSION: Final = 2
+HOLDERS_VERSION: Final = 3
 OFFSET_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 2**32 - 1
 """Limit at which attempts stop being counted: a client that nacks in a loop for days overflows no row."""
@@ -33,9 +36,10 @@ DELIVERY_ID_MAX: Final = 2**62
 """Limit far above any id that can be given out, so that ids can still jump at each restart."""
 
 Row = tuple[int, int, int, int, int, int, int]
-"""(kind, reason, zero, number, first, end, argument)"""
+"""(kind, reason, holder, number, first, end, argument)"""
 
 _ROW = struct.Struct("<BBHIqqq")
+_HOLDER = struct.Struct("<qB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,25 @@ class DeliveryIdsStarted:
         return (self.kind, 0, 0, 0, 0, 0, self.next_delivery_id)
 
 
-SingleEvent = Started | Acquired | Settled | Returned | Died | DeadLetterIntended | Skipped | DeliveryIdsStarted
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """[first, end), which was leased as `delivery_id`, is the holder's for good: it will settle these records."""
+
+    kind: ClassVar[int] = 9
+    first: int
+    end: int
+    attempt: int
+    delivery_id: int
+    holder: Holder
+
+    def row(self) -> Row:
+        """The row without its holder's index."""
+        return (self.kind, 0, 0, self.attempt, self.first, self.end, self.delivery_id)
+
+
+SingleEvent = (
+    Started | Acquired | Settled | Returned | Died | DeadLetterIntended | Skipped | DeliveryIdsStarted | Decided
+)
 """One row of the log."""
 SubscriptionEvent = SingleEvent | EventRun | Snapshot
 
@@ -164,9 +186,11 @@ _COLUMNS: Final = {
     Returned.kind: Columns(numbers=True, arguments=True),
     Died.kind: Columns(numbers=True, reasons=True),
     DeadLetterIntended.kind: Columns(numbers=True, arguments=True),
+    Decided.kind: Columns(numbers=True, arguments=True, holders=True),
 }
 """Columns of rows about a range of offsets, besides the range."""
-_WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind})
+_WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind, Decided.kind})
+_WITH_ATTEMPT: Final = frozenset({Acquired.kind, Decided.kind})
 _REASONS: Final = frozenset(DeadReason)
 
 
@@ -174,9 +198,52 @@ def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
     """Encode events as one record of the event log. A snapshot is a record of its own."""
     some = list(events)
     if len(some) == 1 and isinstance(some[0], Snapshot):
-        return bytes((SNAPSHOT_VERSION,)) + encode_snapshot(some[0])
-    rows = [_ROW.pack(*event.row()) for event in single_events(some)]
-    return b"".join([bytes((EVENT_VERSION,)), *rows])
+        holders = _indexed([holder for run in some[0].runs for holder in run.holders])
+        return _encode_holders(holders) + bytes((SNAPSHOT_VERSION,)) + encode_snapshot(some[0], holders)
+    single = single_events(some)
+    holders = _indexed([event.holder for event in single if isinstance(event, Decided)])
+    rows = [_ROW.pack(*_row_of(event, holders)) for event in single]
+    return b"".join([_encode_holders(holders), bytes((EVENT_VERSION,)), *rows])
+
+
+def _indexed(holders: list[Holder]) -> dict[Holder, int]:
+    return {holder: index for index, holder in enumerate(dict.fromkeys(holders))}
+
+
+def _row_of(event: SingleEvent, holders: dict[Holder, int]) -> Row:
+    row = event.row()
+    return (*row[:2], holders[event.holder], *row[3:]) if isinstance(event, Decided) else row
+
+
+def _encode_holders(holders: dict[Holder, int]) -> bytes:
+    """The table of holders, in the order of their indexes; nothing if there are none."""
+    if not holders:
+        return b""
+    parts = [bytes((HOLDERS_VERSION,)), len(holders).to_bytes(2, "little")]
+    for name, since_ms in holders:
+        encoded = name.encode()
+        parts += [_HOLDER.pack(since_ms, len(encoded)), encoded]
+    return b"".join(parts)
+
+
+def _decode_holders(view: memoryview) -> tuple[list[Holder], memoryview]:
+    """The table of holders at the head of a record, if it has one, and the rest of the record. Raises LogCorrupt."""
+    holders: list[Holder] = []
+    if not view or view[0] != HOLDERS_VERSION:
+        return holders, view
+    position = 3
+    try:
+        for _ in range(int.from_bytes(view[1:3], "little")):
+            since_ms, size = _HOLDER.unpack_from(view, position)
+            position += _HOLDER.size
+            name = bytes(view[position : position + size]).decode()
+            position += size
+            holders.append(Holder(name, since_ms))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise LogCorrupt("a record of a subscription log has holders that can't be read") from error
+    if position >= len(view) or not holders or not all(holder.name for holder in holders):
+        raise LogCorrupt("a record of a subscription log ends inside its table of holders")
+    return holders, view[position:]
 
 
 def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEvent]:
@@ -185,9 +252,9 @@ def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEven
     Raises:
         LogCorrupt: another version, half a row, or a row that no subscription can have written.
     """
-    view = memoryview(data)
+    holders, view = _decode_holders(memoryview(data))
     if view and view[0] == SNAPSHOT_VERSION:
-        snapshot = decode_snapshot(view[1:], _COLUMNS)
+        snapshot = decode_snapshot(view[1:], _COLUMNS, holders)
         if not _is_sound_start(snapshot) or not all(map(_is_sound, snapshot.runs)):
             raise LogCorrupt("a snapshot of a subscription has values that no broker can have written")
         return [snapshot]
@@ -200,7 +267,7 @@ def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEven
     position = 0
     for kind, same in groupby(bytes(rows[:: _ROW.size])):
         end = position + _ROW.size * len(list(same))
-        events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])))
+        events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])), holders)
         position = end
     return events
 
@@ -212,6 +279,8 @@ def single_events(events: Iterable[SubscriptionEvent]) -> list[SingleEvent]:
         if isinstance(event, Snapshot):
             single.append(Started(event.offset, event.next_delivery_id))
             single += single_events(event.runs)
+        elif isinstance(event, EventRun) and event.kind == Decided.kind:
+            single += map(Decided, event.firsts, event.ends, event.numbers, event.arguments, event.holders)
         elif isinstance(event, EventRun):
             make, unused = _FROM_ROW[event.kind], (0,) * len(event.firsts)
             columns = (event.reasons or unused, event.numbers or unused, event.firsts, event.ends)
@@ -221,11 +290,13 @@ def single_events(events: Iterable[SubscriptionEvent]) -> list[SingleEvent]:
     return single
 
 
-def _decode_rows(kind: int, rows: list[Row]) -> list[SubscriptionEvent]:
+def _decode_rows(kind: int, rows: list[Row], holders: Sequence[Holder]) -> list[SubscriptionEvent]:
     """Decode rows of one kind."""
+    if kind == Decided.kind:
+        return [_decode_decided(row, holders) for row in rows]
     if len(rows) > 1 and (has := _COLUMNS.get(kind)) is not None:
         _, reasons, zeros, numbers, firsts, ends, arguments = zip(*rows, strict=True)
-        others = list(zip((numbers, arguments, reasons), has, strict=True))
+        others = list(zip((numbers, arguments, reasons), has[:3], strict=True))
         run = EventRun(kind, firsts, ends, *[column if used else () for column, used in others])
         if _is_sound(run) and not any(zeros) and not any(any(column) for column, used in others if not used):
             return [run]
@@ -243,7 +314,7 @@ def _is_sound(run: EventRun) -> bool:
         and all(map(lt, run.firsts, run.ends))
         and (not run.arguments or 0 <= min(run.arguments) <= max(run.arguments) <= _argument_max(run.kind))
         and _REASONS.issuperset(run.reasons)
-        and (run.kind != Acquired.kind or min(run.numbers) > 0)
+        and (run.kind not in _WITH_ATTEMPT or min(run.numbers) > 0)
     )
 
 
@@ -264,6 +335,14 @@ def _decode_row(row: Row) -> SingleEvent:
     if event is None or event.row() != row:
         raise LogCorrupt(f"a subscription log has a row that no broker can have written: {row}")
     return event
+
+
+def _decode_decided(row: Row, holders: Sequence[Holder]) -> Decided:
+    _, zero, holder, attempt, first, end, delivery_id = row
+    is_sound = 0 <= first < end and attempt > 0 and 0 <= delivery_id <= DELIVERY_ID_MAX
+    if zero or not is_sound or holder >= len(holders):
+        raise LogCorrupt(f"a subscription log has a row that no broker can have written: {row}")
+    return Decided(first, end, attempt, delivery_id, holders[holder])
 
 
 class EventBuffer:

@@ -4,17 +4,27 @@ Law: a run means the same as its rows, applied one by one in order. A snapshot m
 
 Layout of a snapshot after its version byte, little-endian: offset i64, next delivery id i64; then each run: kind u8,
 zero u8, zero u16, count u32, and its columns, one after the other: firsts i64, ends i64, numbers u32, arguments i64,
-reasons u8, without those that the kind does not use.
+reasons u8, holders u16, without those that the kind does not use. A holder is an index in the record's table of
+holders.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from linn.core.errors.tree import LogCorrupt
 from linn.core.queue.offset_rows import is_ascending
+
+
+class Holder(NamedTuple):
+    """The consumer to whom records were decided, by its name, and the time of the decision."""
+
+    name: str
+    since_ms: int
+    """Wall time, for people."""
 
 
 class Columns(NamedTuple):
@@ -23,11 +33,12 @@ class Columns(NamedTuple):
     numbers: bool = False
     arguments: bool = False
     reasons: bool = False
+    holders: bool = False
 
 
 _SNAPSHOT = struct.Struct("<qq")
 _RUN = struct.Struct("<BBHI")
-_FORMATS: Final = ("I", "q", "B")
+_FORMATS: Final = ("I", "q", "B", "H")
 """Formats of the columns in `Columns`."""
 
 
@@ -43,6 +54,7 @@ class EventRun:
     arguments: tuple[int, ...] = ()
     """Delivery ids, delays in ms, or the ends of targets."""
     reasons: tuple[int, ...] = ()
+    holders: tuple[Holder, ...] = ()
 
     def clipped(self, end: int) -> EventRun | None:
         """The rows about offsets below `end`; None if there are none."""
@@ -51,11 +63,13 @@ class EventRun:
         kept = [at for at, first in enumerate(self.firsts) if first < end]
         if not kept:
             return None
-        firsts, ends, *rest = [
+        firsts, ends, numbers, arguments, reasons = [
             tuple([column[at] for at in kept]) if column else ()
             for column in (self.firsts, self.ends, self.numbers, self.arguments, self.reasons)
         ]
-        return EventRun(self.kind, firsts, tuple([min(stop, end) for stop in ends]), *rest)
+        holders = tuple([self.holders[at] for at in kept]) if self.holders else ()
+        clipped_ends = tuple([min(stop, end) for stop in ends])
+        return EventRun(self.kind, firsts, clipped_ends, numbers, arguments, reasons, holders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +88,20 @@ class Snapshot:
         return Snapshot(min(self.offset, end), self.next_delivery_id, runs)
 
 
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Encode a snapshot, without the version byte."""
+def encode_snapshot(snapshot: Snapshot, holders: dict[Holder, int]) -> bytes:
+    """Encode a snapshot, without the version byte. `holders`: their indexes in the record's table."""
     parts = [_SNAPSHOT.pack(snapshot.offset, snapshot.next_delivery_id)]
     for run in snapshot.runs:
         count = len(run.firsts)
         parts.append(_RUN.pack(run.kind, 0, 0, count))
         parts += [struct.pack(f"<{count}q", *column) for column in (run.firsts, run.ends)]
-        others = zip(_FORMATS, (run.numbers, run.arguments, run.reasons), strict=True)
+        indexes = [holders[holder] for holder in run.holders]
+        others = zip(_FORMATS, (run.numbers, run.arguments, run.reasons, indexes), strict=True)
         parts += [struct.pack(f"<{count}{form}", *column) for form, column in others if column]
     return b"".join(parts)
 
 
-def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns]) -> Snapshot:
+def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns], holders: Sequence[Holder]) -> Snapshot:
     """Decode a snapshot. The caller checks that the values of the columns make sense.
 
     Raises:
@@ -97,7 +112,7 @@ def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns]) -> Sn
         offset, next_delivery_id = _SNAPSHOT.unpack_from(data)
         position = _SNAPSHOT.size
         while position < len(data):
-            run, position = _decode_run(data, position, columns_by_kind)
+            run, position = _decode_run(data, position, columns_by_kind, holders)
             if runs and runs[-1].kind >= run.kind:
                 raise LogCorrupt(f"a snapshot of a subscription has rows of kind {run.kind} in the wrong place")
             runs.append(run)
@@ -106,7 +121,9 @@ def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns]) -> Sn
     return Snapshot(offset, next_delivery_id, tuple(runs))
 
 
-def _decode_run(data: memoryview, position: int, columns_by_kind: dict[int, Columns]) -> tuple[EventRun, int]:
+def _decode_run(
+    data: memoryview, position: int, columns_by_kind: dict[int, Columns], holders: Sequence[Holder]
+) -> tuple[EventRun, int]:
     """Decode the run at a position; returns it and the position after it. Raises LogCorrupt, struct.error: it ends
     early.
     """
@@ -120,7 +137,10 @@ def _decode_run(data: memoryview, position: int, columns_by_kind: dict[int, Colu
         layout = struct.Struct(f"<{count if used else 0}{form}")
         columns.append(layout.unpack_from(data, position))
         position += layout.size
-    run = EventRun(kind, *columns)
+    firsts, ends, numbers, arguments, reasons, indexes = columns
+    if max(indexes, default=-1) >= len(holders):
+        raise LogCorrupt("a snapshot of a subscription names a holder that its table does not have")
+    run = EventRun(kind, firsts, ends, numbers, arguments, reasons, tuple([holders[at] for at in indexes]))
     if not is_ascending(run.firsts, run.ends):
         raise LogCorrupt(f"a snapshot of a subscription has rows of kind {kind} that are not in order")
     return run, position

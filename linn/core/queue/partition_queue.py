@@ -36,6 +36,7 @@ from linn.core.log.delivery import Delivery, Settlement
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.queue.event import SubscriptionEvent, clip_event, decode_events, encode_events
+from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.semantics import DeliverySemantics
@@ -111,6 +112,9 @@ class PartitionQueue:
         self._owed: deque[Lease] = deque()
         """Leases settled for a handover that has not happened: the state log had no room for the event."""
         self._writing_owed = False
+        self._low_noted = (0, 0)
+        """An offset before which all was settled, and the end of the state log that says so."""
+        self._low_durable = 0
         self._handing_over: dict[int, int] = {}
         """The first offset, by consumer, that is settled on delivery but not read yet: it must not be trimmed."""
 
@@ -298,10 +302,10 @@ class PartitionQueue:
         if self._handing_over.pop(consumer, None) is not None:
             self._trim_if_due()
 
-    def settle(self, consumer: int, settlement: Settlement) -> None:
-        """Carry out one settlement. Call `flush` after one or many.
+    def settle(self, consumer: int, settlement: Settlement, name: str = "") -> Effects:
+        """Carry out one settlement, of a consumer of that name. Call `flush` after one or many.
 
-        Raises DeliveryNotCurrent, LimitExceeded: nothing was changed.
+        Raises DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind: nothing was changed.
         """
         now = self.clock.monotonic()
         ranges = None if settlement.is_whole else [(settlement.first, settlement.end)]
@@ -317,9 +321,38 @@ class PartitionQueue:
             effects = Effects()
         elif settlement.verdict == 4:
             effects = subscription.put_back(consumer, delivery_id, ranges, now, 0)
+        elif settlement.verdict == 5:
+            effects = subscription.ready(consumer, delivery_id, ranges, Holder(name, self.clock.now_ms()), now)
+        elif settlement.verdict == 6:
+            effects = subscription.done(name, delivery_id, settlement.first, settlement.end)
         else:
             raise SubscriptionWrongKind(f"verdict {settlement.verdict} is unknown")
         self._after(effects)
+        return effects
+
+    def resolve(self, consumer: int, name: str, delivery_id: int) -> bool:
+        """Answer whether a delivery was decided to a consumer; if not, it can't be any more. Call `flush` after it."""
+        effects = self.subscription.resolve(consumer, name, delivery_id, self.clock.monotonic())
+        if effects is not None:
+            self._after(effects)
+        return effects is None
+
+    def settled_durably(self) -> int:
+        """The offset before which every record is settled, also after a power failure; it may be a little behind."""
+        settled_before = self.subscription.settled_before()
+        if self.state is None:
+            return settled_before
+        state, (low, position) = self.state, self._low_noted
+        if state.partition.committed.offset >= position:
+            self._low_durable = low
+            if not self.subscription.events_waiting and not state.waiting:
+                self._low_noted = settled_before, state.partition.log.bounds()[1]
+        return self._low_durable
+
+    async def until_decided(self) -> None:
+        """Wait until what was decided is so after a power failure as well. Raises StorageError."""
+        if self.state is not None:
+            await self.state.partition.committed.wait(self.flush())
 
     def return_unsent(self, consumer: int, delivery_id: int, ranges: Sequence[tuple[int, int]]) -> None:
         """Return the part of a lease that could not be read or sent. Without delay; the attempt counts."""

@@ -13,7 +13,8 @@ import contextlib
 import itertools
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -42,11 +43,17 @@ from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.partition_queue import PartitionQueue
+from linn.core.queue.subscription import DecidedRange
 
 DAMAGED_RETRY_S = 300.0
 """Interval at which damaged records are retried: a damaged file may have been replaced by a whole one."""
 LEASE_RECORDS_MAX = 16_384
 """Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
+
+PREPARE, COMMIT_AGAIN = 1, 2
+"""Phases of a two-phase delivery, as the native protocol numbers them."""
+DONE = 6
+"""The verdict that ends one."""
 
 logger = logging.getLogger("linn.queue")
 
@@ -97,7 +104,25 @@ class Queue:
         self.consumers[consumer.id] = consumer
         if name:
             self._by_name[name] = consumer
+            consumer.repeats.extend(self._decided_to(name))
         return consumer
+
+    def _decided_to(self, name: str) -> Iterator[tuple[int, DecidedRange]]:
+        """Records that were decided to a consumer of this name before, by partition."""
+        for place, dispatch in enumerate(self.dispatches):
+            if dispatch.subscription.decided_count:
+                yield from [(place, decided) for decided in dispatch.subscription.decided_to(name)]
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether consumers say that they are ready, and settle what was decided to them."""
+        return self.dispatches[0].subscription.is_two_phase
+
+    def decision_ended(self, place: int, decided: DecidedRange) -> None:
+        """Record that an operator has ended a decision: its holder, if it is here, no longer has these records."""
+        consumer = self._by_name.get(decided.decision.holder.name)
+        if consumer is not None:
+            consumer.decision_ended(place, decided)
 
     def gone(self) -> LinnError:
         """The error for a consumer of a subscription that was closed."""
@@ -166,7 +191,12 @@ class QueueConsumer:
         self.on_released: Callable[[], None] = nobody
         self.on_lease_lost: Callable[[int, int], None] = nobody
         self.held = 0
+        self.repeats: deque[tuple[int, DecidedRange]] = deque()
+        """Records, by partition, that were decided to this name before, and have to be delivered again."""
+        self._decided = 0
+        """Records that were decided to this consumer and are not done: a part of `held`."""
         self._queue = queue
+        self._is_two_phase = queue.is_two_phase
         self._lease: Lease | None = None
         self._lease_partition = 0
         self._lease_at = 0
@@ -222,12 +252,80 @@ class QueueConsumer:
     async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """See `delivery.Consumer.next`."""
         while True:
+            if self.repeats:
+                delivery = await self._repeat(records_max, bytes_max)
+                if delivery.batches:
+                    return delivery
             if not await self._hold_lease(records_max, deadline):
                 return NOTHING
             delivery = await self._deliver(records_max, bytes_max)
             if delivery.batches:
                 self._queue.dispatches[delivery.partition].count_delivered(delivery)
                 return delivery
+
+    async def _repeat(self, records_max: int, bytes_max: int) -> Delivery:
+        """Deliver again what was decided to this name. Records that can't be read stay decided, for an operator.
+
+        Raises SyncFailed, LogClosed, DeliveryFenced.
+        """
+        while self.repeats:
+            self._check_open()
+            place, (first, end, decision) = self.repeats[0]
+            dispatch, name = self._queue.dispatches[place], decision.holder.name
+            if not dispatch.subscription.is_decided(name, decision.delivery_id, first, end):
+                self.repeats.popleft()
+                continue
+            try:
+                await dispatch.until_decided()
+                stop = min(end, first + records_max)
+                batches = await dispatch.partition.read_range(first, stop, bytes_max, self.accepts)
+            except (SyncFailed, LogClosed):
+                raise
+            except (StorageError, OffsetOutOfRange, BatchMalformed, FormatUnknown) as error:
+                self.repeats.popleft()
+                text = (
+                    "%(partition)s: records %(first)d to %(last)d were decided to %(name)s and can't be read: %(error)s"
+                )
+                about = {"partition": str(dispatch.partition.id), "first": first, "last": end - 1, "name": name}
+                logger.error(text, about | log_fields(error))
+                continue
+            self._check_open()
+            if not self.repeats or self.repeats[0] != (place, DecidedRange(first, end, decision)):
+                continue  # An operator has ended it meanwhile.
+            self.repeats.popleft()
+            stop = batches[-1].end_offset if batches else end
+            if stop < end:
+                self.repeats.appendleft((place, DecidedRange(stop, end, decision)))
+            self.held += stop - first
+            self._decided += stop - first
+            settled = dispatch.settled_durably()
+            return Delivery(place, decision.delivery_id, decision.attempt, batches, 0, COMMIT_AGAIN, settled)
+        return NOTHING
+
+    def decision_ended(self, place: int, decided: DecidedRange) -> None:
+        """Record that records are no longer decided to this consumer."""
+        if (place, decided) in self.repeats:
+            self.repeats.remove((place, decided))
+        else:
+            self._undecide(decided.end - decided.first)
+
+    def _undecide(self, records: int) -> None:
+        records = min(records, self._decided)
+        self._decided -= records
+        self.held -= records
+        self.on_released()
+
+    def resolve(self, partition: int, delivery_id: int) -> tuple[bool, Sequence[tuple[Mark, int]]]:
+        """Answer whether a delivery was decided to this consumer, and what has to be committed before that is told.
+
+        If it was not, it is aborted. Raises PartitionUnknown, DeliveryFenced, TopicUnknown, StorageError.
+        """
+        self._check_open()
+        dispatch = self._queue.dispatch(partition)
+        is_decided = dispatch.resolve(self.id, self.name, delivery_id)
+        position = dispatch.flush()
+        awaits = [] if dispatch.state is None else [(dispatch.state.partition.committed, position)]
+        return is_decided, awaits
 
     def released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
         """Record that a lease of this consumer no longer holds these offsets."""
@@ -302,6 +400,8 @@ class QueueConsumer:
             self._abandon(dispatch, lease)
             raise
         delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
+        if self._is_two_phase:
+            delivery = replace(delivery, phase=PREPARE, settled_before=dispatch.settled_durably())
         if self.lease_ms:
             if lease.ended or self._fenced:
                 return NOTHING  # It ended while it was read; the records' next holder must be the only one.
@@ -380,7 +480,12 @@ class QueueConsumer:
                 if self.ended:
                     self._check_open()
                 dispatch = self._queue.dispatch(settlement.partition)
-                dispatch.settle(self.id, settlement)
+                effects = dispatch.settle(self.id, settlement, self.name)
+                if effects.decided:
+                    self.held += effects.decided
+                    self._decided += effects.decided
+                elif settlement.verdict == DONE:
+                    self._undecide(effects.settled)
                 touched[settlement.partition] = dispatch
                 # What is left of a lease may be thousands of ranges.
                 done = max(done, dispatch.subscription.events_waiting)
@@ -400,8 +505,10 @@ class QueueConsumer:
             del touched[place]
 
     def is_holding(self) -> bool:
-        """Whether records are leased to this consumer."""
-        return any(self._queue.dispatches[place].subscription.holds(self.id) for place in self._leased_in)
+        """Whether records are leased or decided to this consumer."""
+        return self._decided > 0 or any(
+            self._queue.dispatches[place].subscription.holds(self.id) for place in self._leased_in
+        )
 
     def fence(self) -> None:
         """Leave for a consumer of the same name; nothing is delivered or settled any more."""

@@ -1,7 +1,8 @@
 """The state of each record of a shared subscription, computed as a fold over the subscription's events.
 
-Laws: every offset from `low` to `cursor` is in exactly one state: settled, leased, returned (ready, delayed, or
-recorded as delayed), orphaned, or dead; offsets below `low` are settled, those from the cursor on were never delivered.
+Laws: every offset from `low` to `cursor` is in exactly one state: settled, leased, decided, returned (ready, delayed,
+or recorded as delayed), orphaned, or dead; those below `low` are settled, and those from the cursor on were never
+delivered.
 Orphaned records were leased when the broker stopped; they exist only between replay and `recovered`. An offset that an
 event passes over without naming it is ready and was never delivered.
 """
@@ -12,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from math import ceil
+from typing import NamedTuple
 
 from linn.core.errors.tree import LogCorrupt
 from linn.core.queue.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
 from linn.core.queue.event import (
     Acquired,
     DeadLetterIntended,
+    Decided,
     DeliveryIdsStarted,
     Died,
     Returned,
@@ -27,7 +30,7 @@ from linn.core.queue.event import (
     SubscriptionEvent,
     single_events,
 )
-from linn.core.queue.event_run import EventRun, Snapshot
+from linn.core.queue.event_run import EventRun, Holder, Snapshot
 from linn.core.queue.lease import LeaseBook
 from linn.core.queue.offset_map import OffsetMap
 from linn.core.queue.offset_ranges import OffsetRanges, Range
@@ -35,10 +38,18 @@ from linn.core.queue.offset_rows import BETWEEN_MAX, is_ascending
 from linn.core.queue.redelivery import Recorded, ReturnedRecords
 
 
+class Decision(NamedTuple):
+    """The decision about records of one delivery: they are a holder's for good."""
+
+    holder: Holder
+    delivery_id: int
+    attempt: int
+
+
 class RecordStates:
     """The state of one shared subscription. It makes no decisions and produces no events."""
 
-    __slots__ = ("cursor", "dead", "leases", "low", "orphaned", "returned", "settled")
+    __slots__ = ("cursor", "dead", "decided", "leases", "low", "orphaned", "returned", "settled")
 
     def __init__(self, start: int) -> None:
         assert start >= 0
@@ -50,6 +61,7 @@ class RecordStates:
         self.settled = OffsetRanges()
         """Settled offsets above `low`, never touching it."""
         self.leases = LeaseBook()
+        self.decided: OffsetMap[Decision] = OffsetMap()
         self.returned = ReturnedRecords()
         self.dead = DeadLetters()
         self.orphaned: OffsetMap[int] = OffsetMap()
@@ -100,6 +112,7 @@ class RecordStates:
             return
         self.returned.drop(low, offset)
         self.dead.take(low, offset)
+        self.decided.take(low, offset)
         self.orphaned.take(low, offset)
         self.settled.remove(low, offset)
         self.leases.cut(offset)
@@ -135,6 +148,10 @@ class RecordStates:
             case Died(first, end, attempts, reason):
                 self._replace(first, end)
                 self.dead.add(first, end, attempts, reason)
+            case Decided(first, end, attempt, delivery_id, holder):
+                self._replace(first, end)
+                self.decided.set(first, end, Decision(holder, delivery_id, attempt))
+                self._raise_delivery_id(delivery_id + 1)
             case DeadLetterIntended(first, end, partition, target_end):
                 if not self.dead.covers(first, end):
                     raise LogCorrupt(f"a subscription log intends a dead letter of records that live: {event}")
@@ -173,6 +190,7 @@ class RecordStates:
         self.returned.drop(first, end)
         self.orphaned.take(first, end)
         self.dead.take(first, end)
+        self.decided.take(first, end)
 
     # --- many rows at once -------------------------------------------------------------------------------------------
 
@@ -206,6 +224,9 @@ class RecordStates:
             self._raise_delivery_id(max(run.arguments) + 1)
         elif run.kind == Returned.kind:
             self._record_rows(run)
+        elif run.kind == Decided.kind:
+            for (first, end, attempt), delivery_id, holder in zip(rows, run.arguments, run.holders, strict=True):
+                self.decided.set(first, end, Decision(holder, delivery_id, attempt))
         elif run.kind == Died.kind:
             for (first, end, attempts), reason in zip(rows, run.reasons, strict=True):
                 self.dead.add(first, end, attempts, DeadReason(reason))
@@ -222,9 +243,10 @@ class RecordStates:
         self.orphaned.take_rows(firsts, ends)
         self.returned.ready.take_rows(firsts, ends)
         self.returned.recorded.take_rows(firsts, ends)
-        if self.dead.count:
+        if self.dead.count or self.decided.count:
             for first, end in zip(firsts, ends, strict=True):
                 self.dead.take(first, end)
+                self.decided.take(first, end)
 
     def _load(self, runs: Sequence[EventRun]) -> None:
         """Load a snapshot's rows into an empty state. Raises LogCorrupt: they don't fit together."""
@@ -266,6 +288,7 @@ class RecordStates:
             _run_of(Settled.kind, settled),
             _run_of(Returned.kind, sorted(returned)),
             *self._dead_runs(),
+            self._decided_run(),
         ]
         return Snapshot(self.low, self.leases.next_delivery_id, tuple([run for run in runs if run is not None]))
 
@@ -277,6 +300,12 @@ class RecordStates:
         intents = [(dead.first, dead.end, *dead.target) for dead in ranges if dead.target is not None]
         return [died, _run_of(DeadLetterIntended.kind, intents)]
 
+    def _decided_run(self) -> EventRun | None:
+        rows = [(first, end, decision.attempt, decision.delivery_id) for first, end, decision in self.decided]
+        run = _run_of(Decided.kind, rows)
+        holders = tuple([decision.holder for _, _, decision in self.decided])
+        return replace(run, holders=holders) if run is not None else None
+
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def ranges(self) -> list[Range]:
@@ -285,7 +314,7 @@ class RecordStates:
         for lease in self.leases:
             kept += lease.ranges()
         returned = self.returned
-        for part in (returned.ready, returned.delayed, returned.recorded, self.orphaned):
+        for part in (returned.ready, returned.delayed, returned.recorded, self.orphaned, self.decided):
             kept += [(first, end) for first, end, _ in part]
         kept += [(dead.first, dead.end) for dead in self.dead.ranges()]
         return sorted(kept)

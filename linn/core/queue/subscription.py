@@ -10,6 +10,8 @@ Laws:
 - A lease is taken from the lowest ready offset; leased, delayed and dead records are passed over, so nothing waits
   behind a slow record, and returned records keep their place.
 - A refused request changes nothing.
+- Records may be decided to a consumer by its name. They wait for it, and for nobody else, however long it takes and
+  whatever restarts; only `done`, by that name, or an operator ends it.
 - `take_events` gives the events that must survive; applied to a fresh subscription they restore the state. A lease as
   such does not survive: `recovered` returns leased records, with their attempts.
 
@@ -21,13 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from linn.core.errors.tree import LimitExceeded
+from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange, DeadReason
 from linn.core.queue.event import (
     ATTEMPTS_MAX,
     DeadLetterIntended,
+    Decided,
     DeliveryIdsStarted,
     Died,
     EventBuffer,
@@ -35,13 +38,18 @@ from linn.core.queue.event import (
     Skipped,
     SubscriptionEvent,
 )
+from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LEASE_MS_MAX, Lease, LeaseSettings, OnReleased
 from linn.core.queue.offset_ranges import Range
-from linn.core.queue.record_states import RecordStates
+from linn.core.queue.record_states import Decision, RecordStates
 from linn.core.queue.redelivery import redelivery_delay_ms
 
 DELIVERY_ID_GAP = 1 << 32
 """Jump of delivery ids at a restart: more than can have been given out since the event log was last durable."""
+
+
+DECIDED_RANGES_MAX = 16_384
+"""Limit of the decided ranges of one subscription on one partition: a table of them is at most a few MiB."""
 
 
 class Effects(NamedTuple):
@@ -55,6 +63,8 @@ class Effects(NamedTuple):
     """`next_deadline` may be earlier than before."""
     dead: int = 0
     """Copy these to the dead-letter topic."""
+    decided: int = 0
+    """Tell their consumer, once the event is committed."""
 
     def plus(self, other: Effects) -> Effects:
         """The sum of both."""
@@ -71,6 +81,7 @@ class SubscriptionStatistics:
     """Offset of the first record that was never looked at."""
     settled_beyond: int
     leased: int
+    decided: int
     ready: int
     """Returned and ready records; those beyond the cursor are not counted."""
     delayed: int
@@ -81,8 +92,19 @@ class SubscriptionStatistics:
     """Number of ranges kept in memory, all states together."""
 
 
+class DecidedRange(NamedTuple):
+    """Records [first, end) that were decided to a consumer and are not done."""
+
+    first: int
+    end: int
+    decision: Decision
+
+
 class SharedSubscription:
     """One shared subscription on one partition, delivering at least once."""
+
+    is_two_phase: ClassVar[bool] = False
+    """Whether a consumer says that it is ready for records, and settles them once they were decided to it."""
 
     def __init__(self, settings: LeaseSettings, start: int) -> None:
         """Begin at offset `start` with nothing delivered."""
@@ -238,6 +260,105 @@ class SharedSubscription:
             return delay if lease is None else lease
         return min(lease, delay)
 
+    # --- two phases --------------------------------------------------------------------------------------------------
+
+    def ready(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, holder: Holder, now: float
+    ) -> Effects:
+        """Take a consumer's word that it can apply a lease, or ranges of it. A two-phase subscription calls `decide`.
+
+        Raises SubscriptionWrongKind: there are no two phases.
+        """
+        raise SubscriptionWrongKind("the topic does not deliver in two phases: settle with ack, nack or reject")
+
+    def decide(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, holder: Holder, now: float
+    ) -> Effects:
+        """Decide a lease, or ranges of it, to its consumer, by name. Tell it only when the event is committed.
+
+        Raises:
+            DeliveryNotCurrent: as for `ack`. Nothing was decided.
+            LimitExceeded: too much that was decided before is not done. Nothing was decided.
+        """
+        leases, decided = self._states.leases, self._states.decided
+        lease = leases.current(consumer, delivery_id, now)
+        named = None if ranges is None else list(ranges)
+        if len(decided) + len(lease.ranges() if named is None else named) > DECIDED_RANGES_MAX:
+            raise LimitExceeded(f"{len(decided)} deliveries are decided and not done: {DECIDED_RANGES_MAX} at most are")
+        pieces = leases.release(lease, named)
+        for first, end in pieces:
+            decided.set(first, end, Decision(holder, delivery_id, lease.attempt))
+            self._events.add(Decided(first, end, lease.attempt, delivery_id, holder))
+        return Effects(decided=sum([end - first for first, end in pieces]))
+
+    def done(self, holder: str, delivery_id: int, first: int, end: int) -> Effects:
+        """Settle the records of [first, end) that were decided to a holder by a delivery: their effect is stored.
+
+        Raises DeliveryNotCurrent: there are none.
+        """
+        pieces = self._states.decided.pieces(first, end) if first < end else []
+        done = [
+            (start, stop) for start, stop, it in pieces if (it.holder.name, it.delivery_id) == (holder, delivery_id)
+        ]
+        if not done:
+            raise _not_decided(holder, delivery_id, first, end)
+        for start, stop in done:
+            self._states.decided.take(start, stop)
+        return self._settle(done)
+
+    def give_up_decided(self, holder: str, delivery_id: int, first: int, end: int, now: float) -> Effects:
+        """Return decided records, for an operator: their holder is lost, and another consumer shall have them.
+
+        If the holder has stored their effect, they have it twice. Raises DeliveryNotCurrent as `done`.
+        """
+        self._check_decided(holder, delivery_id, first, end)
+        effects = Effects()
+        for start, stop, decision in self._states.decided.take(first, end):
+            effects = effects.plus(self._return([(start, stop)], decision.attempt, now))
+        return effects
+
+    def reject_decided(self, holder: str, delivery_id: int, first: int, end: int) -> Effects:
+        """Make decided records dead, for an operator. Raises DeliveryNotCurrent as `done`."""
+        self._check_decided(holder, delivery_id, first, end)
+        effects = Effects()
+        for start, stop, decision in self._states.decided.take(first, end):
+            effects = effects.plus(self._kill([(start, stop)], decision.attempt, DeadReason.REJECTED))
+        return effects
+
+    def is_decided(self, holder: str, delivery_id: int, first: int, end: int) -> bool:
+        """Whether all of [first, end) is decided to this holder by this delivery; False if that is empty."""
+        pieces = self._states.decided.pieces(first, end) if first < end else []
+        is_theirs = all(it.holder.name == holder and it.delivery_id == delivery_id for _, _, it in pieces)
+        return is_theirs and sum([stop - start for start, stop, _ in pieces]) == max(1, end - first)
+
+    def _check_decided(self, holder: str, delivery_id: int, first: int, end: int) -> None:
+        if not self.is_decided(holder, delivery_id, first, end):
+            raise _not_decided(holder, delivery_id, first, end)
+
+    def resolve(self, consumer: int, holder: str, delivery_id: int, now: float) -> Effects | None:
+        """Answer a consumer that does not know what became of a delivery: None if it is decided to it.
+
+        Otherwise it is aborted: the lease, if it is still current, is returned, so that it can't be decided any more.
+        Looks at every decided range.
+        """
+        if any(it.decision.delivery_id == delivery_id for it in self.decided_to(holder)):
+            return None
+        held = [lease for lease in self.leases_of(consumer) if lease.delivery_id == delivery_id]
+        return self.return_leases(held, now)
+
+    def decided(self) -> list[DecidedRange]:
+        """Everything that was decided and is not done, lowest offset first."""
+        return [DecidedRange(*piece) for piece in self._states.decided]
+
+    def decided_to(self, holder: str) -> list[DecidedRange]:
+        """Everything that was decided to one holder and is not done, lowest offset first."""
+        return [it for it in self.decided() if it.decision.holder.name == holder]
+
+    @property
+    def decided_count(self) -> int:
+        """The number of records that were decided and are not done."""
+        return self._states.decided.count
+
     # --- dead letters ------------------------------------------------------------------------------------------------
 
     def dead(self) -> list[DeadRange]:
@@ -321,7 +442,8 @@ class SharedSubscription:
         """The number of unsettled records below `end` (the high watermark), in any state."""
         states = self._states
         returned = states.returned.ready.count + states.returned.delayed.count
-        return max(0, end - states.cursor) + states.leases.count + returned + states.dead.count
+        held = states.leases.count + states.decided.count
+        return max(0, end - states.cursor) + held + returned + states.dead.count
 
     @property
     def delayed_count(self) -> int:
@@ -359,6 +481,7 @@ class SharedSubscription:
             cursor=states.cursor,
             settled_beyond=states.settled.count,
             leased=states.leases.count,
+            decided=states.decided.count,
             ready=states.returned.ready.count,
             delayed=states.returned.delayed.count,
             dead=states.dead.count,
@@ -452,3 +575,8 @@ class SharedSubscription:
             self._states.dead.add(first, end, attempts, reason)
             self._events.add(Died(first, end, attempts, reason))
         return Effects(dead=sum(end - first for first, end in ranges))
+
+
+def _not_decided(holder: str, delivery_id: int, first: int, end: int) -> DeliveryNotCurrent:
+    text = f"delivery {delivery_id} is not decided to {holder} for offsets {first} to {end - 1}"
+    return DeliveryNotCurrent(text)

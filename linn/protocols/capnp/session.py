@@ -370,6 +370,7 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.Settle: ("_subscribing", Subscribing.settle),
     m.Credit: ("_subscribing", Subscribing.credit),
     m.Heartbeat: ("_subscribing", Subscribing.heartbeat),
+    m.Resolve: ("_subscribing", Subscribing.resolve),
     m.Seek: ("_subscribing", Subscribing.seek),
     m.Commit: ("_subscribing", Subscribing.commit),
     m.Fetch: ("_reading", Reading.fetch),

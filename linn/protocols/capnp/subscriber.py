@@ -17,6 +17,7 @@ from linn.core.gateway.gateway import SubscribeRequest
 from linn.core.groups.member import GroupMember
 from linn.core.groups.reader import StreamReader
 from linn.core.log.delivery import NOTHING, Consumer, Delivery
+from linn.core.log.mark import Mark
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.queue.queue import QueueConsumer
 from linn.protocols.capnp.outbox import Outbox
@@ -141,6 +142,14 @@ class Subscriber:
             raise SubscriptionWrongKind("only members of a group have heartbeats and commit offsets")
         return self.consumer
 
+    def resolve(self, partition: int, delivery_id: int) -> tuple[bool, Sequence[tuple[Mark, int]]]:
+        """See `QueueConsumer.resolve`. Raises SubscriptionWrongKind for a stream's reader."""
+        if not isinstance(self.consumer, QueueConsumer):
+            raise SubscriptionWrongKind(
+                "only consumers of queues and shared subscriptions have deliveries in two phases"
+            )
+        return self.consumer.resolve(partition, delivery_id)
+
     def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
         """Move a stream's reader. Raises as `StreamReader.seek` does, SubscriptionWrongKind for a queue."""
         if not isinstance(self.consumer, GroupMember | StreamReader):
@@ -187,7 +196,8 @@ class Subscriber:
             self._deliver(0, delivery)
 
     def _deliver(self, correlation: int, delivery: Delivery) -> None:
-        message = m.Deliver(self.id, delivery.partition, delivery.delivery_id, delivery.attempt)
+        numbers = delivery.partition, delivery.delivery_id, delivery.attempt
+        message = m.Deliver(self.id, *numbers, 0, delivery.phase, delivery.settled_before)
         self._outbox.put(frames_to(message, correlation, delivery.batches))
 
     async def pull(self, correlation: int, pull: m.Pull, wait_s: float) -> None:

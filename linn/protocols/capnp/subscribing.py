@@ -237,6 +237,17 @@ class Subscribing:
             self.is_settling = True
             responder.in_task(event, lambda: self._settle_on(event.correlation, steps))
 
+    def resolve(self, event: Event) -> None:
+        """Answer whether a delivery was decided to its consumer, once that is committed.
+
+        Raises SubscriptionUnknown, SubscriptionWrongKind, PartitionUnknown, DeliveryFenced, StorageError.
+        """
+        resolve = event.message
+        assert isinstance(resolve, m.Resolve)
+        subscriber = self._subscriber(resolve.subscription)
+        is_decided, awaits = subscriber.resolve(resolve.partition, resolve.delivery_id)
+        self._responder.when_passed(awaits, event.correlation, m.Resolved(is_decided))
+
     async def _settle_on(self, correlation: int, steps: Steps[SettleOutcome]) -> None:
         try:
             outcome = await self._responder.gateway.long_work.run(steps)
@@ -254,7 +265,8 @@ def _request(subscribe: m.Subscribe) -> SubscribeRequest:
     where = subscribe.start, subscribe.starts, subscribe.partitions, subscribe.where
     who = subscribe.member, subscribe.session_ms / 1000, subscribe.is_static
     how = subscribe.leader_epoch, subscribe.shared, subscribe.formats
-    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how)
+    is_two_phase = subscribe.two_phase
+    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how, is_two_phase=is_two_phase)
 
 
 def _settlement(entry: m.Settlement) -> Settlement:

@@ -1,0 +1,104 @@
+"""Work: the records of one delivery whose effects are stored in one local transaction. Pure: no I/O.
+
+Law: a record that is delivered again has a transaction of its own, so that one that can't be applied takes no others
+with it to the dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+
+from linn.client.consume.message import Batch, Message
+from linn.client.consume.settling import Delivery
+from linn.client.participants.participant import Floor, Mark, Place
+
+Piece = tuple[Batch, int, int]
+"""A batch, the index of its first record, and the index behind the last."""
+
+
+class Work:
+    """Records of one place: the whole of a delivery, or a part of it."""
+
+    __slots__ = ("_pieces", "delivery", "floor", "is_asked", "marks", "place")
+
+    def __init__(self, pieces: Sequence[Piece], place: Place, floor: Floor) -> None:
+        self._pieces = list(pieces)
+        self.place = place
+        self.floor = floor
+        """The floor that the participant may raise once these records are applied."""
+        delivery = pieces[0][0]._delivery
+        assert delivery is not None, "a consumer's batches are delivered"
+        self.delivery: Delivery = delivery
+        self.is_asked = False
+        """Whether the broker was asked for the decision, so that it may have decided."""
+        self.marks: list[Mark] = []
+        """The marks of the records that have not had their effect."""
+        for batch, start, stop in pieces:
+            mark = Mark(batch.leader_epoch, batch._offset(start), batch._offset(stop))
+            if self.marks and self.marks[-1].epoch == mark.epoch and self.marks[-1].end == mark.first:
+                mark = Mark(mark.epoch, self.marks.pop().first, mark.end)
+            self.marks.append(mark)
+
+    @property
+    def batches(self) -> list[Batch]:
+        """The batches that its records are in."""
+        return [batch for batch, _, _ in self._pieces]
+
+    @property
+    def first(self) -> int:
+        """Offset of the first record."""
+        batch, start, _ = self._pieces[0]
+        return batch._offset(start)
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last record."""
+        batch, _, stop = self._pieces[-1]
+        return batch._offset(stop)
+
+    def messages(self, applied: Sequence[tuple[int, int]]) -> Iterator[Message]:
+        """The records that have not had their effect; `applied` are ranges of offsets, in order."""
+        pieces = chain.from_iterable(map(Message, repeat(batch), range(at, end)) for batch, at, end in self._pieces)
+        if not applied:
+            return pieces
+        self.marks = [left for mark in self.marks for left in _without(mark, applied)]
+        return iter([it for it in pieces if not any(first <= it.offset < end for first, end in applied)])
+
+    def split(self, offset: int) -> Work | None:
+        """Cut off what begins at `offset`; None if nothing does."""
+        mine: list[Piece] = []
+        rest: list[Piece] = []
+        for batch, start, stop in self._pieces:
+            at = next((index for index in range(start, stop) if batch._offset(index) >= offset), stop)
+            if start < at:
+                mine.append((batch, start, at))
+            if at < stop:
+                rest.append((batch, at, stop))
+        if not rest or not mine:
+            return None
+        floor, done = self.floor, [mark for mark in self.marks if mark.first < offset]
+        Work.__init__(self, mine, self.place, floor)
+        self.marks = [Mark(mark.epoch, mark.first, min(mark.end, offset)) for mark in done]
+        return Work(rest, self.place, floor)
+
+    def one_by_one(self) -> list[Work]:
+        """The same records, each for itself."""
+        return [
+            Work([(batch, index, index + 1)], self.place, self.floor)
+            for batch, start, stop in self._pieces
+            for index in range(start, stop)
+        ]
+
+
+def _without(mark: Mark, ranges: Sequence[tuple[int, int]]) -> Iterator[Mark]:
+    """The parts of a mark that are in none of the ranges."""
+    first = mark.first
+    for start, stop in ranges:
+        if start >= mark.end or stop <= first:
+            continue
+        if first < start:
+            yield Mark(mark.epoch, first, start)
+        first = max(first, stop)
+    if first < mark.end:
+        yield Mark(mark.epoch, first, mark.end)

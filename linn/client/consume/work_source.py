@@ -1,0 +1,194 @@
+"""WorkSource: gets the work of an exactly-once consumer from the broker, and tells the broker what became of it.
+
+On a queue or a shared subscription the broker decides: READY, and its answer, which is COMMIT; then DONE. On a stream
+the participant's floor is the position, and nobody has to be asked; a group is told of it afterwards.
+
+Laws: after `decide` returns True, the work is this consumer's until it is `applied`, whatever happens to the
+connection; after False it is not, and its records come again, to this consumer or another. Work that was put back is
+the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from uuid import UUID
+
+from linn.client.connection.answer import Answer
+from linn.client.connection.connector import Connector
+from linn.client.connection.metadata import describe
+from linn.client.consume.consumer import Consumer
+from linn.client.consume.message import Batch
+from linn.client.consume.start_position import Read
+from linn.client.consume.subscription import Subscription
+from linn.client.consume.work import Work
+from linn.client.participants.participant import Floor, Place
+from linn.core.errors.tree import (
+    ConnectionLost,
+    DeliveryFenced,
+    DeliveryNotCurrent,
+    LinnError,
+    LogTruncated,
+    ProtocolError,
+    SubscriptionUnknown,
+)
+from linn.wire.messages import Resolve, Resolved, SubscriptionKind, TopicInfo, Verdict
+
+logger = logging.getLogger("linn.client")
+
+
+class WorkSource:
+    """The work of one consumer."""
+
+    def __init__(self, connector: Connector, consumer: Consumer, reader: str) -> None:
+        """`reader`: the name of the group, of the shared subscription, or of a consumer that reads a stream alone."""
+        self.consumer = consumer
+        self._connector = connector
+        self._reader = reader
+        self._put_back: deque[Work] = deque()
+
+    # --- where to begin ---
+
+    async def places_to_begin(self) -> list[Place]:
+        """The places whose floors say where a stream is read on; none if the broker keeps track.
+
+        Raises TopicUnknown, ConnectionLost, RequestTimeout.
+        """
+        if self.consumer._group or self.consumer._membership.shared:
+            return []
+        (info,) = (await describe(self._connector, self.consumer.topics)).topics
+        if info.kind != "stream":
+            return []
+        return [Place(_topic_id(info), partition, self._reader) for partition in range(len(info.partitions))]
+
+    def begin_at(self, place: Place, floor: Floor) -> None:
+        """Read a stream on from a floor."""
+        if floor.offset:
+            halves = place.topic_id.int >> 64, place.topic_id.int & (1 << 64) - 1
+            self.consumer._positions[place.partition] = Read(floor.offset, floor.epoch, halves)
+
+    async def enter(self) -> None:
+        """Enter the consumer. Where a power failure took records behind a floor, reading goes on at the log's end.
+
+        Raises as `Consumer.__aenter__`.
+        """
+        while True:
+            try:
+                await self.consumer.__aenter__()
+                return
+            except LogTruncated as error:
+                known = self.consumer._positions.get(error.partition)
+                if known is None or known.offset <= error.offset:
+                    raise
+                logger.warning("%(error)s; going on there", {"error": error.text, "code": error.code})
+                self.consumer._unsubscribe()
+                self.consumer._positions[error.partition] = Read(error.offset, 0, known.topic_id)
+
+    # --- work ---
+
+    async def next(self) -> Work:
+        """Wait for the next work. Raises as `Consumer.__anext__` does; cancellation loses nothing."""
+        while True:
+            while self._put_back:
+                work = self._put_back.popleft()
+                if _is_held(work):
+                    return work
+            batches = await self.consumer._next_delivery()
+            subscription = _subscription(batches[0])
+            delivery = batches[0]._delivery
+            assert delivery is not None
+            epoch, halves = subscription.read_in
+            place = Place(UUID(int=halves[0] << 64 | halves[1]), batches[0].partition, self._place_name(subscription))
+            if subscription.leased:
+                floor = Floor(epoch, delivery.settled_before)
+            else:
+                floor = Floor(batches[-1].leader_epoch, batches[-1].end_offset)
+            work = Work([(batch, batch._first, batch.records.count) for batch in batches], place, floor)
+            if not subscription.leased or delivery.attempt <= 1:
+                return work
+            self._put_back.extend(work.one_by_one())
+
+    def _place_name(self, subscription: Subscription) -> str:
+        is_queue = subscription.kind == SubscriptionKind.SHARED and not self.consumer._membership.shared
+        return "" if is_queue else self._reader
+
+    def put_back(self, work: Work) -> None:
+        """Make work the next again: it was not applied."""
+        self._put_back.appendleft(work)
+
+    async def decide(self, work: Work) -> bool:
+        """Ask for the decision to commit work that can be applied; False: its records belong to others by now.
+
+        Cancellation: put the work back; the decision, if there is one, is found out the next time.
+        """
+        subscription, delivery = _subscription(work.batches[0]), work.delivery
+        if not subscription.leased or delivery.is_decided:
+            return True
+        was_asked, work.is_asked = work.is_asked, True
+        settling = subscription.submit(delivery, work.first, work.end, Verdict.READY)
+        try:
+            await settling
+        except DeliveryNotCurrent:
+            return was_asked and not settling.is_void and await self._resolve(subscription, work)
+        except (ConnectionLost, DeliveryFenced, SubscriptionUnknown):
+            return False
+        except LinnError as error:
+            text = "%(topic)s: it is not known yet whether delivery %(delivery)d is to be applied: %(error)s"
+            about = {"topic": subscription.topic, "delivery": delivery.delivery_id, "error": error.text}
+            logger.warning(text, about)
+            return await self._resolve(subscription, work)
+        delivery.until_s = math.inf
+        return True
+
+    async def _resolve(self, subscription: Subscription, work: Work) -> bool:
+        """Ask until the broker says what became of a delivery."""
+        delivery, attempts = work.delivery, 0
+        while subscription.alive:
+            answer = Answer()
+            request = Resolve(subscription.id, delivery.partition, delivery.delivery_id)
+            subscription.connection.ask(answer, request)
+            try:
+                message = await answer.wait()
+            except (ConnectionLost, DeliveryFenced, SubscriptionUnknown):
+                return False
+            except LinnError:
+                await self._connector.env.clock.sleep(self._connector.backoff_s(attempts))
+                attempts += 1
+                continue
+            if not isinstance(message, Resolved):
+                raise ProtocolError(f"the broker answered resolve with {type(message).__name__}")
+            if message.is_decided:
+                delivery.until_s = math.inf
+            return message.is_decided
+        return False
+
+    def is_of_group(self, work: Work) -> bool:
+        """Whether work may have become another member's, which is nobody's mistake."""
+        return _subscription(work.batches[0]).kind == SubscriptionKind.GROUP
+
+    def applied(self, work: Work) -> None:
+        """Tell the broker, soon, that the effects of work are stored."""
+        subscription = _subscription(work.batches[0])
+        if subscription.leased:
+            subscription.submit(work.delivery, work.first, work.end, Verdict.DONE)
+        elif subscription.kind == SubscriptionKind.GROUP:
+            subscription.submit(work.delivery, work.first, work.end, Verdict.ACK)
+
+
+def _is_held(work: Work) -> bool:
+    """Whether work that was put back is still this consumer's, or would come again from the broker."""
+    subscription, delivery = _subscription(work.batches[0]), work.delivery
+    if subscription.kind == SubscriptionKind.READER:
+        return True
+    return subscription.alive and (not subscription.leased or subscription.monotonic() < delivery.until_s)
+
+
+def _subscription(batch: Batch) -> Subscription:
+    subscription = batch._subscription
+    assert isinstance(subscription, Subscription)
+    return subscription
+
+
+def _topic_id(info: TopicInfo) -> UUID:
+    return UUID(int=info.id_high << 64 | info.id_low)
