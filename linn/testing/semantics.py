@@ -12,13 +12,15 @@ again once settled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import get_args
 
 from linn.core.errors.tree import DeliveryNotCurrent, LinnError
 from linn.core.queue.event import decode_events, encode_events
+from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LEASE_MS_MAX, Lease
+from linn.core.queue.offset_ranges import Range
 from linn.core.queue.semantics import Acks, ConfirmWhen, DeliverySemantics
 from linn.core.queue.subscription import Effects, SharedSubscription
 
@@ -73,6 +75,25 @@ def taken(subscription: SharedSubscription, consumer: int, count: int) -> list[L
 def offsets_of(lease: Lease | None) -> list[int]:
     """The offsets of a lease."""
     return list(range(lease.first, lease.end)) if lease is not None else []
+
+
+def holder_of(consumer: int) -> Holder:
+    """A consumer's name, with the time of a decision."""
+    return Holder(f"consumer-{consumer}", 0)
+
+
+def acked(
+    subscription: SharedSubscription, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float
+) -> Effects:
+    """Settle records as their consumer would: by an ack, or in two phases. Raises as `ack` does, or `ready`."""
+    if not subscription.is_two_phase:
+        return subscription.ack(consumer, delivery_id, ranges, now)
+    holder = holder_of(consumer)
+    effects = subscription.ready(consumer, delivery_id, ranges, holder, now)
+    decided = [it for it in subscription.decided_to(holder.name) if it.decision.delivery_id == delivery_id]
+    assert sum(it.end - it.first for it in decided) >= effects.decided
+    settled = [subscription.done(holder.name, delivery_id, it.first, it.end).settled for it in decided]
+    return Effects(settled=sum(settled))
 
 
 class SemanticsConformance:
@@ -131,7 +152,7 @@ class SemanticsConformance:
     def test_acked_records_are_settled_for_good(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         for lease in leases(subscription, 30, END, 0.0):
-            subscription.ack(ANN, lease.delivery_id, None, 0.0)
+            acked(subscription, ANN, lease.delivery_id, None, 0.0)
         assert subscription.settled_before() == END
         subscription.expire(LONG_S)
         subscription.consumer_gone(ANN, LONG_S)
@@ -152,9 +173,9 @@ class SemanticsConformance:
     def test_a_part_can_be_acked(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         for lease in taken(subscription, ANN, 5):
-            acked = [(offset, offset + 1) for offset in offsets_of(lease) if offset in (0, 1, 3)]
-            if acked:
-                subscription.ack(ANN, lease.delivery_id, acked, 0.0)
+            part = [(offset, offset + 1) for offset in offsets_of(lease) if offset in (0, 1, 3)]
+            if part:
+                acked(subscription, ANN, lease.delivery_id, part, 0.0)
         assert subscription.settled_before() == (5 if semantics.settles_on_delivery else 2)
         subscription.consumer_gone(ANN, 0.0)
         subscription.expire(LONG_S)
@@ -174,6 +195,10 @@ class SemanticsConformance:
             lambda: subscription.ack(BOB, id, None, 0.0),
             lambda: subscription.ack(ANN, id + 10**9, None, 0.0),
             lambda: subscription.ack(ANN, id, [(4, 9)], 0.0),
+            lambda: subscription.ready(BOB, id, None, holder_of(BOB), 0.0),
+            lambda: subscription.ready(ANN, id + 10**9, None, holder_of(ANN), 0.0),
+            lambda: subscription.ready(ANN, id, [(4, 9)], holder_of(ANN), 0.0),
+            lambda: subscription.done(holder_of(ANN).name, id, 0, 5),
             lambda: subscription.nack(ANN, id, [(-1, 2)], 0.0),
             lambda: subscription.nack(ANN, id, None, 0.0, delay_ms=-1),
             lambda: subscription.reject(BOB, id, None, 0.0),
@@ -227,11 +252,49 @@ class SemanticsConformance:
             subscription.expire(now)
             for lease in leases(subscription, END, END, now):
                 if round_number == ROUNDS_MAX - 1:
-                    subscription.ack(ANN, lease.delivery_id, None, now)
+                    acked(subscription, ANN, lease.delivery_id, None, now)
             subscription.consumer_gone(ANN, now)
             for dead in subscription.dead():
                 subscription.dead_lettered(dead.first, dead.end)
         assert subscription.settled_before() == END
+
+    # --- two phases --------------------------------------------------------------------------------------------------
+
+    def test_decided_records_are_their_holders_until_they_are_done(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        if not subscription.is_two_phase:
+            return
+        (lease, *_) = taken(subscription, ANN, 5)
+        name, count = holder_of(ANN).name, lease.end - lease.first
+        assert subscription.ready(ANN, lease.delivery_id, None, holder_of(ANN), 0.0) == Effects(decided=count)
+        rows = [encode_events(subscription.take_events())]
+        subscription.consumer_gone(ANN, 0.0)
+        subscription.purge(5)
+        subscription.expire(LONG_S)
+        rows.append(encode_events(subscription.take_events()))
+        for survivor in (subscription, replayed(semantics, rows, LONG_S)):
+            assert survivor.settled_before() == 0
+            assert survivor.acquire(BOB, 5, 5, LONG_S) is None
+            (decided,) = survivor.decided_to(name)
+            assert (decided.first, decided.end, decided.decision.attempt) == (lease.first, lease.end, lease.attempt)
+            for other, id in ((holder_of(BOB).name, lease.delivery_id), (name, lease.delivery_id + 1)):
+                refused = subscription.statistics()
+                with suppress(DeliveryNotCurrent):
+                    survivor.done(other, id, lease.first, lease.end)
+                assert subscription.statistics() == refused
+            assert survivor.done(name, lease.delivery_id, lease.first, lease.end) == Effects(settled=count)
+            assert survivor.settled_before() == lease.end
+
+    def test_a_lease_that_has_ended_is_not_decided(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        if not subscription.is_two_phase:
+            return
+        (lease, *_) = taken(subscription, ANN, 5)
+        subscription.expire(LONG_S)
+        before = subscription.statistics()
+        with suppress(DeliveryNotCurrent):
+            subscription.ready(ANN, lease.delivery_id, None, holder_of(ANN), LONG_S)
+        assert subscription.statistics() == before
 
     # --- the log's bounds --------------------------------------------------------------------------------------------
 
@@ -249,7 +312,7 @@ class SemanticsConformance:
         assert lease is not None
         subscription.purge(END)
         assert subscription.acquire(BOB, 5, END, 0.0) is None
-        subscription.ack(ANN, lease.delivery_id, None, 0.0)
+        acked(subscription, ANN, lease.delivery_id, None, 0.0)
         assert subscription.settled_before() == END
 
     # --- surviving ---------------------------------------------------------------------------------------------------
@@ -259,7 +322,7 @@ class SemanticsConformance:
         taken(before, ANN, 5)
         held = taken(before, BOB, 5)
         for lease in held:
-            before.ack(BOB, lease.delivery_id, None, 0.0)
+            acked(before, BOB, lease.delivery_id, None, 0.0)
         rows = [encode_events(before.take_events())]
         after = replayed(semantics, rows, 0.0)
         if not semantics.survives_restart:
@@ -283,7 +346,7 @@ class SemanticsConformance:
             lease = before.acquire(ANN, 4, END, 0.0)
             assert lease is not None
             if number % 2:
-                before.ack(ANN, lease.delivery_id, None, 0.0)
+                acked(before, ANN, lease.delivery_id, None, 0.0)
             rows.append(encode_events(before.take_events()))
         snapshot = [encode_events(before.snapshot_events(0.0))]
         one, other = replayed(semantics, rows, 0.0), replayed(semantics, snapshot, 0.0)

@@ -13,6 +13,8 @@ comes again, and when it is dead instead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -21,7 +23,7 @@ from linn.core.errors.tree import LinnError
 from linn.core.queue.event import encode_events
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.queue.subscription import SharedSubscription
-from linn.testing.semantics import LONG_S, replayed
+from linn.testing.semantics import LONG_S, acked, holder_of, replayed
 
 _CONSUMERS = st.integers(1, 3)
 
@@ -38,6 +40,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
         """The event log."""
         self.held: dict[int, tuple[int, set[int]]] = {}
         """(consumer, offsets) by delivery id, as granted."""
+        self.decided: dict[int, tuple[str, set[int]]] = {}
+        """(holder, offsets) by delivery id, of two phases: decided, and not done."""
         self.dead: set[int] = set()
         self.settled: set[int] = set()
         self.newest_id = 0
@@ -80,7 +84,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert 0 < len(offsets) <= records_max
         assert lease.end <= self.end
         taken = self.settled | self.dead | {offset for _, mine in self.held.values() for offset in mine}
-        assert not offsets & taken, "given although it is settled, dead or held"
+        taken |= {offset for _, mine in self.decided.values() for offset in mine}
+        assert not offsets & taken, "given although it is settled, dead, held or decided"
         assert lease.delivery_id > self.newest_id, "delivery ids grow, also over restarts"
         self.newest_id = lease.delivery_id
         if self.semantics.settles_on_delivery:
@@ -97,16 +102,43 @@ class SubscriptionMachine(RuleBasedStateMachine):
         chosen = {min(offsets)} if part else set(offsets)
         ranges = [(offset, offset + 1) for offset in sorted(chosen)] if part else None
         request: Callable[..., object] = getattr(self.subscription, verdict)
+        holder = holder_of(consumer)
+        if verdict == "ack" and self.subscription.is_two_phase:
+            request = partial(self.subscription.ready, holder=holder)
         try:
-            request(consumer, delivery_id, ranges, self.now)
+            request(consumer, delivery_id, ranges, now=self.now)
         except LinnError:
             assert self._has_ended(delivery_id), "a lease that is current was refused"
             return
         offsets -= chosen
         if not offsets:
             del self.held[delivery_id]
-        if verdict == "ack":
+        if verdict != "ack":
+            return
+        if self.subscription.is_two_phase:
+            self.decided.setdefault(delivery_id, (holder.name, set()))[1].update(chosen)
+        else:
             self.settled |= chosen
+
+    @precondition(lambda self: self.decided)
+    @rule(which=st.integers(0, 20), part=st.booleans(), forged=st.sampled_from(["", "", "name", "id"]))
+    def finish(self, which: int, part: bool, forged: str) -> None:
+        delivery_id = list(self.decided)[which % len(self.decided)]
+        holder, offsets = self.decided[delivery_id]
+        first = min(offsets)
+        end = first + 1 if part else max(offsets) + 1
+        who = "another" if forged == "name" else holder
+        try:
+            self.subscription.done(who, delivery_id + 1_000_000 * (forged == "id"), first, end)
+        except LinnError:
+            assert forged, "what is decided can be done"
+            return
+        assert not forged, "done by another, or for another delivery"
+        done = {offset for offset in offsets if first <= offset < end}
+        self.settled |= done
+        offsets -= done
+        if not offsets:
+            del self.decided[delivery_id]
 
     def _has_ended(self, delivery_id: int) -> bool:
         """Whether the lease has expired: only the subscription knows its duration."""
@@ -120,10 +152,13 @@ class SubscriptionMachine(RuleBasedStateMachine):
             return
         before = self.subscription.statistics()
         for verdict in ("ack", "nack", "reject"):
-            try:
+            with suppress(LinnError):
                 getattr(self.subscription, verdict)(consumer, delivery_id, None, self.now)
-            except LinnError:
-                continue
+        with suppress(LinnError):
+            self.subscription.ready(consumer, delivery_id, None, holder_of(consumer), self.now)
+        if delivery_id not in self.decided:
+            with suppress(LinnError):
+                self.subscription.done(holder_of(consumer).name, delivery_id, 0, self.end)
         assert self.subscription.statistics() == before
 
     @rule(consumer=_CONSUMERS)
@@ -157,9 +192,11 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.subscription.skip_to(offset)
         gone = set(range(offset))
         self.settled |= gone
-        for _, offsets in self.held.values():
-            offsets -= gone
+        for entries in (self.held, self.decided):
+            for _, offsets in entries.values():
+                offsets -= gone
         self.held = {id: entry for id, entry in self.held.items() if entry[1]}
+        self.decided = {id: entry for id, entry in self.decided.items() if entry[1]}
 
     @rule(compact=st.booleans())
     def restart(self, compact: bool) -> None:
@@ -168,6 +205,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.rows = [encode_events(self.subscription.snapshot_events(self.now))]
         if not self.semantics.survives_restart:
             self.settled.clear()
+            self.decided.clear()
             self.rows.clear()
             self.lowest = self.newest_id = 0
         self.held.clear()
@@ -184,10 +222,16 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert low >= self.lowest, "settled_before never goes back"
         self.lowest = low
         assert self.subscription.leased_count == sum(len(offsets) for _, offsets in self.held.values())
+        found: dict[int, tuple[str, set[int]]] = {}
+        for first, end, decision in self.subscription.decided():
+            found.setdefault(decision.delivery_id, (decision.holder.name, set()))[1].update(range(first, end))
+        assert found == self.decided
 
     def teardown(self) -> None:
         """Let everything come to its end: each record is settled, and none for the second time."""
         self.now += LONG_S
+        for first, end, decision in self.subscription.decided():
+            self.subscription.done(decision.holder.name, decision.delivery_id, first, end)
         for consumer in (1, 2, 3):
             self.subscription.consumer_gone(consumer, self.now)
         for _ in range(self.end + 1):
@@ -196,7 +240,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             lease = self.subscription.acquire(1, self.end, self.end, self.now)
             if lease is None:
                 break
-            self.subscription.ack(1, lease.delivery_id, None, self.now)
+            acked(self.subscription, 1, lease.delivery_id, None, self.now)
         for each in self.subscription.dead():
             self.subscription.dead_lettered(each.first, each.end)
         assert self.subscription.settled_before() == self.end

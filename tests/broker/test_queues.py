@@ -17,7 +17,7 @@ from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 from linn.wire.connection import Event
 
-ACK, NACK, REJECT, EXTEND, RELEASE = m.Verdict
+ACK, NACK, REJECT, EXTEND, RELEASE, _, _ = m.Verdict
 QUEUE = '[topics.t]\nlease = "10s"\n'
 
 

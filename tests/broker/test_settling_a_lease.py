@@ -12,7 +12,7 @@ from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
-ACK, NACK, REJECT, EXTEND, RELEASE = m.Verdict
+ACK, NACK, REJECT, EXTEND, RELEASE, _, _ = m.Verdict
 QUEUE = '[topics.t]\nlease = "10s"\ndead_letter = "dead"\n[topics.dead]\n'
 LETTERS = list("abcdefghij")
 

@@ -14,7 +14,7 @@ from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
-ACK, NACK, REJECT, EXTEND, RELEASE = m.Verdict
+ACK, NACK, REJECT, EXTEND, RELEASE, _, _ = m.Verdict
 STREAM = '[topics.t]\nkind = "stream"\nlease = "10s"\n'
 VALUES = [f"record {number}" for number in range(6)]
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Record:
-    state: str = "new"  # new, leased, ready, delayed, dead, settled
+    state: str = "new"  # new, leased, decided, ready, delayed, dead, settled
     attempts: int = 0
     ready_at: float = 0.0
     recorded_ms: int = 0
     reason: str = ""
     target: tuple[int, int] | None = None
+    decision: tuple[str, int, int] | None = None  # holder, time, delivery id
 
 
 @dataclass
@@ -107,9 +108,24 @@ class Model:
         for offset in offsets:
             self.records[offset] = Record("dead", attempts, reason=reason)
 
-    def end_lease(self, delivery_id: int, now: float) -> None:
+    def decide(self, offsets: list[int], attempt: int, decision: tuple[str, int, int]) -> None:
+        for offset in offsets:
+            self.records[offset] = Record("decided", attempt, decision=decision)
+
+    def decided_to(self, holder: str, delivery_id: int, first: int, end: int) -> list[int]:
+        """The offsets of [first, end) that are decided to a holder by a delivery."""
+        return [
+            offset
+            for offset in self.offsets("decided")
+            if first <= offset < end
+            and (decision := self.records[offset].decision)
+            and (decision[0], decision[2]) == (holder, delivery_id)
+        ]
+
+    def end_lease(self, delivery_id: int, now: float) -> str:
+        """Returns the state that the records got."""
         held = self.leases.pop(delivery_id)
-        self.put_back(sorted(held.offsets), held.attempt, now)
+        return self.put_back(sorted(held.offsets), held.attempt, now)
 
     def expire(self, now: float) -> None:
         for delivery_id in [key for key, held in self.leases.items() if held.deadline <= now]:

@@ -10,7 +10,7 @@ from test_subscription_model import SubscriptionMachine
 STEPS = 250
 
 
-def walk(seed: int) -> None:
+def walk(seed: int, *, two_phase: bool = False) -> None:
     """Compare the subscription and the model over random steps. Raises AssertionError where the two differ."""
     rng = random.Random(seed)
     machine = SubscriptionMachine()
@@ -18,8 +18,9 @@ def walk(seed: int) -> None:
         max_deliveries=rng.choice([None, 1, 2, 3]),
         delay_ms=rng.choice([0, 500, 1_000]),
         backoff=rng.choice(["fixed", "linear", "exponential"]),
+        two_phase=two_phase,
     )
-    deeds, weights = zip(*_DEEDS, strict=True)
+    deeds, weights = zip(*_DEEDS, *_DEEDS_IN_TWO_PHASES * two_phase, strict=True)
     for deed in rng.choices(deeds, weights, k=STEPS):
         deed(machine, rng)
         machine.same_state()
@@ -68,6 +69,18 @@ def _restart(machine: SubscriptionMachine, rng: random.Random) -> None:
     machine.event_log(rng.choice(["flush", "snapshot", "trim", "crash", "stop"]))
 
 
+def _end_decision(machine: SubscriptionMachine, rng: random.Random) -> None:
+    if machine.model.offsets("decided"):
+        how = rng.choice(["done", "done", "done", "give up", "reject"])
+        forger = rng.choice([None] * 6 + [1, 2])
+        machine.decision_ends(rng.randrange(10), rng.randint(-1, 3), rng.randrange(7), how, forger, rng.random() < 0.2)
+
+
+def _resolve(machine: SubscriptionMachine, rng: random.Random) -> None:
+    if machine.given:
+        machine.resolve(rng.randrange(10), rng.random() < 0.2, rng.choice([None] * 6 + [1, 2]))
+
+
 _DEEDS: list[tuple[Callable[[SubscriptionMachine, random.Random], None], int]] = [
     (lambda machine, rng: machine.publish(rng.randint(1, 10)), 2),
     (lambda machine, rng: machine.acquire(rng.randint(1, 3), rng.randint(1, 4)), 8),
@@ -80,3 +93,7 @@ _DEEDS: list[tuple[Callable[[SubscriptionMachine, random.Random], None], int]] =
     (_restart, 1),
 ]
 """(what happens, how often as compared with the others)."""
+_DEEDS_IN_TWO_PHASES: list[tuple[Callable[[SubscriptionMachine, random.Random], None], int]] = [
+    (_end_decision, 5),
+    (_resolve, 1),
+]

@@ -13,6 +13,7 @@ from linn.core.queue.event import (
     OFFSET_MAX,
     Acquired,
     DeadLetterIntended,
+    Decided,
     DeliveryIdsStarted,
     Died,
     EventBuffer,
@@ -25,7 +26,7 @@ from linn.core.queue.event import (
     encode_events,
     single_events,
 )
-from linn.core.queue.event_run import EventRun, Snapshot
+from linn.core.queue.event_run import EventRun, Holder, Snapshot
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.subscription import SharedSubscription
 
@@ -38,6 +39,7 @@ def events(offset_max: int):
     delivery_ids = st.integers(0, DELIVERY_ID_MAX - 1)
     offsets = st.integers(0, offset_max)
     anything = st.integers(0, OFFSET_MAX)
+    holders = st.builds(Holder, st.sampled_from(["ann", "bob", "c" * 249]), st.sampled_from([0, 1, 2**62]))
     return st.one_of(
         st.builds(Started, offsets, delivery_ids),
         st.builds(lambda span, *rest: Acquired(*span, *rest), spans, st.integers(1, 2**32 - 1), delivery_ids),
@@ -47,21 +49,33 @@ def events(offset_max: int):
         st.builds(lambda span, *rest: DeadLetterIntended(*span, *rest), spans, number, anything),
         st.builds(Skipped, offsets),
         st.builds(DeliveryIdsStarted, delivery_ids),
+        st.builds(
+            lambda span, *rest: Decided(*span, *rest), spans, st.integers(1, 2**32 - 1), delivery_ids, holders
+        ),
     )
 
 
 @given(st.lists(events(OFFSET_MAX)))
 def test_any_events_survive_the_codec(some):
     data = encode_events(some)
-    assert len(data) == 1 + 32 * len(some)
+    holders = {event.holder for event in some if isinstance(event, Decided)}
+    assert len(data) == 1 + 32 * len(some) + 3 * bool(holders) + sum(9 + len(holder.name) for holder in holders)
     assert single_events(decode_events(data)) == some
     assert single_events(decode_events(memoryview(bytearray(data)))) == some
+
+
+ANN_IN_A_TABLE = bytes.fromhex("03 0100 0500000000000000 03") + b"ann"
+"""A record's table of holders: ann, since 5 ms."""
+DECIDED = "0900000001000000 0400000000000000 0500000000000000 0700000000000000"
+"""A row: offset 4, attempt 1, delivery 7."""
 
 
 @given(
     st.binary(max_size=100)
     | st.binary(min_size=32, max_size=32).map(lambda row: b"\x01" + row)
     | st.binary(min_size=16, max_size=60).map(lambda snapshot: b"\x02" + snapshot)
+    | st.binary(max_size=70).map(lambda rest: ANN_IN_A_TABLE + rest)
+    | st.binary(min_size=30, max_size=30).map(lambda row: ANN_IN_A_TABLE + b"\x01\x09\x00" + row[1:])
 )
 def test_any_bytes_are_events_or_corrupt(data):
     try:
@@ -75,7 +89,7 @@ def test_any_bytes_are_events_or_corrupt(data):
     "row",
     [
         "00",  # no such kind
-        "09",
+        "0a",
         "0300000000000000 0500000000000000 0500000000000000",  # an empty range
         "0300000000000000 0500000000000000 0400000000000000",  # a range that ends before it begins
         "0300000000000000 ffffffffffffffff 0400000000000000",  # a negative offset
@@ -87,11 +101,57 @@ def test_any_bytes_are_events_or_corrupt(data):
         "0200000000000000 0400000000000000 0500000000000000",  # attempt 0
         "0700000000000000 0400000000000000 0500000000000000",  # an offset that is a range
         "0800000000000000 0000000000000000 0000000000000000 ffffffffffffff7f",  # no id left for the next restart
+        DECIDED,  # to nobody: the record has no table
     ],
 )
 def test_a_row_that_nothing_can_have_written_is_corrupt(row):
     with pytest.raises(LogCorrupt):
         decode_events(b"\x01" + bytes.fromhex(row).ljust(32, b"\0"))
+
+
+def test_a_row_names_its_holder_by_the_place_in_the_records_table():
+    found = decode_events(ANN_IN_A_TABLE + b"\x01" + bytes.fromhex(DECIDED))
+    assert found == [Decided(4, 5, 1, 7, Holder("ann", 5))]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        DECIDED.replace("09000000", "09000100"),  # a holder that the table does not have
+        DECIDED.replace("09000000", "09010000"),  # a reason
+        DECIDED.replace("01000000", "00000000"),  # attempt 0
+        DECIDED.replace("0500000000000000", "0400000000000000"),  # an empty range
+        DECIDED.replace("0400000000000000", "ffffffffffffffff"),  # a negative offset
+        DECIDED.replace("0700000000000000", "ffffffffffffff7f"),  # no id left
+        "0300000000000000 0400000000000000 0500000000000000" + 16 * "0",  # nobody in the table is named
+    ],
+)
+def test_a_decision_that_nothing_can_have_written_is_corrupt(row):
+    with pytest.raises(LogCorrupt):
+        decode_events(ANN_IN_A_TABLE + b"\x01" + bytes.fromhex(row))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "03",
+        "03 01",
+        "03 0000",  # no holders
+        "03 0100 05000000",  # ends inside an entry
+        "03 0100 0500000000000000 04 616e6e",  # ends inside a name
+        "03 0100 0500000000000000 00",  # no name
+        "03 0100 0500000000000000 03 fffefd",  # not UTF-8
+        "03 0100 ffffffffffffffff 03 616e6e",  # a time before 1970
+        "03 0200 0500000000000000 03 616e6e 0500000000000000 03 616e6e",  # twice the same
+        "03 0200 0500000000000000 03 616e6e 0600000000000000 03 626f62",  # bob has nothing
+        "03 0100 0500000000000000 03 616e6e 03 0100 0500000000000000 03 616e6e",  # two tables
+    ],
+)
+def test_a_table_of_holders_that_nothing_can_have_written_is_corrupt(table):
+    with pytest.raises(LogCorrupt):
+        decode_events(bytes.fromhex(table) + b"\x01" + bytes.fromhex(DECIDED))
+    with pytest.raises(LogCorrupt):
+        decode_events(bytes.fromhex(table))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x02", b"\x01" + bytes(31)])
@@ -112,6 +172,7 @@ def test_another_version_or_half_a_row_is_corrupt(data):
         "03000000 01000000 0500000000000000 0600000000000000" * 2,  # a kind twice
         "02000000 01000000 0500000000000000 0600000000000000 00000000 0000000000000000",  # attempt 0
         "05000000 01000000 0500000000000000 0600000000000000 01000000 09",  # no such reason
+        "09000000 01000000 0500000000000000 0600000000000000 01000000 0000000000000000 0000",  # no table of holders
     ],
 )
 def test_a_snapshot_that_nothing_can_have_written_is_corrupt(run):
@@ -174,6 +235,29 @@ def test_any_events_lead_to_a_sound_state_or_are_corrupt(some, start):
     for event in subscription.snapshot_events(0.0):
         again.apply(event)
     assert again.snapshot_events(0.0) == subscription.snapshot_events(0.0)
+
+
+def test_a_run_of_decisions_has_the_effect_of_its_rows():
+    ann, bob = Holder("ann", 1), Holder("bob", 2)
+    run = EventRun(Decided.kind, (4, 6), (6, 9), (1, 2), (50, 40), (), (ann, bob))
+    rows = single_events([run])
+    assert rows == [Decided(4, 6, 1, 50, ann), Decided(6, 9, 2, 40, bob)]
+    one, other = SharedSubscription(LeaseSettings(), 0), SharedSubscription(LeaseSettings(), 0)
+    one.apply(run)
+    for row in rows:
+        other.apply(row)
+    assert one.snapshot_events(0.0) == other.snapshot_events(0.0)
+
+
+def test_decisions_about_lost_records_are_clipped():
+    ann, bob = Holder("ann", 1), Holder("bob", 2)
+    run = EventRun(Decided.kind, (4, 6), (6, 9), (1, 2), (50, 40), (), (ann, bob))
+    assert clip_event(run, 9) == run
+    assert clip_event(run, 7) == EventRun(Decided.kind, (4, 6), (6, 7), (1, 2), (50, 40), (), (ann, bob))
+    assert clip_event(run, 6) == EventRun(Decided.kind, (4,), (6,), (1,), (50,), (), (ann,))
+    assert clip_event(run, 4) is None
+    decided = Decided(4, 6, 1, 50, ann)
+    assert [clip_event(decided, end) for end in (6, 5, 4)] == [decided, Decided(4, 5, 1, 50, ann), None]
 
 
 def test_the_buffer_joins_only_similar_events():

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from subscription_model import Model, Record
 
-from linn.core.errors.tree import DeliveryNotCurrent
+from linn.core.errors.tree import DeliveryNotCurrent, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
 from linn.core.queue.event import decode_events, encode_events
+from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.semantics.exactly_once import TwoPhaseSubscription
 
 consumers = st.integers(1, 3)
 spans = st.tuples(st.integers(0, 3), st.integers(0, 3))
@@ -33,8 +35,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         max_deliveries=st.sampled_from([None, 1, 2, 3]),
         delay_ms=st.sampled_from([0, 500, 1_000]),
         backoff=st.sampled_from(["fixed", "linear", "exponential"]),
+        two_phase=st.booleans(),
     )
-    def begin(self, max_deliveries, delay_ms, backoff):
+    def begin(self, max_deliveries, delay_ms, backoff, two_phase=False):
         self.settings = LeaseSettings(
             lease_ms=4_000,
             max_deliveries=max_deliveries,
@@ -43,7 +46,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
             redelivery_backoff=backoff,
         )
         self.model = Model(4_000, max_deliveries, delay_ms, 3_000, backoff)
-        self.subscription = SharedSubscription(self.settings, 0)
+        self.kind = TwoPhaseSubscription if two_phase else SharedSubscription
+        self.subscription = self.kind(self.settings, 0)
         self.now = 0.0
         self.given: dict[int, tuple[int, int, int]] = {}
         self.log: list[bytes] = []
@@ -109,6 +113,12 @@ class SubscriptionMachine(RuleBasedStateMachine):
             "later": lambda: self.subscription.nack(consumer, delivery_id, ranges, self.now, delay_ms),
             "reject": lambda: self.subscription.reject(consumer, delivery_id, ranges, self.now),
         }
+        if how == "ack" and self.kind.is_two_phase:
+            with pytest.raises(SubscriptionWrongKind):
+                calls["ack"]()
+            how = "ready"
+            holder = Holder(f"c{consumer}", round(1000 * self.now))
+            calls["ready"] = lambda: self.subscription.ready(consumer, delivery_id, ranges, holder, self.now)
         if offsets is None:
             with pytest.raises(DeliveryNotCurrent):
                 calls[how]()
@@ -119,6 +129,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if how == "ack":
             self.model.settle(offsets)
             assert effects == Effects(settled=len(offsets))
+        elif how == "ready":
+            self.model.decide(offsets, attempt, (*holder, delivery_id))
+            assert effects == Effects(decided=len(offsets))
         elif how == "reject":
             self.model.kill(offsets, attempt, "rejected")
             assert effects == Effects(dead=len(offsets))
@@ -138,6 +151,61 @@ class SubscriptionMachine(RuleBasedStateMachine):
         deadline = self.subscription.extend(consumer, delivery_id, None, lease_ms, self.now)
         assert deadline == self.now + lease_ms / 1000
         self.model.leases[delivery_id].deadline = deadline
+
+    @precondition(lambda self: self.kind.is_two_phase and self.model.offsets("decided"))
+    @rule(
+        which=st.integers(0, 9),
+        begin=st.integers(-1, 3),
+        count=st.integers(0, 6),
+        how=st.sampled_from(["done", "done", "done", "give up", "reject"]),
+        forger=forgers,
+        stale=seldom,
+    )
+    def decision_ends(self, which, begin, count, how, forger, stale):
+        offsets = self.model.offsets("decided")
+        first = max(0, offsets[which % len(offsets)] + begin)
+        end = first + count
+        holder, _, delivery_id = self.model.records[offsets[which % len(offsets)]].decision
+        holder = f"c{forger}" if forger else holder
+        if stale:
+            delivery_id = self.pick(which, True)[0]
+        named = self.model.decided_to(holder, delivery_id, first, end)
+        calls = {
+            "done": lambda: self.subscription.done(holder, delivery_id, first, end),
+            "give up": lambda: self.subscription.give_up_decided(holder, delivery_id, first, end, self.now),
+            "reject": lambda: self.subscription.reject_decided(holder, delivery_id, first, end),
+        }
+        is_whole = len(named) == end - first > 0
+        assert self.subscription.is_decided(holder, delivery_id, first, end) == is_whole
+        if not named or (how != "done" and not is_whole):
+            with pytest.raises(DeliveryNotCurrent):
+                calls[how]()
+            return
+        effects = calls[how]()
+        attempt = self.model.records[named[0]].attempts
+        if how == "done":
+            self.model.settle(named)
+            assert effects == Effects(settled=len(named))
+        elif how == "reject":
+            self.model.kill(named, attempt, "rejected")
+            assert effects == Effects(dead=len(named))
+        else:
+            assert effects == Effects(**{self.model.put_back(named, attempt, self.now): len(named)})
+
+    @precondition(lambda self: self.kind.is_two_phase and self.given)
+    @rule(which=st.integers(0, 9), stale=seldom, forger=forgers)
+    def resolve(self, which, stale, forger):
+        delivery_id, consumer, _, _ = self.pick(which, stale)
+        consumer = forger or consumer
+        is_decided = bool(self.model.decided_to(f"c{consumer}", delivery_id, 0, len(self.model.records)))
+        effects = self.subscription.resolve(consumer, f"c{consumer}", delivery_id, self.now)
+        assert (effects is None) == is_decided
+        held = self.model.leases.get(delivery_id)
+        if is_decided or held is None or held.consumer != consumer:
+            assert effects in (None, Effects())
+            return
+        count = len(held.offsets)
+        assert effects == Effects(**{self.model.end_lease(delivery_id, self.now): count})
 
     @rule(
         what=st.sampled_from(["time passes", "time passes", "expire", "expire", "consumer gone"]),
@@ -223,7 +291,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         """Restart: unflushed events are lost, and the monotonic clock begins anew."""
         self.now = 0.0
         self.model = copy.deepcopy(self.durable)
-        self.subscription = SharedSubscription(self.settings, 0)
+        self.subscription = self.kind(self.settings, 0)
         for data in self.log:
             for event in decode_events(data):
                 self.subscription.apply(event)
@@ -252,6 +320,15 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert statistics.leases == len(model.leases)
         assert statistics.delayed == len(model.offsets("delayed"))
         assert statistics.cursor == model.cursor
+        decided = {
+            offset: (*decision.holder, decision.delivery_id, decision.attempt)
+            for first, stop, decision in subscription.decided()
+            for offset in range(first, stop)
+        }
+        records = model.records
+        assert decided == {at: (*records[at].decision, records[at].attempts) for at in model.offsets("decided")}
+        assert subscription.decided_count == statistics.decided == len(decided)
+        assert subscription.unsettled_count(end) == end - len(model.offsets("settled"))
         assert subscription.next_deadline() == model.next_deadline()
 
     @invariant()

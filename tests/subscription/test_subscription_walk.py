@@ -6,12 +6,13 @@ import pytest
 from subscription_walk import walk
 
 
+@pytest.mark.parametrize("two_phase", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_subscription_agrees_with_its_model(seed: int) -> None:
-    walk(seed)
+def test_the_subscription_agrees_with_its_model(seed: int, two_phase: bool) -> None:
+    walk(seed, two_phase=two_phase)
 
 
 @pytest.mark.soak(seeds=10_000, chunk=100)
 def test_the_subscription_agrees_with_its_model_on_many_more_walks(seeds: range) -> None:
     for seed in seeds:
-        walk(seed)
+        walk(seed, two_phase=seed % 2 > 0)

@@ -85,6 +85,7 @@ class ExactlyOnceConsumer(Generic[H]):
     async def _release(self) -> None:
         """Undo the open transaction and close the participant, also when cancelled."""
         self._work, self._messages = None, iter(())
+        self._source.release_untried()
         with anyio.CancelScope(shield=True):
             await _result(self._participant.close())
 
@@ -111,13 +112,14 @@ class ExactlyOnceConsumer(Generic[H]):
             work = await self._source.next()
             try:
                 self._handle = await _result(self._participant.begin(work.place))
-                applied = [found for mark in work.marks for found in await _result(self._participant.applied(mark))]
+                applied = [found for mark in work.spans for found in await _result(self._participant.applied(mark))]
             except BaseException:
                 await self._roll_back()
                 self._source.put_back(work)
                 raise
             self._work, self._messages = work, work.messages(applied)
             for message in self._messages:
+                work.is_tried = True
                 return message, self._handle
 
     async def commit(self) -> None:
@@ -152,9 +154,10 @@ class ExactlyOnceConsumer(Generic[H]):
                 await _result(self._participant.commit(work.marks, work.floor))
         except ParticipantConflict:
             await self._roll_back()
+            self._source.put_back(work)  # What had its effect is found out when it begins anew.
             if not self._source.is_of_group(work):
                 raise
-            is_decided = False
+            return
         except BaseException:
             await self._roll_back()
             self._source.put_back(work)

@@ -389,6 +389,10 @@ class Subscription:
         if self._held.get((lease.partition, lease.delivery_id)) and now < lease.until_s < now + left_s:
             self._settle_quietly(lease, lease.first, lease.end, Verdict.EXTEND, round(1000 * left_s))
 
+    def release(self, delivery: Delivery, first: int, end: int) -> None:
+        """Return records that the application was never given: the attempt does not count."""
+        self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
+
     def _settle_quietly(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> None:
         settling = self.submit(delivery, first, end, verdict, ms)
         settling.awaited = True  # A refusal shows in the application's own settlement.

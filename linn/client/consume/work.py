@@ -20,7 +20,7 @@ Piece = tuple[Batch, int, int]
 class Work:
     """Records of one place: the whole of a delivery, or a part of it."""
 
-    __slots__ = ("_pieces", "delivery", "floor", "is_asked", "marks", "place")
+    __slots__ = ("_pieces", "delivery", "floor", "is_asked", "is_tried", "marks", "place", "spans")
 
     def __init__(self, pieces: Sequence[Piece], place: Place, floor: Floor) -> None:
         self._pieces = list(pieces)
@@ -32,13 +32,17 @@ class Work:
         self.delivery: Delivery = delivery
         self.is_asked = False
         """Whether the broker was asked for the decision, so that it may have decided."""
-        self.marks: list[Mark] = []
-        """The marks of the records that have not had their effect."""
+        self.is_tried = False
+        """Whether the application was given a part of it, which counts as an attempt."""
+        self.spans: list[Mark] = []
+        """The marks of all of its records."""
         for batch, start, stop in pieces:
             mark = Mark(batch.leader_epoch, batch._offset(start), batch._offset(stop))
-            if self.marks and self.marks[-1].epoch == mark.epoch and self.marks[-1].end == mark.first:
-                mark = Mark(mark.epoch, self.marks.pop().first, mark.end)
-            self.marks.append(mark)
+            if self.spans and self.spans[-1].epoch == mark.epoch and self.spans[-1].end == mark.first:
+                mark = Mark(mark.epoch, self.spans.pop().first, mark.end)
+            self.spans.append(mark)
+        self.marks = self.spans
+        """The marks of the records that had no effect before: `messages` finds out."""
 
     @property
     def batches(self) -> list[Batch]:
@@ -58,11 +62,11 @@ class Work:
         return batch._offset(stop)
 
     def messages(self, applied: Sequence[tuple[int, int]]) -> Iterator[Message]:
-        """The records that have not had their effect; `applied` are ranges of offsets, in order."""
+        """The records that have not had their effect; `applied` are the parts of `spans` that have, in order."""
         pieces = chain.from_iterable(map(Message, repeat(batch), range(at, end)) for batch, at, end in self._pieces)
+        self.marks = [left for mark in self.spans for left in _without(mark, applied)]
         if not applied:
             return pieces
-        self.marks = [left for mark in self.marks for left in _without(mark, applied)]
         return iter([it for it in pieces if not any(first <= it.offset < end for first, end in applied)])
 
     def split(self, offset: int) -> Work | None:
@@ -78,7 +82,9 @@ class Work:
         if not rest or not mine:
             return None
         floor, done = self.floor, [mark for mark in self.marks if mark.first < offset]
-        Work.__init__(self, mine, self.place, floor)
+        last, _, stop = mine[-1]
+        end = Floor(last.leader_epoch, last._offset(stop))
+        Work.__init__(self, mine, self.place, min(floor, end, key=_offset_of))
         self.marks = [Mark(mark.epoch, mark.first, min(mark.end, offset)) for mark in done]
         return Work(rest, self.place, floor)
 
@@ -89,6 +95,10 @@ class Work:
             for batch, start, stop in self._pieces
             for index in range(start, stop)
         ]
+
+
+def _offset_of(floor: Floor) -> int:
+    return floor.offset
 
 
 def _without(mark: Mark, ranges: Sequence[tuple[int, int]]) -> Iterator[Mark]:

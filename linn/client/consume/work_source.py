@@ -117,6 +117,14 @@ class WorkSource:
         """Make work the next again: it was not applied."""
         self._put_back.appendleft(work)
 
+    def release_untried(self) -> None:
+        """Return work that the application was not given a part of: of its records no attempt counts."""
+        while self._put_back:
+            work = self._put_back.pop()
+            subscription = _subscription(work.batches[0])
+            if subscription.leased and not work.is_tried and not work.delivery.is_decided and _is_held(work):
+                subscription.release(work.delivery, work.first, work.end)
+
     async def decide(self, work: Work) -> bool:
         """Ask for the decision to commit work that can be applied; False: its records belong to others by now.
 

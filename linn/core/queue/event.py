@@ -198,10 +198,13 @@ def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
     """Encode events as one record of the event log. A snapshot is a record of its own."""
     some = list(events)
     if len(some) == 1 and isinstance(some[0], Snapshot):
-        holders = _indexed([holder for run in some[0].runs for holder in run.holders])
+        holders = _indexed(_holders_in(some))
         return _encode_holders(holders) + bytes((SNAPSHOT_VERSION,)) + encode_snapshot(some[0], holders)
     single = single_events(some)
-    holders = _indexed([event.holder for event in single if isinstance(event, Decided)])
+    decided = [event.holder for event in single if type(event) is Decided]
+    if not decided:
+        return b"".join([bytes((EVENT_VERSION,)), *[_ROW.pack(*event.row()) for event in single]])
+    holders = _indexed(decided)
     rows = [_ROW.pack(*_row_of(event, holders)) for event in single]
     return b"".join([_encode_holders(holders), bytes((EVENT_VERSION,)), *rows])
 
@@ -241,7 +244,7 @@ def _decode_holders(view: memoryview) -> tuple[list[Holder], memoryview]:
             holders.append(Holder(name, since_ms))
     except (struct.error, UnicodeDecodeError) as error:
         raise LogCorrupt("a record of a subscription log has holders that can't be read") from error
-    if position >= len(view) or not holders or not all(holder.name for holder in holders):
+    if position >= len(view) or not holders or not all(holder.name and holder.since_ms >= 0 for holder in holders):
         raise LogCorrupt("a record of a subscription log ends inside its table of holders")
     return holders, view[position:]
 
@@ -253,6 +256,25 @@ def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEven
         LogCorrupt: another version, half a row, or a row that no subscription can have written.
     """
     holders, view = _decode_holders(memoryview(data))
+    events = _decode_rest(view, holders)
+    if holders and list(_indexed(_holders_in(events))) != holders:
+        raise LogCorrupt("a record of a subscription log has holders in its table that hold nothing, or are there twice")
+    return events
+
+
+def _holders_in(events: Iterable[SubscriptionEvent]) -> list[Holder]:
+    """The holders of decisions, in order; one may be there several times."""
+    holders: list[Holder] = []
+    for event in events:
+        if isinstance(event, Decided):
+            holders.append(event.holder)
+        elif isinstance(event, Snapshot):
+            holders += [holder for run in event.runs for holder in run.holders]
+    return holders
+
+
+def _decode_rest(view: memoryview, holders: Sequence[Holder]) -> list[SubscriptionEvent]:
+    """Decode what follows a record's table of holders. Raises LogCorrupt."""
     if view and view[0] == SNAPSHOT_VERSION:
         snapshot = decode_snapshot(view[1:], _COLUMNS, holders)
         if not _is_sound_start(snapshot) or not all(map(_is_sound, snapshot.runs)):

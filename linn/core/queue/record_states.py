@@ -227,6 +227,7 @@ class RecordStates:
         elif run.kind == Decided.kind:
             for (first, end, attempt), delivery_id, holder in zip(rows, run.arguments, run.holders, strict=True):
                 self.decided.set(first, end, Decision(holder, delivery_id, attempt))
+            self._raise_delivery_id(max(run.arguments) + 1)
         elif run.kind == Died.kind:
             for (first, end, attempts), reason in zip(rows, run.reasons, strict=True):
                 self.dead.add(first, end, attempts, DeadReason(reason))
