@@ -113,8 +113,9 @@ async def test_a_delivery_id_that_is_not_current_is_refused_without_offsets_too(
         subscription, id = await leased(client)
         theirs = (await thief.call(m.Subscribe("t"))).subscription
         for verdict in m.Verdict:
-            assert await settle(thief, theirs, whole(id, verdict, 1_000)) == ["delivery.not_current"]
-            assert await settle(client, subscription, whole(id + 1, verdict, 1_000)) == ["delivery.not_current"]
+            refused = ["delivery.wrong_kind" if verdict == m.Verdict.READY else "delivery.not_current"]
+            assert await settle(thief, theirs, whole(id, verdict, 1_000)) == refused
+            assert await settle(client, subscription, whole(id + 1, verdict, 1_000)) == refused
         for first, end in ((-1, 10), (-1, 0), (0, -1), (-2, -2)):
             assert await settle(client, subscription, m.Settlement(0, id, first, end)) == ["delivery.not_current"]
         assert queue_of(broker).subscription.leased_count == 10
@@ -190,4 +191,6 @@ async def test_where_there_are_no_leases_offsets_have_to_be_named(env: SimEnv) -
             assert await settle(client, member, whole(1, verdict, 1)) == ["delivery.wrong_kind"]
             assert await settle(client, reader, whole(1, verdict, 1)) == ["delivery.wrong_kind"]
             refused = [] if verdict == ACK else ["delivery.not_current"]
+            if verdict == m.Verdict.READY:
+                refused = ["delivery.wrong_kind"]
             assert await settle(client, once, whole(1, verdict, 1)) == refused

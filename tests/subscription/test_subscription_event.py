@@ -49,9 +49,7 @@ def events(offset_max: int):
         st.builds(lambda span, *rest: DeadLetterIntended(*span, *rest), spans, number, anything),
         st.builds(Skipped, offsets),
         st.builds(DeliveryIdsStarted, delivery_ids),
-        st.builds(
-            lambda span, *rest: Decided(*span, *rest), spans, st.integers(1, 2**32 - 1), delivery_ids, holders
-        ),
+        st.builds(lambda span, *rest: Decided(*span, *rest), spans, st.integers(1, 2**32 - 1), delivery_ids, holders),
     )
 
 

@@ -389,7 +389,7 @@ class Subscription:
         if self._held.get((lease.partition, lease.delivery_id)) and now < lease.until_s < now + left_s:
             self._settle_quietly(lease, lease.first, lease.end, Verdict.EXTEND, round(1000 * left_s))
 
-    def release(self, delivery: Delivery, first: int, end: int) -> None:
+    def release_range(self, delivery: Delivery, first: int, end: int) -> None:
         """Return records that the application was never given: the attempt does not count."""
         self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
 

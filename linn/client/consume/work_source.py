@@ -123,7 +123,7 @@ class WorkSource:
             work = self._put_back.pop()
             subscription = _subscription(work.batches[0])
             if subscription.leased and not work.is_tried and not work.delivery.is_decided and _is_held(work):
-                subscription.release(work.delivery, work.first, work.end)
+                subscription.release_range(work.delivery, work.first, work.end)
 
     async def decide(self, work: Work) -> bool:
         """Ask for the decision to commit work that can be applied; False: its records belong to others by now.

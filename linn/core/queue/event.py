@@ -258,7 +258,9 @@ def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEven
     holders, view = _decode_holders(memoryview(data))
     events = _decode_rest(view, holders)
     if holders and list(_indexed(_holders_in(events))) != holders:
-        raise LogCorrupt("a record of a subscription log has holders in its table that hold nothing, or are there twice")
+        raise LogCorrupt(
+            "a record of a subscription log has holders in its table that hold nothing, or are there twice"
+        )
     return events
 
 

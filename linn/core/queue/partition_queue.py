@@ -40,7 +40,7 @@ from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import DecidedRange, Effects, SharedSubscription
 
 logger = logging.getLogger("linn.queue")
 
@@ -85,6 +85,8 @@ class PartitionQueue:
         """Whether settled records are trimmed: those of a plain queue are, those on a stream are not."""
         self.on_room: Callable[[], None] = _nothing
         """Called when records were settled or trimmed, which makes room."""
+        self.on_undecided: Callable[[DecidedRange], None] = _ignore
+        """Called when records that were decided to a consumer are gone from the log."""
         self.redelivered_records = 0
         """Records delivered for the second time or later."""
         self.dead_letters = 0
@@ -506,7 +508,10 @@ class PartitionQueue:
         """Advance to the log's start after retention or a trim."""
         if not self._open or self.partition.start_offset <= self.subscription.settled_before():
             return
+        gone = self.subscription.decided_before(self.partition.start_offset)
         missed = self.subscription.skip_to(self.partition.start_offset)
+        for decided in gone:
+            self.on_undecided(decided)
         if missed:
             self.missed_records += missed
             text = "%(partition)s: retention or overflow dropped %(count)d records that were not settled"
@@ -592,4 +597,8 @@ class PartitionQueue:
 
 
 def _nothing() -> None:
+    return
+
+
+def _ignore(decided: DecidedRange) -> None:
     return

@@ -39,6 +39,7 @@ from linn.core.errors.tree import (
 )
 from linn.core.log.delivery import NOTHING, SETTLE_STEP, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.mark import Mark
+from linn.core.log.state_log import ROOM_RETRY_S
 from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
@@ -83,6 +84,7 @@ class Queue:
         self.dispatches += dispatches
         for place, dispatch in zip(places, dispatches, strict=True):
             dispatch.subscription.tell_released(partial(self._released, place))
+            dispatch.on_undecided = partial(self.decision_ended, place)
             self.has_ready(place)
 
     def _released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
@@ -104,6 +106,7 @@ class Queue:
         self.consumers[consumer.id] = consumer
         if name:
             self._by_name[name] = consumer
+        if name and self.is_two_phase:
             consumer.repeats.extend(self._decided_to(name))
         return consumer
 
@@ -253,7 +256,7 @@ class QueueConsumer:
         """See `delivery.Consumer.next`."""
         while True:
             if self.repeats:
-                delivery = await self._repeat(records_max, bytes_max)
+                delivery = await self._repeat(records_max, bytes_max, deadline)
                 if delivery.batches:
                     return delivery
             if not await self._hold_lease(records_max, deadline):
@@ -263,8 +266,10 @@ class QueueConsumer:
                 self._queue.dispatches[delivery.partition].count_delivered(delivery)
                 return delivery
 
-    async def _repeat(self, records_max: int, bytes_max: int) -> Delivery:
+    async def _repeat(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """Deliver again what was decided to this name. Records that can't be read stay decided, for an operator.
+
+        Where a decision can't be written now, it waits, up to the deadline: nothing else could be decided either.
 
         Raises SyncFailed, LogClosed, DeliveryFenced.
         """
@@ -272,11 +277,22 @@ class QueueConsumer:
             self._check_open()
             place, (first, end, decision) = self.repeats[0]
             dispatch, name = self._queue.dispatches[place], decision.holder.name
-            if not dispatch.subscription.is_decided(name, decision.delivery_id, first, end):
+            if dispatch.partition.start_offset > first:
+                dispatch.skip_to_start()
+            left = dispatch.subscription.decided_within(first, end, decision)
+            if left != [(first, end)]:
                 self.repeats.popleft()
+                self.repeats.extendleft([(place, DecidedRange(*rest, decision)) for rest in reversed(left)])
                 continue
             try:
                 await dispatch.until_decided()
+            except (SyncFailed, LogClosed):
+                raise
+            except StorageError:
+                if not await deadline.wait(partial(dispatch.clock.sleep, ROOM_RETRY_S)):
+                    return NOTHING
+                continue
+            try:
                 stop = min(end, first + records_max)
                 batches = await dispatch.partition.read_range(first, stop, bytes_max, self.accepts)
             except (SyncFailed, LogClosed):

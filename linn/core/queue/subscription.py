@@ -354,6 +354,15 @@ class SharedSubscription:
         """Everything that was decided to one holder and is not done, lowest offset first."""
         return [it for it in self.decided() if it.decision.holder.name == holder]
 
+    def decided_within(self, first: int, end: int, decision: Decision) -> list[Range]:
+        """The parts of [first, end) for which a decision holds."""
+        return [(start, stop) for start, stop, it in self._states.decided.pieces(first, end) if it == decision]
+
+    def decided_before(self, offset: int) -> list[DecidedRange]:
+        """Everything below an offset that was decided and is not done."""
+        decided = self._states.decided
+        return [DecidedRange(*piece) for piece in decided.pieces(0, offset)] if decided.count and offset else []
+
     @property
     def decided_count(self) -> int:
         """The number of records that were decided and are not done."""
