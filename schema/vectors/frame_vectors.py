@@ -54,8 +54,10 @@ FROM_CLIENT: list[m.Message] = [
             m.Settlement(1, 5, 20, 21, m.Verdict.NACK, 1_500),
             m.Settlement(2, 6, 2**62, 2**62 + 1, m.Verdict.REJECT, 0),
             m.Settlement(3, 7, 0, 1, m.Verdict.EXTEND, 2**32 - 1),
+            m.Settlement(4, 8, 1, 2, m.Verdict.DONE, 0),
         ],
     ),
+    m.Resolve(7, 3, 2**64 - 1),
     m.Describe(["orders", "", "späte-flüge"]),
     m.Administer("topic.create", '{"name": "orders"}'),
 ]
@@ -68,8 +70,9 @@ FROM_BROKER: list[m.Message] = [
     m.Fetched(5, 2**62, 2**61),
     m.FoundOffset(2**62),
     m.Subscribed(7, m.SubscriptionKind.READER, 30_000),
-    m.Deliver(7, 3, 2**64 - 1, 65_535, 2**62),
+    m.Deliver(7, 3, 2**64 - 1, 65_535, 2**62, m.Phase.COMMIT, 2**61),
     m.Settled([m.Refusal(3, "delivery.not_current", "the lease ended")]),
+    m.Resolved(True),
     m.Assigned(7, 12, [0, 1, 5], [2, 3]),
     m.Description(
         "linn",

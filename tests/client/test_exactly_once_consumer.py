@@ -65,6 +65,11 @@ async def _apply(consumer: Consuming, wait_s: float = 0.4) -> list[str]:
             return seen
 
 
+async def _to_the_end(consumer: Consuming) -> None:
+    while True:
+        await anext(consumer)
+
+
 async def _unsettled(client: Client, topic: str) -> int:
     shown = await client.admin.topic(topic)
     queue = shown["queue"]
@@ -279,8 +284,7 @@ async def test_the_older_consumer_of_a_name_is_told_and_has_no_more_effects(
             db.execute("INSERT INTO effects VALUES (?)", ("of a zombie",))
             async with other.consumer(name, name="ann", exactly_once=_ledger(tmp_path / "..")) as new:
                 with pytest.raises(DeliveryFenced):
-                    while True:
-                        await anext(old)
+                    await _to_the_end(old)
                 assert new.topics == (name,)
             assert message.text == VALUES[0]
         assert _effects(tmp_path) == []

@@ -75,7 +75,7 @@ export const STRUCTS = {
     },
   },
   Deliver: {
-    words: 4,
+    words: 5,
     pointers: 0,
     fields: {
       subscription: ["u32", 0],
@@ -83,6 +83,8 @@ export const STRUCTS = {
       deliveryId: ["u64", 8],
       attempt: ["u16", 16],
       passedTo: ["i64", 24],
+      phase: ["u16", 18],
+      settledBefore: ["i64", 32],
     },
   },
   Describe: {
@@ -268,6 +270,22 @@ export const STRUCTS = {
       text: ["text", 1],
     },
   },
+  Resolve: {
+    words: 2,
+    pointers: 0,
+    fields: {
+      subscription: ["u32", 0],
+      partition: ["i32", 4],
+      deliveryId: ["u64", 8],
+    },
+  },
+  Resolved: {
+    words: 1,
+    pointers: 0,
+    fields: {
+      isDecided: ["bool", 0],
+    },
+  },
   Seek: {
     words: 3,
     pointers: 0,
@@ -324,6 +342,7 @@ export const STRUCTS = {
       topicIdLow: ["u64", 32],
       shared: ["text", 6],
       formats: ["u32s", 7],
+      twoPhase: ["bool", 129],
     },
   },
   Subscribed: {
@@ -410,4 +429,6 @@ export const MEMBERS = [
   ["heartbeat", "Heartbeat"],
   ["seek", "Seek"],
   ["commit", "Commit"],
+  ["resolve", "Resolve"],
+  ["resolved", "Resolved"],
 ] as const;

@@ -85,7 +85,7 @@ class PartitionQueue:
         """Whether settled records are trimmed: those of a plain queue are, those on a stream are not."""
         self.on_room: Callable[[], None] = _nothing
         """Called when records were settled or trimmed, which makes room."""
-        self.on_undecided: Callable[[DecidedRange], None] = _ignore
+        self.on_undecided: Callable[[DecidedRange], None] = _nothing
         """Called when records that were decided to a consumer are gone from the log."""
         self.redelivered_records = 0
         """Records delivered for the second time or later."""
@@ -596,9 +596,5 @@ class PartitionQueue:
             self._copying = False
 
 
-def _nothing() -> None:
-    return
-
-
-def _ignore(decided: DecidedRange) -> None:
+def _nothing(*_: object) -> None:
     return
