@@ -203,11 +203,18 @@ def test_commits_survive_a_power_failure_unless_the_application_chose_otherwise(
 
 
 def test_adjoining_marks_are_one_row(tmp_path: Path, participant: SqliteParticipant) -> None:
-    for mark in (Mark(1, 10, 20), Mark(1, 30, 40), Mark(2, 20, 30), Mark(1, 20, 30), Mark(1, 50, 60), Mark(1, 5, 10)):
+    commits = [
+        [Mark(3, 5, 7), Mark(3, 2, 5), Mark(3, 7, 8)],
+        [Mark(1, 10, 20)],
+        [Mark(1, 30, 40), Mark(1, 40, 45)],
+        [Mark(2, 20, 30)],
+        [Mark(1, 20, 30)],
+    ]
+    for marks in [*commits, [Mark(1, 50, 60)], [Mark(1, 5, 10)]]:
         participant.begin(PLACE)
-        participant.commit([mark], Floor(0, 0))
+        participant.commit(marks, Floor(0, 0))
     query = "SELECT epoch || ' ' || first || ' ' || \"end\" FROM linn_marks ORDER BY 1"
-    assert rows(tmp_path / "effects.db", query) == ["1 5 40", "1 50 60", "2 20 30"]
+    assert rows(tmp_path / "effects.db", query) == ["1 5 45", "1 50 60", "2 20 30", "3 2 8"]
 
 
 def test_a_file_that_is_no_database_is_refused_with_sqlites_error(tmp_path: Path) -> None:

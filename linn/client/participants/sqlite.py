@@ -46,8 +46,6 @@ _DROP_TOUCHING = 'DELETE FROM linn_marks WHERE place = ? AND epoch = ? AND "end"
 _ADD_MARK = "INSERT INTO linn_marks VALUES (?, ?, ?, ?)"
 _RAISE = "UPDATE linn_places SET floor_epoch = ?, floor_offset = ? WHERE place = ?"
 _FORGET = 'DELETE FROM linn_marks WHERE place = ? AND epoch <= ? AND "end" <= ?'
-_FULL = 2
-"""The value of `PRAGMA synchronous` from which on a commit survives a power failure, also in WAL mode."""
 
 
 class SqliteHandle(sqlite3.Connection):
@@ -125,10 +123,8 @@ class SqliteParticipant:
         # Autocommit of Python's own is off: it would begin transactions, and end them.
         connection = sqlite3.connect(self._path, isolation_level=None, factory=SqliteHandle, **self._options)
         try:
-            cursor = connection.cursor()
-            cursor.row_factory = None  # Whatever the application sets for its own cursors.
-            if cursor.execute("PRAGMA synchronous").fetchone()[0] < _FULL:
-                cursor.execute(f"PRAGMA synchronous = {_FULL}")
+            cursor = connection.cursor()  # Made before the application sets a row_factory for its own cursors.
+            cursor.execute("PRAGMA synchronous = FULL")  # SQLite may be built with less for WAL mode.
             if self._prepare_connection is not None:
                 self._prepare_connection(connection)
             if cursor.execute(_HAS_TABLES).fetchone()[0] < len(_TABLES):
