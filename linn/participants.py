@@ -11,11 +11,26 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linn.client.participants.participant import NO_FLOOR, AsyncParticipant, Floor, Mark, Participant, Place
+    from linn.client.participants.postgres import AsyncPostgresParticipant, PostgresParticipant
     from linn.client.participants.sqlite import SqliteParticipant
 
-__all__ = ["NO_FLOOR", "AsyncParticipant", "Floor", "Mark", "Participant", "Place", "SqliteParticipant"]
+__all__ = [
+    "NO_FLOOR",
+    "AsyncParticipant",
+    "AsyncPostgresParticipant",
+    "Floor",
+    "Mark",
+    "Participant",
+    "Place",
+    "PostgresParticipant",
+    "SqliteParticipant",
+]
 
-_MODULES = {"SqliteParticipant": "sqlite"}
+_MODULES = {
+    "AsyncPostgresParticipant": "postgres",
+    "PostgresParticipant": "postgres",
+    "SqliteParticipant": "sqlite",
+}
 """The modules of `linn.client.participants` that participants are in."""
 
 
@@ -26,4 +41,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

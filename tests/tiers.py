@@ -61,6 +61,7 @@ WHERE = {
     "observability/test_exposition.py": "quick",
     "observability/test_metric_registry.py": "quick",
     "observability/test_monitoring_http.py": "system",
+    "participants/test_postgres_participant.py": "system",
     "plugins": "quick",
     "plugins/test_plugin_skeleton.py": "system",
     "predicates": "quick",

@@ -6,6 +6,7 @@ Laws: no I/O. The spans of a store are those of one place and one epoch, and nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from linn.client.participants.participant import Floor, Mark, Place
 from linn.core.errors.tree import ParticipantConflict
@@ -42,6 +43,32 @@ def merged_span(mark: Mark, stored: Iterable[Span]) -> Span:
     """The span of a mark together with those that adjoin it."""
     touching = [span for span in stored if span[1] >= mark.first and span[0] <= mark.end]
     return min([mark.first, *(first for first, _ in touching)]), max([mark.end, *(end for _, end in touching)])
+
+
+class Change(NamedTuple):
+    """Rows of marks that a commit removes from a store and adds to it, apart from those that its floor covers."""
+
+    removed: list[Mark]
+    added: list[Mark]
+
+
+def planned_change(place: Place, marks: Sequence[Mark], now: Floor, floor: Floor, stored: Sequence[Mark]) -> Change:
+    """Plan how marks join the rows that are stored. `stored` holds at least the rows that overlap or adjoin them.
+
+    Raises:
+        ParticipantConflict: records of the marks are below the floor `now`, or stored.
+    """
+    rows = list(stored)
+    for mark in marks:
+        touching = [row for row in rows if row.epoch == mark.epoch and row.end >= mark.first and row.first <= mark.end]
+        spans = [(row.first, row.end) for row in touching]
+        parts = applied_parts(mark, now, spans)
+        if parts:
+            raise conflict(place, mark, parts)
+        rows = [row for row in rows if row not in touching]
+        rows.append(Mark(mark.epoch, *merged_span(mark, spans)))
+    kept = [row for row in rows if not is_below(row, floor)]
+    return Change([row for row in stored if row not in kept], [row for row in kept if row not in stored])
 
 
 def conflict(place: Place, mark: Mark, parts: Sequence[Span]) -> ParticipantConflict:
