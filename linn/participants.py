@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from linn.client.participants.files import FileParticipant
     from linn.client.participants.participant import NO_FLOOR, AsyncParticipant, Floor, Mark, Participant, Place
     from linn.client.participants.postgres import AsyncPostgresParticipant, PostgresParticipant
     from linn.client.participants.sqlite import SqliteParticipant
@@ -18,6 +19,7 @@ __all__ = [
     "NO_FLOOR",
     "AsyncParticipant",
     "AsyncPostgresParticipant",
+    "FileParticipant",
     "Floor",
     "Mark",
     "Participant",
@@ -28,6 +30,7 @@ __all__ = [
 
 _MODULES = {
     "AsyncPostgresParticipant": "postgres",
+    "FileParticipant": "files",
     "PostgresParticipant": "postgres",
     "SqliteParticipant": "sqlite",
 }

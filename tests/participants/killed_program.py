@@ -11,10 +11,10 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
-from linn.participants import Floor, Mark, Participant, Place, SqliteParticipant
+from linn.participants import FileParticipant, Floor, Mark, Participant, Place, SqliteParticipant
 
 PLACE = Place(UUID(int=5), 2, "killed")
 Write = Callable[[Any, int], object]
@@ -30,7 +30,15 @@ def sqlite_in(folder: Path) -> tuple[Participant[Any], Write]:
     return SqliteParticipant(folder / "effects.db", prepare_connection=made_ready), write
 
 
-KINDS: dict[str, Callable[[Path], tuple[Participant[Any], Write]]] = {"sqlite": sqlite_in}
+def files_in(folder: Path) -> tuple[Participant[Any], Write]:
+    def write(handle: IO[bytes], record: int) -> None:
+        handle.write(b"%d\n" % record)
+        handle.flush()
+
+    return FileParticipant(folder, suffix=".txt"), write
+
+
+KINDS: dict[str, Callable[[Path], tuple[Participant[Any], Write]]] = {"files": files_in, "sqlite": sqlite_in}
 
 
 def step(name: bytes) -> None:

@@ -316,6 +316,20 @@ def test_a_server_that_is_not_there_is_psycopgs_error() -> None:
     participant.close()
 
 
+def test_a_connection_that_can_not_be_prepared_is_closed(database: str) -> None:
+    opened: list[psycopg.Connection[Any] | psycopg.AsyncConnection[Any]] = []
+
+    def fail(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+        opened.append(connection)
+        raise ValueError("no such setting")
+
+    with pytest.raises(ValueError, match="no such setting"):
+        PostgresParticipant(database, prepare_connection=fail).open()
+    with pytest.raises(ValueError, match="no such setting"):
+        asyncio.run(AsyncPostgresParticipant(database, prepare_connection=fail).open())
+    assert [connection.closed for connection in opened] == [True, True]
+
+
 def test_the_async_one_says_that_trio_is_not_for_it() -> None:
     async def open_it() -> None:
         with pytest.raises(RuntimeError, match="under trio use PostgresParticipant"):

@@ -217,6 +217,19 @@ def test_adjoining_marks_are_one_row(tmp_path: Path, participant: SqliteParticip
     assert rows(tmp_path / "effects.db", query) == ["1 5 45", "1 50 60", "2 20 30", "3 2 8"]
 
 
+def test_a_connection_that_can_not_be_prepared_is_closed(tmp_path: Path) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def fail(connection: sqlite3.Connection) -> None:
+        opened.append(connection)
+        raise ValueError("no such setting")
+
+    with pytest.raises(ValueError, match="no such setting"):
+        SqliteParticipant(tmp_path / "effects.db", prepare_connection=fail).open()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
+
+
 def test_a_file_that_is_no_database_is_refused_with_sqlites_error(tmp_path: Path) -> None:
     (tmp_path / "effects.db").write_bytes(b"not a database, and longer than a header of one is" * 20)
     participant = SqliteParticipant(tmp_path / "effects.db")

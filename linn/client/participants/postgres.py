@@ -9,6 +9,7 @@ the transaction is the witness that the application left it alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -159,11 +160,9 @@ class PostgresParticipant:
         self._marks = _MarkStatements()
         if connection is None:
             return
-        try:
-            if transaction is not None:
+        if transaction is not None:
+            with contextlib.suppress(psycopg.Error):
                 transaction.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
-        except psycopg.Error:
-            connection.close()
         if not _is_idle(connection):
             connection.close()
             self._connection = None
@@ -279,11 +278,9 @@ class AsyncPostgresParticipant:
         self._marks = _MarkStatements()
         if connection is None:
             return
-        try:
-            if transaction is not None:
+        if transaction is not None:
+            with contextlib.suppress(psycopg.Error):
                 await transaction.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
-        except psycopg.Error:
-            await connection.close()
         if not _is_idle(connection):
             self._connection = None
             await connection.close()
