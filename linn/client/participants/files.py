@@ -1,7 +1,7 @@
 """FileParticipant: effects in files, one for each transaction, that appear whole or not at all.
 
-A place has a lock, and a state: number, floor and marks. A transaction writes `PLACE.NUMBER.writing`, and commits in one
-step, in which that name disappears: renamed to the name of a finished file, or removed where nothing was written.
+A place has a lock, and a state: number, floor and marks. A transaction writes `PLACE.NUMBER.writing`, and commits in
+one step that makes this name disappear: it is renamed to that of a finished file, or removed where nothing was written.
 Law: the state of a number counts once it is whole and `NUMBER.writing` is gone. So the state is written before that
 step, and no other is needed for it to count; what happens to finished files afterwards does not matter.
 """
