@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from linn.client.participants.files import FileParticipant
     from linn.client.participants.participant import NO_FLOOR, AsyncParticipant, Floor, Mark, Participant, Place
     from linn.client.participants.postgres import AsyncPostgresParticipant, PostgresParticipant
+    from linn.client.participants.redis import RedisParticipant
     from linn.client.participants.sqlite import SqliteParticipant
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Participant",
     "Place",
     "PostgresParticipant",
+    "RedisParticipant",
     "SqliteParticipant",
 ]
 
@@ -32,6 +34,7 @@ _MODULES = {
     "AsyncPostgresParticipant": "postgres",
     "FileParticipant": "files",
     "PostgresParticipant": "postgres",
+    "RedisParticipant": "redis",
     "SqliteParticipant": "sqlite",
 }
 """The modules of `linn.client.participants` that participants are in."""

@@ -62,6 +62,7 @@ WHERE = {
     "observability/test_metric_registry.py": "quick",
     "observability/test_monitoring_http.py": "system",
     "participants/test_postgres_participant.py": "system",
+    "participants/test_redis_participant.py": "system",
     "plugins": "quick",
     "plugins/test_plugin_skeleton.py": "system",
     "predicates": "quick",

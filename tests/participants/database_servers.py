@@ -82,3 +82,15 @@ def postgres_server() -> Iterator[str]:
         command = [f"{programs}/postgres", f"-D{folder}/data", *(f"-c{setting}" for setting in settings)]
         with _server(command, b"ready to accept connections", signal.SIGINT, **options):
             yield f"host={folder} user=linn dbname=postgres"
+
+
+@contextmanager
+def redis_server() -> Iterator[str]:
+    """Run Redis; yields its URL."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("Redis's server is not installed: apt-get install redis-server")
+    with tempfile.TemporaryDirectory(prefix="linn-") as folder:
+        command = [program, "--port", "0", "--unixsocket", f"{folder}/socket", "--save", "", "--dir", folder]
+        with _server(command, b"eady to accept connections", signal.SIGTERM):
+            yield f"unix://{folder}/socket"

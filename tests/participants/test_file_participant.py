@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -38,7 +39,8 @@ def stored(folder: Path) -> int:
 
 class TestFiles(ParticipantConformance):
     @pytest.fixture
-    def harness(self, tmp_path: Path) -> ParticipantHarness:
+    def harness(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ParticipantHarness:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # Nothing here loses power.
         made: list[FileParticipant] = []
 
         def make() -> FileParticipant:
@@ -62,6 +64,22 @@ class TestFiles(ParticipantConformance):
 
 
 # --- of its own ------------------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """An `os.fsync` that remembers what was made durable, and fails at one of its calls."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.fails, self.calls = fails, 0
+        self.durable: list[Path] = []
+        self.fsync = os.fsync
+
+    def __call__(self, descriptor: int) -> None:
+        self.calls += 1
+        if self.calls == self.fails:
+            raise OSError(errno.EIO, "the disk failed")
+        self.fsync(descriptor)
+        self.durable.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
 
 
 @pytest.fixture
@@ -100,7 +118,7 @@ def test_unfinished_files_are_hidden_and_do_not_remain(participant: FileParticip
 def test_a_transaction_without_effects_makes_no_file(participant: FileParticipant, folder: Path) -> None:
     participant.begin(PLACE)
     participant.commit([Mark(1, 0, 5)], NO_FLOOR)
-    assert lines(folder) == []
+    assert list(folder.glob("*.txt")) == []
     participant.begin(PLACE)
     assert list(participant.applied(Mark(1, 0, 9))) == [(0, 5)]
 
@@ -189,6 +207,50 @@ def test_a_commit_that_can_not_be_written_stores_nothing(participant: FilePartic
     assert participant.floor(PLACE) == NO_FLOOR
     apply(participant, "second", Mark(1, 5, 9))
     assert lines(folder) == ["first", "second"]
+
+
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_disk_that_fails_at_any_point_of_a_commit_leaves_all_or_nothing(
+    participant: FileParticipant, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int, writes: bool
+) -> None:
+    apply(participant, "first", Mark(1, 0, 5))
+    handle = participant.begin(PLACE)
+    if writes:
+        write(handle, "second")
+    disk = Disk(fails=number)
+    monkeypatch.setattr(os, "fsync", disk)
+    with pytest.raises(OSError, match="the disk failed"):
+        participant.commit([Mark(1, 5, 9)], Floor(1, 4))
+    participant.rollback()
+    disk.durable.clear()
+    floor, texts = participant.floor(PLACE), lines(folder)
+    handle = participant.begin(PLACE)
+    parts = list(participant.applied(Mark(1, 0, 20)))
+    if number <= 3:
+        assert (floor, texts, parts) == (NO_FLOOR, ["first"], [(0, 5)])
+    else:
+        assert (floor, texts, parts) == (Floor(1, 4), ["first", "second"] if writes else ["first"], [(0, 9)])
+        assert disk.durable == [folder, folder / ".linn"]
+    write(handle, "third")
+    participant.commit([Mark(1, 9, 12)], NO_FLOOR)
+    assert lines(folder) == [*texts, "third"]
+
+
+def test_a_commit_is_durable_before_it_returns_and_a_begin_need_not_ask(
+    participant: FileParticipant, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(participant, "first", Mark(1, 0, 5))
+    disk = Disk()
+    monkeypatch.setattr(os, "fsync", disk)
+    write(participant.begin(PLACE), "second")
+    assert disk.durable == []
+    participant.commit([Mark(1, 5, 9)], NO_FLOOR)
+    hidden, name = folder / ".linn", f"{NAME}.{2:012}"
+    assert disk.durable == [hidden / f"{name}.writing", hidden, hidden / f"{name}.state", folder, hidden]
+    with closing(FileParticipant(folder)) as other:
+        other.begin(PLACE)
+        assert disk.durable[5:] == [folder, hidden]
 
 
 @pytest.mark.parametrize("suffix", ["/x", "a/b", "\0"])

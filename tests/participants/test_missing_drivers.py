@@ -12,7 +12,11 @@ import linn.participants
 
 @pytest.mark.parametrize(
     ("name", "module", "extra"),
-    [("PostgresParticipant", "psycopg", "postgres"), ("AsyncPostgresParticipant", "psycopg", "postgres")],
+    [
+        ("PostgresParticipant", "psycopg", "postgres"),
+        ("AsyncPostgresParticipant", "psycopg", "postgres"),
+        ("RedisParticipant", "redis", "redis"),
+    ],
 )
 def test_a_driver_that_is_missing_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, name: str, module: str, extra: str

@@ -54,6 +54,8 @@ class FileParticipant:
         self._lock: int | None = None
         self._place: Place
         self._state: _State
+        self._durable: dict[Place, int] = {}
+        """The last number of each place whose commit is known to be durable."""
         self._file: IO[bytes] | None = None
 
     def open(self) -> None:
@@ -77,6 +79,9 @@ class FileParticipant:
         if self._state.number == 0:
             self._state = self._state._replace(number=self._last_finished())
         self._clear_away()
+        if self._durable.get(place) != self._state.number:
+            # Whoever committed last may have died, or failed, before its names were durable.
+            self._sync_names()
         self._file = open(self._numbered("writing"), "xb")  # noqa: SIM115
         return self._file
 
@@ -108,13 +113,19 @@ class FileParticipant:
         writing = self._numbered("writing")
         if os.path.getsize(writing):
             os.rename(writing, finished)
-            _sync(self._folder)
         else:
             os.unlink(writing)
-        _sync(self._hidden)
+        self._state = state
+        self._sync_names()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(f"{number:012}.state"))
         self._release()
+
+    def _sync_names(self) -> None:
+        """Make the names of finished files durable, and the state that counts with them."""
+        _sync(self._folder)
+        _sync(self._hidden)
+        self._durable[self._place] = self._state.number
 
     def _write_state(self, state: _State) -> None:
         """Write the next state, which does not count yet."""
