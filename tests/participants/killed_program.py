@@ -1,4 +1,4 @@
-"""A program that applies records through a participant until it is killed: `killed_program.py KIND FOLDER`.
+"""A program that applies records through a participant until it is killed: `killed_program.py KIND WHERE`.
 
 It writes a byte before and after each step, and begins where the participant's floor says. Of each ten records the
 last five come first, so that there is a mark above the floor half of the time.
@@ -10,35 +10,58 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any
 from uuid import UUID
 
-from linn.participants import FileParticipant, Floor, Mark, Participant, Place, SqliteParticipant
+from linn.participants import (
+    FileParticipant,
+    Floor,
+    Mark,
+    Participant,
+    Place,
+    PostgresParticipant,
+    RedisParticipant,
+    SqliteParticipant,
+)
 
 PLACE = Place(UUID(int=5), 2, "killed")
 Write = Callable[[Any, int], object]
+TABLE = "CREATE TABLE IF NOT EXISTS effects (record INTEGER)"
 
 
-def sqlite_in(folder: Path) -> tuple[Participant[Any], Write]:
-    def made_ready(connection: sqlite3.Connection) -> None:
-        connection.execute("CREATE TABLE IF NOT EXISTS effects (record INTEGER)")
-
-    def write(handle: sqlite3.Connection, record: int) -> None:
-        handle.execute("INSERT INTO effects VALUES (?)", (record,))
-
-    return SqliteParticipant(folder / "effects.db", prepare_connection=made_ready), write
-
-
-def files_in(folder: Path) -> tuple[Participant[Any], Write]:
+def files_in(where: str) -> tuple[Participant[Any], Write]:
     def write(handle: IO[bytes], record: int) -> None:
         handle.write(b"%d\n" % record)
         handle.flush()
 
-    return FileParticipant(folder, suffix=".txt"), write
+    return FileParticipant(where, suffix=".txt"), write
 
 
-KINDS: dict[str, Callable[[Path], tuple[Participant[Any], Write]]] = {"files": files_in, "sqlite": sqlite_in}
+def postgres_in(where: str) -> tuple[Participant[Any], Write]:
+    participant = PostgresParticipant(where, prepare_connection=lambda connection: connection.execute(TABLE))
+    return participant, lambda handle, record: handle.execute("INSERT INTO effects VALUES (%s)", (record,))
+
+
+def redis_in(where: str) -> tuple[Participant[Any], Write]:
+    return RedisParticipant(where), lambda handle, record: handle.rpush("effects", record)
+
+
+def sqlite_in(where: str) -> tuple[Participant[Any], Write]:
+    def made_ready(connection: sqlite3.Connection) -> None:
+        connection.execute(TABLE)
+
+    def write(handle: sqlite3.Connection, record: int) -> None:
+        handle.execute("INSERT INTO effects VALUES (?)", (record,))
+
+    return SqliteParticipant(f"{where}/effects.db", prepare_connection=made_ready), write
+
+
+KINDS: dict[str, Callable[[str], tuple[Participant[Any], Write]]] = {
+    "files": files_in,
+    "postgres": postgres_in,
+    "redis": redis_in,
+    "sqlite": sqlite_in,
+}
 
 
 def step(name: bytes) -> None:
@@ -62,7 +85,7 @@ def apply(participant: Participant[Any], write: Write, mark: Mark, floor: Floor)
 
 
 def main() -> None:
-    participant, write = KINDS[sys.argv[1]](Path(sys.argv[2]))
+    participant, write = KINDS[sys.argv[1]](sys.argv[2])
     participant.open()
     offset = participant.floor(PLACE).offset
     while True:

@@ -6,23 +6,29 @@ import random
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
+import redis
+from database_servers import postgres_server, redis_server
 from killed_program import KINDS, PLACE
 
 from linn.participants import Mark
 
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 KILLS = 50
+KILLS_OF_SERVERS = 20
+"""Kills of programs whose effects are in a server, which lives on."""
 STEPS_MAX = 80
 PROGRAM = Path(__file__).parent / "killed_program.py"
 
 
-def run_and_kill(kind: str, folder: Path, steps: int) -> str:
+def run_and_kill(kind: str, where: str, steps: int) -> str:
     """Run the program, and kill it while it goes on after so many steps; the last step that was seen."""
-    command = [sys.executable, str(PROGRAM), kind, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+    with subprocess.Popen([sys.executable, str(PROGRAM), kind, where], stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
         for _ in range(steps):
             seen = process.stdout.read(1)
@@ -31,30 +37,60 @@ def run_and_kill(kind: str, folder: Path, steps: int) -> str:
     return seen.decode()
 
 
-def effects_of(kind: str, folder: Path) -> list[int]:
-    """The records whose effects are stored, in order."""
-
-    if kind == "files":
-        return sorted(int(line) for path in folder.glob("*.txt") for line in path.read_text().split())
-    with closing(sqlite3.connect(folder / "effects.db")) as connection:
-        return [row[0] for row in connection.execute("SELECT record FROM effects ORDER BY record")]
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_effect_is_there_once_with_its_mark_however_often_the_program_is_killed(
-    tmp_path: Path, kind: str
-) -> None:
+def check_effects(kind: str, where: str, read: Callable[[], list[int]], kills: int) -> None:
+    """Kill the program many times, and compare effects and marks each time."""
     rng = random.Random(kind)
     seen, marked = set(), 0
-    for _ in range(KILLS):
-        seen.add(run_and_kill(kind, tmp_path, 1 + rng.randrange(STEPS_MAX)))
-        participant, _ = KINDS[kind](tmp_path)
+    for _ in range(kills):
+        seen.add(run_and_kill(kind, where, 1 + rng.randrange(STEPS_MAX)))
+        effects = read()
+        participant, _ = KINDS[kind](where)
         with closing(participant):
             participant.open()
             participant.begin(PLACE)
             parts = participant.applied(Mark(1, 0, 1 << 40))
-            assert effects_of(kind, tmp_path) == [record for first, end in parts for record in range(first, end)]
-            marked += len(parts) > 1
+        assert sorted(effects) == [record for first, end in parts for record in range(first, end)]
+        marked += len(parts) > 1
     assert seen == {*"bwcd"}, "killed at every kind of point"
     assert marked, "killed while there was a mark above the floor"
+
+
+def test_effects_in_files(tmp_path: Path) -> None:
+    def read() -> list[int]:
+        return [int(line) for path in tmp_path.glob("*.txt") for line in path.read_text().split()]
+
+    check_effects("files", str(tmp_path), read, KILLS)
+
+
+def test_effects_in_sqlite(tmp_path: Path) -> None:
+    def read() -> list[int]:
+        with closing(sqlite3.connect(tmp_path / "effects.db")) as connection:
+            has_table = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'effects'").fetchone()[0]
+            return [row[0] for row in connection.execute("SELECT record FROM effects")] if has_table else []
+
+    check_effects("sqlite", str(tmp_path), read, KILLS)
+
+
+def test_effects_in_postgres() -> None:
+    with postgres_server() as conninfo, psycopg.connect(conninfo, autocommit=True) as connection:
+
+        def read() -> list[int]:
+            # The server may not have noticed yet that the program is dead: its transaction ends now, or has ended.
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            has_table = connection.execute("SELECT to_regclass('effects') IS NOT NULL").fetchone()
+            return [row[0] for row in connection.execute("SELECT record FROM effects")] if has_table == (True,) else []
+
+        check_effects("postgres", conninfo, read, KILLS_OF_SERVERS)
+
+
+def test_effects_in_redis() -> None:
+    with redis_server() as url, closing(redis.Redis.from_url(url, decode_responses=True)) as client:
+
+        def read() -> list[int]:
+            client.client_kill_filter(_type="normal", skipme=True)  # What the dead program has sent is read, or never.
+            return [int(record) for record in client.lrange("effects", 0, -1)]
+
+        check_effects("redis", url, read, KILLS_OF_SERVERS)

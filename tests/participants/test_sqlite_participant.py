@@ -217,6 +217,20 @@ def test_adjoining_marks_are_one_row(tmp_path: Path, participant: SqliteParticip
     assert rows(tmp_path / "effects.db", query) == ["1 5 45", "1 50 60", "2 20 30", "3 2 8"]
 
 
+def test_a_delivery_takes_few_statements(participant: SqliteParticipant) -> None:
+    statements: list[str] = []
+    for first in (0, 500):
+        handle = participant.begin(PLACE)
+        handle.set_trace_callback(statements.append)
+        statements.clear()
+        participant.applied(Mark(1, first, first + 500))
+        participant.commit([Mark(1, first, first + 500)], Floor(1, first + 500))
+        participant.begin(PLACE)
+        participant.rollback()
+    words = [statement.split()[0] for statement in statements]
+    assert words == ["RELEASE", "UPDATE", "COMMIT", "BEGIN", "SELECT", "SAVEPOINT", "ROLLBACK"]
+
+
 def test_a_connection_that_can_not_be_prepared_is_closed(tmp_path: Path) -> None:
     opened: list[sqlite3.Connection] = []
 
