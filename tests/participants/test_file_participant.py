@@ -237,6 +237,25 @@ def test_a_disk_that_fails_at_any_point_of_a_commit_leaves_all_or_nothing(
     assert lines(folder) == [*texts, "third"]
 
 
+def test_a_commit_that_is_interrupted_right_after_its_rename_took_place(
+    participant: FileParticipant, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def rename_and_fail(source: str, target: str) -> None:
+        rename(source, target)
+        raise KeyboardInterrupt
+
+    write(participant.begin(PLACE), "once")
+    monkeypatch.setattr(os, "rename", rename_and_fail)
+    with pytest.raises(KeyboardInterrupt):
+        participant.commit([Mark(1, 0, 5)], NO_FLOOR)
+    participant.rollback()
+    participant.begin(PLACE)
+    assert list(participant.applied(Mark(1, 0, 9))) == [(0, 5)]
+    assert lines(folder) == ["once"]
+
+
 def test_a_commit_is_durable_before_it_returns_and_a_begin_need_not_ask(
     participant: FileParticipant, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,7 +144,7 @@ class FileParticipant:
             if file is not None:
                 with contextlib.suppress(OSError):  # What was not written out need not be.
                     file.close()
-                if os.path.exists(self._numbered("writing")):  # Otherwise the commit took place, and failed afterwards.
+                if os.path.exists(self._numbered("writing")):  # Otherwise the commit took place.
                     self._clear_away()
         finally:
             self._release()
