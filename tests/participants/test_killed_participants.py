@@ -23,12 +23,14 @@ KILLS = 50
 KILLS_OF_SERVERS = 20
 """Kills of programs whose effects are in a server, which lives on."""
 STEPS_MAX = 80
-STEPS = (b"b", b"w", b"c", b"d")
+STEPS = (b"c", b"w", b"c", b"d", b"c", b"b")
 """Before the begin, before a write, before the commit and after it: the program goes on meanwhile."""
+TURNS_MAX = 150_000
+"""Turns of an empty loop, a few milliseconds in all: the kill comes at any point of a commit, not just at its start."""
 PROGRAM = Path(__file__).parent / "killed_program.py"
 
 
-def run_and_kill(kind: str, where: str, steps: int, last: bytes) -> None:
+def run_and_kill(kind: str, where: str, steps: int, last: bytes, turns: int) -> None:
     """Run the program, and kill it while it goes on after so many steps and then the next one that is `last`."""
     with subprocess.Popen([sys.executable, str(PROGRAM), kind, where], stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
@@ -37,6 +39,8 @@ def run_and_kill(kind: str, where: str, steps: int, last: bytes) -> None:
             seen = process.stdout.read(1)
             assert seen, "the program ended by itself"
             steps -= 1
+        for _ in range(turns):
+            pass
         process.kill()
 
 
@@ -44,7 +48,7 @@ def check_effects(kind: str, where: str, read: Callable[[], list[int]], kills: i
     """Kill the program many times, at steps of each kind, and compare effects and marks each time."""
     rng, marked = random.Random(kind), 0
     for number in range(kills):
-        run_and_kill(kind, where, rng.randrange(STEPS_MAX), STEPS[number % 4])
+        run_and_kill(kind, where, rng.randrange(STEPS_MAX), STEPS[number % len(STEPS)], rng.randrange(TURNS_MAX))
         effects = read()
         participant, _ = KINDS[kind](where)
         with closing(participant):
