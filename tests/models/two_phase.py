@@ -387,7 +387,8 @@ class TwoPhase:
         return self._stored(state, index, _sends_done(process, delivery, record), self._with_mark(store, record))
 
     def _store_of(self, index: int) -> int:
-        return 1 if "a name moves to another store" in self.mutants and index == 1 else self.case.stores[index]
+        moves = "a name moves to another store" in self.mutants and index == 1
+        return self.case.stores[2 if moves else index]
 
     def _stored(self, state: State, index: int, process: Process, store: Store) -> State:
         which = self._store_of(index)
