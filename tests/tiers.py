@@ -58,6 +58,7 @@ WHERE = {
     "group": "quick",
     "hostile": "system",
     "hostile/test_hostile_page.py": "quick",
+    "models": "test",
     "observability/test_exposition.py": "quick",
     "observability/test_metric_registry.py": "quick",
     "observability/test_monitoring_http.py": "system",

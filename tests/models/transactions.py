@@ -1,4 +1,35 @@
-"""Model of transactions: producers that write to two partitions, and a coordinator whose log has the decision."""
+"""Model of transactions: producers that write to two partitions, and a coordinator whose log has the decision.
+
+The coordinator's log has Named, Joined, PrepareCommit or PrepareAbort, and Complete. A power loss takes any part of the
+tail that was not synced, of this log or of a partition's. Batches and requests to commit are repeated until they are
+answered, and may arrive at any time later. One process may take the name of another over, which goes on as a zombie.
+Partition 1 is a queue as well. A kill takes nothing from a log, so it is a power loss that takes nothing.
+
+Rules that are needed, and what goes wrong without them:
+
+1. A transaction is (producer id, epoch, number), in partitions and in markers as well. The coordinator may lose Joined
+   of number 2 in a power loss, with data of 2 in a partition; a new instance that goes on after the last number that
+   the coordinator knows begins number 2 again, and its commit commits the old instance's data.
+2. A request to commit names the partitions (and branches) that confirmed batches, and the coordinator commits only if
+   all of them have joined. Otherwise a power loss that takes one Joined makes it commit without that partition.
+3. A batch of a transaction is confirmed when it is durable, whatever the topic's policy is, and a client asks to commit
+   when all of its batches are confirmed.
+4. A partition asks for a transaction that has been open for long, and not after its own restart only: if the power
+   loss is the coordinator's, no marker comes to a partition whose Joined is lost, which has not restarted. "Older",
+   "unknown", "complete" and "you have not joined" all mean abort; "undecided" and "decided" mean wait.
+5. An epoch is handed out when Named is durable, and a request for a name that outlives a restart is made anew.
+   Otherwise two instances may be given the same epoch.
+6. A transaction that is undecided and of an older epoch is aborted whenever the coordinator sees it, also after a
+   restart: a power loss may take PrepareAbort and leave the Named before it.
+7. A transaction of a producer joins when its previous one is complete, and that is when all markers are durable.
+8. A request to commit is answered, and markers are sent, when the decision is durable. An unanswered request is
+   repeated; a producer that is told that it is fenced does not know whether its last request was granted.
+9. A coordinator that knows nothing of a transaction refuses to commit it, although it might be an empty one.
+
+Two rules that others cover can be left out without harm: that a timeout fences the producer before it aborts (numbers
+keep the late messages out; the fence tells the producer), and that a partition keeps a marker of a transaction that
+it has no data of (rule 4 ends what is opened again; the marker does so earlier).
+"""
 
 from __future__ import annotations
 
@@ -274,7 +305,7 @@ class Transactions:
             after = state._replace(faults=state.faults._replace(takeovers=state.faults.takeovers - 1))
             yield f"{FAULT}process {index} takes its name over", self._name(after, index)
         elif process.phase == "naming":
-            named = Event("named", (producer, process.epoch, 0))
+            named = Event("named", (producer, process.epoch, 0), author=index)
             if named not in state.events:
                 yield f"process {index} asks for its name again", self._name(state, index)
             elif named in state.events[: state.synced]:
@@ -286,9 +317,8 @@ class Transactions:
                 yield f"process {index} ends", _with_process(state, index, process._replace(phase="ended"))
         elif process.phase == "writing":
             yield from self._ask_commit(state, index, process)
-        elif process.phase == "asked":
-            if _is_decided(state, (producer, process.epoch, process.number)):
-                yield f"process {index} has its answer", _with_process(state, index, process._replace(phase="over"))
+        elif process.phase == "asked" and _is_decided(state, (producer, process.epoch, process.number)):
+            yield f"process {index} has its answer", _with_process(state, index, process._replace(phase="over"))
 
     def _name(self, state: State, index: int) -> State:
         """Fence older instances of a producer, and abort what they have open."""
@@ -301,12 +331,12 @@ class Transactions:
             number = current.transaction[2]
         phase = "idle" if "an epoch is handed out before it is durable" in self.mutants else "naming"
         process = state.processes[index]._replace(phase=phase, epoch=epoch, number=number)
-        return _with_process(self._fence(state, producer), index, process)
+        return _with_process(self._fence(state, producer, index), index, process)
 
-    def _fence(self, state: State, producer: int) -> State:
+    def _fence(self, state: State, producer: int, author: int = NOBODY) -> State:
         """Raise a producer's epoch, and abort its transaction if that is undecided."""
         now = known(state.events)
-        events = [Event("named", (producer, now.epochs.get(producer, 0) + 1, 0))]
+        events = [Event("named", (producer, now.epochs.get(producer, 0) + 1, 0), author=author)]
         current = now.current.get(producer)
         if current is not None and (current.commits is None or "a timeout aborts what is decided" in self.mutants):
             events.append(Event("prepare", current.transaction))
@@ -325,7 +355,9 @@ class Transactions:
     def _ask_commit(self, state: State, index: int, process: Process) -> Iterator[tuple[str, State]]:
         """Send the request to commit, naming branches of which every batch is confirmed."""
         transaction = (self.case.ids[index], process.epoch, process.number)
-        confirmed = [branch for branch in self.case.branches if self._is_confirmed(state, index, (*transaction, branch))]
+        confirmed = [
+            branch for branch in self.case.branches if self._is_confirmed(state, index, (*transaction, branch))
+        ]
         choices = {tuple(confirmed[:1]), tuple(confirmed[-1:]), tuple(confirmed)} - {()}
         for branches in sorted(choices):
             after = _with_process(state, index, process._replace(phase="asked"))
@@ -388,7 +420,11 @@ class Transactions:
             return
         checked = gone._replace(writes=gone.writes | {write._replace(is_checked=True)})
         joined = Event("joined", transaction, write.part[3], write.partition)
-        is_there = current is not None and transaction == current.transaction and write.part[3:] + (write.partition,) in current.joined
+        is_there = (
+            current is not None
+            and transaction == current.transaction
+            and (*write.part[3:], write.partition) in current.joined
+        )
         yield f"{label}: it joins", checked if is_there else checked._replace(events=(*state.events, joined))
 
     def _refused(self, state: State, write: Write) -> State:
@@ -426,11 +462,7 @@ class Transactions:
     def _restarted(self, state: State, partition: int, kept: int) -> State:
         """Cut a log after a power loss. What was not confirmed is sent again, and answers on their way are lost."""
         log = state.logs[partition]
-        again = {
-            Write(entry.written_in, partition, entry.author)
-            for entry in log[kept:]
-            if entry.kind == "data"
-        }
+        again = {Write(entry.written_in, partition, entry.author) for entry in log[kept:] if entry.kind == "data"}
         writes = frozenset(
             write._replace(is_checked=False) if write.partition == partition else write for write in state.writes
         )
@@ -492,13 +524,19 @@ class Transactions:
             return
         if current.commits is None:
             yield from self._abort(state, producer, transaction)
-        if current.commits is None or not (_is_decided(state, transaction) or "markers before the decision is durable" in self.mutants):
+        if current.commits is None or not (
+            _is_decided(state, transaction) or "markers before the decision is durable" in self.mutants
+        ):
             return
         missing = False
         for branch, partition in current.joined:
             part = self._key((*transaction, branch))
             log = state.logs[partition]
-            durable = log if "complete before the markers are durable" in self.mutants else log[: state.logs_synced[partition]]
+            durable = (
+                log
+                if "complete before the markers are durable" in self.mutants
+                else log[: state.logs_synced[partition]]
+            )
             missing = missing or part not in ended(durable)
             if part not in ended(log):
                 kind = "commit" if branch in current.commits else "abort"
@@ -543,9 +581,7 @@ class Transactions:
             events = state.events[:kept]
             if "recovery forgets decisions" in self.mutants:
                 complete = {event.transaction for event in events if event.kind == "complete"}
-                events = tuple(
-                    event for event in events if event.kind != "prepare" or event.transaction in complete
-                )
+                events = tuple(event for event in events if event.kind != "prepare" or event.transaction in complete)
             label = f"{FAULT}power loss of the coordinator takes {len(state.events) - kept} events"
             survives = self._sync(after._replace(events=state.events[:kept]))
             yield label, survives._replace(events=events, synced=len(events))
@@ -580,10 +616,11 @@ def _with_log(state: State, partition: int, log: tuple[Entry, ...], synced: int)
 
 CASES = {
     "coordinator": Case(Faults(coordinator=1, timeouts=1), transactions=(2,)),
-    "partition": Case(Faults(partitions=1, coordinator=1), transactions=(1,)),
-    "takeover": Case(Faults(coordinator=1, takeovers=1), (0, 0), ("idle", "off"), (2, 1)),
-    "names": Case(Faults(coordinator=1, takeovers=2), (0, 0), ("off", "off"), (1, 1)),
-    "branches": Case(Faults(coordinator=1), branches=(0, 1)),
+    "partition": Case(Faults(partitions=1, coordinator=1, timeouts=1)),
+    "takeover": Case(Faults(takeovers=1, partitions=1), (0, 0), ("idle", "off"), (1, 1)),
+    "numbers": Case(Faults(coordinator=1, takeovers=1), (0, 0), ("idle", "off"), (2, 1), partitions=(QUEUE,)),
+    "names": Case(Faults(coordinator=1, takeovers=2), (0, 0), ("off", "off"), (1, 1), partitions=(QUEUE,)),
+    "branches": Case(Faults(coordinator=1, partitions=1), branches=(0, 1), partitions=(QUEUE,)),
     "two": Case(Faults(partitions=1), (0, 1), ("idle", "idle"), (1, 1), partitions=(QUEUE,)),
 }
 """Bounds under which the model is explored as a whole."""

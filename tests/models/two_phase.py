@@ -6,8 +6,26 @@ the name over from 0, and 2 under the name B. Names have stores of their own, un
 are in order within a connection; what is on its way to a process whose connection is lost may still reach it, so that
 it acts as a zombie, and what is on its way from it is ignored.
 
-Steps that nobody can tell apart are one: delivery with the tentative local transaction and the sending of READY; sync of
-the subscription log with the push of the decisions that it made durable; a broker's crash with its restart.
+Steps that nobody can tell apart are one: delivery with the tentative local transaction and the sending of READY; sync
+of the subscription log with the push of the decisions that it made durable; a broker's crash with its restart.
+
+Rules that are needed beyond the table of messages, and what goes wrong without them:
+
+1. Events of the subscription log name records by epoch and offset, and those of records that are not in the data log
+   do not count. Otherwise a new record at an old offset is taken for settled, or its decision for another's.
+2. COMMIT is repeated to a new connection only when Decided is durable, just as the first COMMIT is: what recovery reads
+   has to be synced before it is acted on. `resolve` answers "commit" on the same condition, and waits until then.
+3. The answer to READY has no records, so a delivery that `resolve` has answered with "abort" must lose its lease at
+   once: a READY that is on its way would be decided, and the answer would find nothing to commit.
+4. An operator who resolves a delivery whose READY is unanswered has it answered with "abort". Otherwise the consumer's
+   local transaction stays open.
+5. A name stands for one store. If a second process takes the name over with another store, a COMMIT that is on its way
+   to the first one, and the repeated one, both have their effect; no fence prevents that.
+6. The fence protects no effect, the marks in the shared store do. It sees to it that READY is answered on the
+   connection that it came by, and that leases of the older process end.
+7. The floor that is sent covers only what is settled durably, because a record that was rejected, or dropped by an
+   operator, is delivered again if the event is lost, and would be passed over as applied.
+8. A floor is raised as a whole or not at all; it never goes down, not even to a later epoch.
 """
 
 from __future__ import annotations
@@ -118,8 +136,8 @@ class Case(NamedTuple):
     """Store of each process."""
     initial: tuple[str, str, str] = ("on", "off", "on")
     start: str = "empty"
-    """empty | settled: record (1, 0), which is not durable, has been settled, its mark is below the floor, and process 0
-    is a zombie that has yet to read its COMMIT | decided: two records are decided, and nobody is connected
+    """empty | settled: record (1, 0), which is not durable, has been settled, its mark is below the floor, and process
+    0 is a zombie that has yet to read its COMMIT | decided: two records are decided, and nobody is connected
     """
 
 

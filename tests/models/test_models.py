@@ -1,0 +1,170 @@
+"""Two-phase delivery and transactions as designed, explored as a whole; and planted bugs, each of which is found."""
+
+from __future__ import annotations
+
+import pytest
+import transactions
+import two_phase
+from explore import FAULT, Exploration, S, explore
+from transactions import Transactions
+from two_phase import TwoPhase
+
+TWO_PHASE_STATES = {
+    "crash": 40_000,
+    "kill": 1_300,
+    "zombie": 65_000,
+    "doubt": 17_000,
+    "operator": 2_400,
+    "reject": 7_500,
+    "floor": 5_100,
+    "settled": 23_000,
+    "overruled": 4_100,
+    "twice": 7_400,
+}
+"""States that each case of two-phase delivery has at least."""
+TWO_PHASE_MUTANTS = {
+    "a decided record expires": ("doubt", "an effect is in two stores"),
+    "a name moves to another store": ("twice", "an effect is in two stores"),
+    "an operator's decision answers nobody": ("operator", "a local transaction stays open"),
+    "COMMIT before the decision is durable": ("doubt", "an effect is in two stores"),
+    "COMMIT is not repeated": ("kill", "a record is never settled"),
+    "COMMIT is repeated before the decision is durable": ("twice", "an effect is in two stores"),
+    "COMMIT to any name": ("crash", "an effect is in two stores"),
+    "commit does not look at the marks": ("kill", "an effect is twice in one store"),
+    "delivery ids repeat": ("doubt", "an effect is in two stores"),
+    "DONE before the local commit": ("kill", "a record has no effect"),
+    "DONE of another delivery": ("crash", "a record is never settled"),
+    "effect and mark in two transactions": ("kill", "an effect is twice in one store"),
+    "events name records without epoch": ("settled", "a record has no effect"),
+    "floor from what is not durable": ("overruled", "a record has no effect"),
+    "floor may go down": ("settled", "an effect is twice in one store"),
+    "floor past the unsettled": ("floor", "a record has no effect"),
+    "floor raised part by part": ("settled", "a record has no effect"),
+    "floor without epoch": ("settled", "a record has no effect"),
+    "mark without epoch": ("crash", "a record has no effect"),
+    "recovery forgets what is decided": ("twice", "an effect is in two stores"),
+    "resolve answers abort and leaves the lease": ("doubt", "a record is never settled"),
+    "resolve answers what is not durable": ("doubt", "an effect is in two stores"),
+    "stale READY is decided": ("reject", "an effect is in two stores"),
+    "the same name does not fence": ("reject", "a local transaction stays open"),
+}
+"""Planted bugs, with the case that finds each, and what it violates."""
+TRANSACTION_STATES = {
+    "coordinator": 70_000,
+    "partition": 8_500,
+    "takeover": 50_000,
+    "numbers": 27_000,
+    "names": 9_700,
+    "branches": 15_000,
+    "two": 33_000,
+}
+TRANSACTION_MUTANTS = {
+    "a batch is confirmed before it is durable": ("partition", "is not readable"),
+    "a branch that is not named is committed": ("branches", "not committed is readable"),
+    "a commit does not name its partitions": ("partition", "is not readable"),
+    "a commit is acknowledged before it is durable": ("partition", "is not readable"),
+    "a marker ends a later transaction": ("names", "not committed is readable"),
+    "a restarted partition commits what is unknown": ("branches", "not committed is readable"),
+    "a timeout aborts what is decided": ("names", "is not readable"),
+    "aborted data is given to a queue": ("numbers", "delivered by a queue"),
+    "aborted data is read": ("numbers", "not committed is readable"),
+    "an epoch is handed out before it is durable": ("names", "not committed is readable"),
+    "an old epoch is accepted": ("names", "a fenced producer commits"),
+    "complete before the markers are durable": ("branches", "is not readable"),
+    "markers before the decision is durable": ("names", "not committed is readable"),
+    "numbers are not checked": ("names", "not committed is readable"),
+    "partitions ask after a restart only": ("names", "stays open in a partition"),
+    "partitions do not ask": ("names", "stays open in a partition"),
+    "parts are named without epoch": ("names", "not committed is readable"),
+    "recovery forgets decisions": ("names", "is not readable"),
+    "stable offset passes what is open": ("names", "not committed is readable"),
+    "the next joins before this is complete": ("names", "is not readable"),
+    "what is fenced is not aborted later": ("names", "stays open in a partition"),
+}
+TRANSACTION_SPARE = {"a timeout does not fence": "coordinator", "a part that has ended is opened again": "partition"}
+"""Rules that can be broken without harm, for others cover them: see the docstring of the model."""
+
+
+def assert_is_whole(explored: Exploration[S], states_min: int) -> None:
+    """Nothing is violated, nothing was cut off, and the model can still do what it could."""
+    assert explored.violation is None, str(explored)
+    assert explored.is_whole
+    assert explored.states >= states_min
+    assert explored.finals > 0
+
+
+def assert_is_found(explored: Exploration[S], says: str) -> None:
+    assert explored.violation is not None, "no state violates anything"
+    assert says in explored.violation, str(explored)
+    assert explored.trace
+
+
+@pytest.mark.parametrize("name", two_phase.CASES)
+def test_two_phase_delivery_has_each_effect_once(name: str) -> None:
+    assert_is_whole(explore(TwoPhase(two_phase.CASES[name])), TWO_PHASE_STATES[name])
+
+
+@pytest.mark.parametrize("mutant", TWO_PHASE_MUTANTS)
+def test_a_bug_in_two_phase_delivery_is_found(mutant: str) -> None:
+    case, says = TWO_PHASE_MUTANTS[mutant]
+    assert_is_found(explore(TwoPhase(two_phase.CASES[case], frozenset([mutant]))), says)
+
+
+@pytest.mark.parametrize("name", transactions.CASES)
+def test_transactions_are_all_or_nothing(name: str) -> None:
+    assert_is_whole(explore(Transactions(transactions.CASES[name])), TRANSACTION_STATES[name])
+
+
+@pytest.mark.parametrize("mutant", TRANSACTION_MUTANTS)
+def test_a_bug_in_transactions_is_found(mutant: str) -> None:
+    case, says = TRANSACTION_MUTANTS[mutant]
+    assert_is_found(explore(Transactions(transactions.CASES[case], frozenset([mutant]))), says)
+
+
+@pytest.mark.parametrize("mutant", TRANSACTION_SPARE)
+def test_rules_that_others_cover_can_be_left_out(mutant: str) -> None:
+    explored = explore(Transactions(transactions.CASES[TRANSACTION_SPARE[mutant]], frozenset([mutant])))
+    assert_is_whole(explored, 1)
+
+
+# --- the explorer ----------------------------------------------------------------------------------------------------
+
+
+class Counter:
+    """Counts up to a limit by one or two; a fault may set it back."""
+
+    def __init__(self, limit: int, worst: int = -1, last: int = 0) -> None:
+        self.limit = limit
+        self.worst = worst
+        self.last = last
+
+    def initial(self) -> int:
+        return 0
+
+    def steps(self, state: int) -> list[tuple[str, int]]:
+        up = [(f"+{step}", state + step) for step in (1, 2) if state + step <= self.limit]
+        return [*up, (f"{FAULT}reset", 0)]
+
+    def broken(self, state: int) -> str | None:
+        return "it is the worst number" if state == self.worst else None
+
+    def unkept(self, state: int) -> str | None:
+        return None if state >= self.last else "it ends too early"
+
+
+def test_every_state_is_seen_and_only_faults_may_be_left_in_a_final_one() -> None:
+    assert explore(Counter(10)) == Exploration(11, 1, True, None)
+
+
+def test_the_trace_to_a_violation_is_a_shortest_one() -> None:
+    explored = explore(Counter(10, worst=4))
+    assert (explored.violation, explored.trace, explored.state) == ("it is the worst number", ("+2", "+2"), 4)
+    assert str(explored).splitlines()[1:] == ["   1 +2", "   2 +2", "     4"]
+
+
+def test_a_promise_that_a_final_state_does_not_keep_is_a_violation() -> None:
+    assert explore(Counter(10, last=11)).violation == "it ends too early"
+
+
+def test_a_space_that_is_cut_off_is_not_whole() -> None:
+    assert not explore(Counter(1_000), states_max=10).is_whole
