@@ -26,9 +26,10 @@ Rules that are needed, and what goes wrong without them:
    repeated; a producer that is told that it is fenced does not know whether its last request was granted.
 9. A coordinator that knows nothing of a transaction refuses to commit it, although it might be an empty one.
 
-Two rules that others cover can be left out without harm: that a timeout fences the producer before it aborts (numbers
-keep the late messages out; the fence tells the producer), and that a partition keeps a marker of a transaction that
-it has no data of (rule 4 ends what is opened again; the marker does so earlier).
+Three rules that others cover can be left out without harm to what is read: that a timeout fences the producer before it
+aborts (numbers keep late messages out; the fence tells the producer), that a partition refuses data of a transaction
+that has ended there (rule 4 ends what is opened again, but the stable offset waits for it), and that Joined is appended
+before the data (rule 2 refuses to commit without it, and rule 4 ends what never joined).
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def ended(log: tuple[Entry, ...]) -> frozenset[Part]:
 
 @lru_cache(maxsize=200_000)
 def readable(log: tuple[Entry, ...], mutants: frozenset[str]) -> tuple[Entry, ...]:
-    """What a read_committed reader gets of the durable part of a log."""
+    """Return the data that a read_committed reader gets of the durable part of a log."""
     stable = min(open_parts(log).values(), default=len(log))
     if "stable offset passes what is open" in mutants:
         stable = len(log)
@@ -212,7 +213,7 @@ def readable(log: tuple[Entry, ...], mutants: frozenset[str]) -> tuple[Entry, ..
 
 @lru_cache(maxsize=200_000)
 def deliverable(log: tuple[Entry, ...], mutants: frozenset[str]) -> tuple[Entry, ...]:
-    """What a queue delivers of the durable part of a log."""
+    """Return the data that a queue delivers of the durable part of a log."""
     if "aborted data is given to a queue" in mutants:
         return readable(log, frozenset(["aborted data is read"]))
     return readable(log, mutants)
@@ -388,7 +389,7 @@ class Transactions:
             yield f"{label} as {older[0]}", self._appended(gone, write.partition, self._data(write, older[0]))
         elif self._is_late(log, key):
             yield f"{label}: too late", self._refused(gone, write)
-        elif write.is_checked or key in open_parts(log):
+        elif write.is_checked or key in open_parts(log) or "data is appended before it joins" in self.mutants:
             yield label, self._appended(gone, write.partition, self._data(write, key))
         else:
             yield from self._check(state, gone, write, label)
@@ -441,6 +442,8 @@ class Transactions:
         log, synced = state.logs[partition], state.logs_synced[partition]
         if synced < len(log):
             yield f"partition {partition} is synced", _with_log(state, partition, log, len(log))
+        if "data is appended before it joins" in self.mutants:
+            yield from self._join_late(state, partition)
         if not self.mutants & {"partitions ask after a restart only", "partitions do not ask"}:
             for part in open_parts(log):
                 if self._answer(state, partition, part) == "abort":
@@ -451,6 +454,14 @@ class Transactions:
             for kept in range(synced, len(log) + 1):
                 label = f"{FAULT}power loss of partition {partition} takes {len(log) - kept} batches"
                 yield label, self._restarted(after, partition, kept)
+
+    def _join_late(self, state: State, partition: int) -> Iterator[tuple[str, State]]:
+        """Let what is open join after its data was appended, as a planted bug."""
+        for part in open_parts(state.logs[partition]):
+            write = Write(part, partition, NOBODY)
+            for label, after in self._check(state, state, write, f"partition {partition} has {part}"):
+                if after.events != state.events:
+                    yield label, after._replace(writes=state.writes)
 
     def _answer(self, state: State, partition: int, part: Part) -> str:
         """The coordinator's answer to a partition that asks what became of a transaction."""
