@@ -76,6 +76,7 @@ TRANSACTION_MUTANTS = {
     "an old epoch is accepted": ("names", "a fenced producer commits"),
     "complete before the markers are durable": ("branches", "is not readable"),
     "markers before the decision is durable": ("names", "not committed is readable"),
+    "markers are named without epoch": ("names", "not committed is readable"),
     "numbers are not checked": ("names", "not committed is readable"),
     "partitions ask after a restart only": ("names", "stays open in a partition"),
     "partitions do not ask": ("names", "stays open in a partition"),

@@ -7,9 +7,9 @@ Partition 1 is a queue as well. A kill takes nothing from a log, so it is a powe
 
 Rules that are needed, and what goes wrong without them:
 
-1. A transaction is (producer id, epoch, number), in partitions and in markers as well. The coordinator may lose Joined
-   of number 2 in a power loss, with data of 2 in a partition; a new instance that goes on after the last number that
-   the coordinator knows begins number 2 again, and its commit commits the old instance's data.
+1. A transaction is (producer id, epoch, number), in batches and in markers as well. The coordinator does not know every
+   number that an old instance has used: it may never have heard of one, or have lost Joined in a power loss. So a new
+   instance may use a number again, and its marker commits the old instance's data.
 2. A request to commit names the partitions (and branches) that confirmed batches, and the coordinator commits only if
    all of them have joined. Otherwise a power loss that takes one Joined makes it commit without that partition.
 3. A batch of a transaction is confirmed when it is durable, whatever the topic's policy is, and a client asks to commit
@@ -328,7 +328,7 @@ class Transactions:
         epoch = now.epochs.get(producer, 0) + 1
         number = 0
         current = now.current.get(producer)
-        if "parts are named without epoch" in self.mutants and current is not None:
+        if self.mutants & {"parts are named without epoch", "markers are named without epoch"} and current is not None:
             number = current.transaction[2]
         phase = "idle" if "an epoch is handed out before it is durable" in self.mutants else "naming"
         process = state.processes[index]._replace(phase=phase, epoch=epoch, number=number)
@@ -551,9 +551,17 @@ class Transactions:
             missing = missing or part not in ended(durable)
             if part not in ended(log):
                 kind = "commit" if branch in current.commits else "abort"
-                yield f"{kind} marker of {part} in {partition}", self._appended(state, partition, Entry(kind, part))
+                yield f"{kind} marker of {part} in {partition}", self._marked(state, partition, kind, part)
         if not missing:
             yield f"{transaction} is complete", state._replace(events=(*state.events, Event("complete", transaction)))
+
+    def _marked(self, state: State, partition: int, kind: str, part: Part) -> State:
+        state = self._appended(state, partition, Entry(kind, part))
+        if "markers are named without epoch" in self.mutants:
+            for other in open_parts(state.logs[partition]):
+                if (other[0], *other[2:]) == (part[0], *part[2:]):
+                    state = self._appended(state, partition, Entry(kind, other))
+        return state
 
     def _abort(self, state: State, producer: int, transaction: Transaction) -> Iterator[tuple[str, State]]:
         """Abort what is undecided: its producer gives it up, is fenced, or takes too long."""
