@@ -16,7 +16,8 @@ Rules that are needed, and what goes wrong without them:
    when all of its batches are confirmed.
 4. A partition asks for a transaction that has been open for long, and not after its own restart only: if the power
    loss is the coordinator's, no marker comes to a partition whose Joined is lost, which has not restarted. "Older",
-   "unknown", "complete" and "you have not joined" all mean abort; "undecided" and "decided" mean wait.
+   "unknown", "complete" and "you have not joined" all mean abort; "undecided" and "decided" mean wait. An answer
+   counts in the run that asked: after a restart the transaction may have joined anew, and be committed.
 5. An epoch is handed out when Named is durable, and a request for a name that outlives a restart is made anew.
    Otherwise two instances may be given the same epoch.
 6. A transaction that is undecided and of an older epoch is aborted whenever the coordinator sees it, also after a
@@ -128,6 +129,8 @@ class State(NamedTuple):
     faults: Faults
     promised: frozenset[Commit] = frozenset()
     """Transactions whose commit was acknowledged."""
+    answers: frozenset[tuple[Part, int]] = frozenset()
+    """Answers "abort" that are on their way to a partition, where a variant says that they take time."""
 
 
 class Current(NamedTuple):
@@ -447,8 +450,17 @@ class Transactions:
         if not self.mutants & {"partitions ask after a restart only", "partitions do not ask"}:
             for part in open_parts(log):
                 if self._answer(state, partition, part) == "abort":
+                    if self.mutants & {"answers take time", "answers outlive a restart"}:
+                        asked = state._replace(answers=state.answers | {(part, partition)})
+                        yield f"partition {partition} asks for {part}", asked
                     after = self._appended(state, partition, Entry("abort", part))
                     yield f"partition {partition} asks for {part}: abort", after
+        for answer in sorted(state.answers):
+            if answer[1] == partition:
+                after = state._replace(answers=state.answers - {answer})
+                if answer[0] in open_parts(log):
+                    after = self._appended(after, partition, Entry("abort", answer[0]))
+                yield f"partition {partition} has the answer about {answer[0]}: abort", after
         if state.faults.partitions:
             after = state._replace(faults=state.faults._replace(partitions=state.faults.partitions - 1))
             for kept in range(synced, len(log) + 1):
@@ -478,6 +490,8 @@ class Transactions:
             write._replace(is_checked=False) if write.partition == partition else write for write in state.writes
         )
         state = _with_log(state._replace(writes=writes | again), partition, log[:kept], kept)
+        if "answers outlive a restart" not in self.mutants:
+            state = state._replace(answers=frozenset(each for each in state.answers if each[1] != partition))
         for part in open_parts(log[:kept]):
             answer = self._answer(state, partition, part)
             if "a restarted partition commits what is unknown" in self.mutants and answer == "abort":
