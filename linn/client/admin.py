@@ -14,6 +14,7 @@ from typing import Any, Literal, Unpack
 from linn.client.admin_types import (
     BrokerDescription,
     ConnectionDescription,
+    DecidedDeliveries,
     ExchangeDescription,
     GroupDescription,
     GroupOffset,
@@ -325,6 +326,73 @@ class Admin:
             await client.admin.delete_subscription("prices", "workers")
         """
         await self.perform("subscription.delete", topic=topic, subscription=name, force=force)
+
+    async def decided_deliveries(
+        self,
+        topic: str,
+        subscription: str | None = None,
+        consumer: str | None = None,
+        *,
+        partition: int | None = None,
+        delivery_id: int | None = None,
+    ) -> DecidedDeliveries:
+        """Describe what was decided to consumers of a topic and is not done: all, or what the arguments choose.
+
+        The first 1,000 ranges of offsets; `more` counts the others. `subscription`: "" for the topic's own queue.
+
+        Raises TopicUnknown, SharedUnknown, SubscriptionWrongKind, PartitionUnknown.
+
+        Example:
+            decided = await client.admin.decided_deliveries("orders", consumer="ledger-1")
+            print(decided["deliveries"], decided["more"])
+        """
+        chosen = {
+            "subscription": subscription,
+            "consumer": consumer,
+            "partition": partition,
+            "delivery_id": delivery_id,
+        }
+        given = {name: value for name, value in chosen.items() if value is not None}
+        found: DecidedDeliveries = await self.perform("delivery.list", topic=topic, **given)
+        return found
+
+    async def resolve_delivery(
+        self,
+        topic: str,
+        partition: int,
+        delivery_id: int,
+        consumer: str,
+        outcome: Literal["done", "return", "dead-letter"],
+        *,
+        subscription: str = "",
+        first: int | None = None,
+        end: int | None = None,
+    ) -> int:
+        """End a decided delivery, or its offsets [first, end), for a consumer that is lost; return how many records.
+
+        "done": settle the records, as if their effect was stored. "return": deliver them to another consumer; if this
+        one has stored their effect, it happens twice. "dead-letter": reject them. The broker logs who asked.
+
+        Raises DeliveryNotCurrent if nothing of it is decided to the consumer, TopicUnknown, SharedUnknown,
+        SubscriptionWrongKind, PartitionUnknown.
+
+        Example:
+            for delivery in (await client.admin.decided_deliveries("orders", consumer="ledger-1"))["deliveries"]:
+                place = delivery["partition"], delivery["delivery_id"]
+                await client.admin.resolve_delivery("orders", *place, "ledger-1", "done")
+        """
+        bounds = {name: value for name, value in (("first", first), ("end", end)) if value is not None}
+        resolved = await self.perform(
+            "delivery.resolve",
+            topic=topic,
+            subscription=subscription,
+            partition=partition,
+            delivery_id=delivery_id,
+            consumer=consumer,
+            outcome=outcome,
+            **bounds,
+        )
+        return int(resolved["records"])
 
     async def metrics(self, *names: str) -> list[MetricDescription]:
         """Return the broker's metrics whose names begin with one of `names`, or all: name, kind, labels and samples.

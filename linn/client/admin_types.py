@@ -187,6 +187,31 @@ class QueueDetails(QueueDescription):
     by_consumer: list[QueueConsumer]
 
 
+class DecidedDelivery(TypedDict):
+    """Records [first, end) of a partition that were decided to a consumer in one delivery, and are not done."""
+
+    topic: str
+    subscription: str
+    """The name of the shared subscription; "": the topic's queue."""
+    partition: int
+    delivery_id: int
+    first: int
+    end: int
+    consumer: str
+    attempt: int
+    since_ms: int
+    """The time of the decision."""
+    connected: bool
+    """Whether the consumer is connected."""
+
+
+class DecidedDeliveries(TypedDict):
+    """Decided deliveries by subscription, partition and offset, and the number of those that are left out."""
+
+    deliveries: list[DecidedDelivery]
+    more: int
+
+
 class MetricDescription(TypedDict):
     """One metric: the names of its labels, and samples of [values of the labels, value]."""
 

@@ -22,6 +22,7 @@ from linn.client import (
     ClientOptions,
     ConnectionDescription,
     Consumer,
+    DecidedDeliveries,
     ExchangeDescription,
     FetchedBatches,
     GroupOffset,
@@ -33,7 +34,7 @@ from linn.client import (
     TopicDescription,
 )
 from linn.core.batch.record import LabelValue, Record
-from linn.errors import ConnectionUnknown, LimitExceeded
+from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded
 
 
 async def publish(producer: Producer) -> None:
@@ -127,6 +128,9 @@ async def administer(admin: Admin, topic: str) -> None:
     assert_type(await admin.groups(topic), list[GroupSummary])
     assert_type(await admin.create_subscription(topic, "s", start="latest"), bool)
     await admin.delete_subscription(topic, "s", force=True)
+    assert_type(await admin.decided_deliveries(topic, "", "c", partition=0, delivery_id=1), DecidedDeliveries)
+    with suppress(DeliveryNotCurrent):
+        await admin.resolve_delivery(topic, 0, 1, "c", "return", subscription="", first=0, end=1)
     assert_type(await admin.connections(), list[ConnectionDescription])
     with suppress(ConnectionUnknown):
         await admin.close_connection(0, "reason")

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import linn
 from linn.core.batch.record import LabelValue, Record
-from linn.errors import ConnectionUnknown, LimitExceeded
+from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded
 from linn.sync import (
     Admin,
     Batch,
@@ -20,6 +20,7 @@ from linn.sync import (
     Client,
     ConnectionDescription,
     Consumer,
+    DecidedDeliveries,
     ExchangeDescription,
     FetchedBatches,
     GroupOffset,
@@ -125,6 +126,9 @@ def administer(admin: Admin, topic: str) -> None:
     assert_type(admin.groups(topic), list[GroupSummary])
     assert_type(admin.create_subscription(topic, "s", start="latest"), bool)
     admin.delete_subscription(topic, "s", force=True)
+    assert_type(admin.decided_deliveries(topic, "", "c", partition=0, delivery_id=1), DecidedDeliveries)
+    with suppress(DeliveryNotCurrent):
+        admin.resolve_delivery(topic, 0, 1, "c", "return", subscription="", first=0, end=1)
     assert_type(admin.connections(), list[ConnectionDescription])
     with suppress(ConnectionUnknown):
         admin.close_connection(0, "reason")

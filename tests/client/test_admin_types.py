@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import anyio
 import msgspec
 import pytest
 
@@ -11,6 +13,7 @@ import linn
 from linn.client import admin_types
 from linn.core.config import topic_settings
 from linn.core.config.decoder import fields_of, plain_types, unit_of
+from linn.participants import SqliteParticipant
 
 
 def test_the_settings_of_topics_are_those_that_the_broker_knows() -> None:
@@ -91,3 +94,30 @@ def test_descriptions_of_groups(broker: str, name: str) -> None:
 def test_descriptions_of_the_broker(admin: Any) -> None:
     check(admin.broker(), admin_types.BrokerDescription)
     check(admin.metrics(), list[admin_types.MetricDescription])
+
+
+def test_descriptions_of_decided_deliveries(broker: str, name: str, tmp_path: Path) -> None:
+    async def consume_and_never_commit() -> None:
+        participant = SqliteParticipant(tmp_path / "effects.db")
+        async with linn.connect(broker) as client:
+            async with client.consumer(name, name="ledger", exactly_once=participant) as consumer:
+                await anext(consumer)
+                participant.commit = _fail  # type: ignore[method-assign]
+                with pytest.raises(OSError, match="on fire"):
+                    await consumer.commit()
+
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name, delivery="exactly-once")
+        with client.producer(name) as producer:
+            producer.publish(b"1")
+        anyio.run(consume_and_never_commit)
+        found = client.admin.decided_deliveries(name, "", "ledger", partition=0)
+        (decided,) = found["deliveries"]
+        check(found, admin_types.DecidedDeliveries)
+        place = decided["partition"], decided["delivery_id"]
+        assert client.admin.resolve_delivery(name, *place, "ledger", "done", first=0, end=1) == 1
+        assert client.admin.decided_deliveries(name)["deliveries"] == []
+
+
+def _fail(marks: object, floor: object) -> None:
+    raise OSError("the store is on fire")

@@ -61,6 +61,8 @@ class Admin:
     delete_subscription = _blocking(asynchronous.Admin.delete_subscription)
     subscriptions = _blocking(asynchronous.Admin.subscriptions)
     subscription = _blocking(asynchronous.Admin.subscription)
+    decided_deliveries = _blocking(asynchronous.Admin.decided_deliveries)
+    resolve_delivery = _blocking(asynchronous.Admin.resolve_delivery)
     metrics = _blocking(asynchronous.Admin.metrics)
     connections = _blocking(asynchronous.Admin.connections)
     close_connection = _blocking(asynchronous.Admin.close_connection)

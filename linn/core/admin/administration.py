@@ -23,6 +23,7 @@ import trio
 
 from linn.core.admin.administered import Administered
 from linn.core.admin.binding_changes import binding_to, rebind
+from linn.core.admin.deliveries import DeliveryAdministration
 from linn.core.admin.exchanges import ExchangeAdministration, text_of
 from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.log_examination import examine_logs
@@ -78,6 +79,8 @@ _BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
 _SETTINGS = ("name", "settings", "validate_only")
 _BEGIN = ("topic", "subscription", "to", "offset", "timestamp_ms", "validate_only")
 _END = ("topic", "subscription", "force", "validate_only")
+_DECIDED = ("topic", "subscription", "consumer", "partition", "delivery_id")
+_RESOLVE = (*_DECIDED, "outcome", "first", "end", "validate_only")
 _RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions", "validate_only")
 
 
@@ -88,6 +91,7 @@ class Administration:
         self._broker = broker
         self._groups = GroupAdministration(broker)
         self._subscriptions = SubscriptionAdministration(broker, self)
+        self._deliveries = DeliveryAdministration(broker)
         self._exchanges = ExchangeAdministration(broker, self)
         self._lock = trio.Lock()
         self._revisions: dict[str, int] = {}
@@ -116,13 +120,15 @@ class Administration:
             "subscription.show": Verb(self._subscriptions.show_subscription, ("topic", "subscription"), changes=False),
             "subscription.create": Verb(self._subscriptions.create_subscription, _BEGIN),
             "subscription.delete": Verb(self._subscriptions.delete_subscription, _END),
+            "delivery.list": Verb(self._deliveries.list_decided, _DECIDED, changes=False),
+            "delivery.resolve": Verb(self._deliveries.resolve, _RESOLVE, names_caller=True),
             "connection.list": Verb(self._list_connections, (), changes=False),
             "connection.close": Verb(self._close_connection, ("number", "reason", "validate_only")),
             "broker.show": Verb(self._show_broker, (), changes=False),
             "metrics.show": Verb(self._show_metrics, ("names",), changes=False),
         }
 
-    async def perform(self, verb: str, arguments: str) -> str:
+    async def perform(self, verb: str, arguments: str, caller: str = "anonymous") -> str:
         """Carry out a verb; arguments and result are JSON. A request that waits for another change keeps only its text.
 
         Raises:
@@ -133,7 +139,8 @@ class Administration:
         known = self.check(verb, arguments)
 
         async def do() -> str:
-            result = await known.perform(decode_arguments(verb, known.takes, arguments))
+            decoded = decode_arguments(verb, known.takes, arguments)
+            result = await (known.perform(decoded, caller) if known.names_caller else known.perform(decoded))
             return result if isinstance(result, JsonText) else json.dumps(result)
 
         if known.changes:

@@ -32,11 +32,14 @@ Arguments = Mapping[str, Any]
 class Verb(NamedTuple):
     """A request to the broker by name, with its handler and its arguments."""
 
-    perform: Callable[[Arguments], Awaitable[Any]]
+    perform: Callable[..., Awaitable[Any]]
+    """Takes the arguments, and the caller's name where `names_caller`."""
     takes: tuple[str, ...] = ()
     """Names of its arguments; a misspelt one must not pass for one that was left out."""
     changes: bool = True
     """Whether it changes anything. A verb that only reads does not wait for a change, and never shows one half made."""
+    names_caller: bool = False
+    """Whether `perform` is told who asks, for a log line."""
 
 
 def check_size(verb: str, text: str) -> None:

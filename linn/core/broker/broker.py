@@ -63,6 +63,7 @@ from linn.core.ports.observer import Observers
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
 from linn.core.queue.dead_letter_copy import copy_dead_letters
+from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.exchange import Target
@@ -128,6 +129,7 @@ class Broker:
             read_addresses=lambda: self.addresses,
         )
         self.listening = Listening(config, plugins, self.gateway, nursery)
+        self._decision_watch = DecisionWatch()
         self.stopping = False
         self._started = False
         self._engines: dict[str, StorageEngine] = {}
@@ -280,6 +282,12 @@ class Broker:
             for topic in list(self.topics.values()):
                 await self._run_chore(topic.enforce_retention)
             await self._run_chore(self.groups.enforce_retention)
+            await self._run_chore(self._watch_decisions)
+
+    async def _watch_decisions(self) -> None:
+        """Warn of decided records whose consumer seems to be lost."""
+        queues = [queue for topic in self.topics.values() for queue in topic.subscriptions.values()]
+        await self.long_work.run(self._decision_watch.look(queues, self.env.clock.now_ms()))
 
     # --- topics ---
 

@@ -18,6 +18,7 @@ from linn.core.batch.steps import Steps
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env, Spawn
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import SubscriptionWrongKind
 from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.groups.group import check_name
@@ -49,6 +50,15 @@ class Principal(NamedTuple):
     """The identity of a caller."""
 
     name: str = "anonymous"
+    connection: str = ""
+    """The address that the caller's connection comes from."""
+    client: str = ""
+    """The client's name for itself."""
+
+    def described(self) -> str:
+        """The caller in words, for a log line: name, address and client."""
+        at, client = f" at {self.connection}" if self.connection else "", f" ({self.client})" if self.client else ""
+        return one_line(self.name + at + client)
 
 
 ANONYMOUS = Principal()
@@ -320,7 +330,7 @@ class Gateway:
 
         Raises LinnErrors of the verb. Cancellation: a change that has begun is completed.
         """
-        return await self.administration.perform(verb, arguments)
+        return await self.administration.perform(verb, arguments, principal.described())
 
 
 def _competing(topic: Topic, queue: Queue, request: SubscribeRequest) -> Subscription:

@@ -73,6 +73,10 @@ class Queue:
         self.consumers: dict[int, QueueConsumer] = {}
         """Consumers by id."""
         self.closed = False
+        self.decisions = 0
+        """Deliveries, or parts of them, that were decided to their consumers."""
+        self.resolutions = 0
+        """Decisions that an operator has ended."""
         self._by_name: dict[str, QueueConsumer] = {}
         self._consumer_ids = itertools.count(1)
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
@@ -115,6 +119,10 @@ class Queue:
         for place, dispatch in enumerate(self.dispatches):
             if dispatch.subscription.decided_count:
                 yield from [(place, decided) for decided in dispatch.subscription.decided_to(name)]
+
+    def is_connected(self, name: str) -> bool:
+        """Whether a consumer of this name is here."""
+        return name in self._by_name
 
     @property
     def is_two_phase(self) -> bool:
@@ -196,6 +204,8 @@ class QueueConsumer:
         self.held = 0
         self.repeats: deque[tuple[int, DecidedRange]] = deque()
         """Records, by partition, that were decided to this name before, and have to be delivered again."""
+        self._unrepeatable: deque[tuple[int, DecidedRange]] = deque()
+        """Those of them that could not be read: they stay decided, and were not delivered."""
         self._decided = 0
         """Records that were decided to this consumer and are not done: a part of `held`."""
         self._queue = queue
@@ -298,7 +308,8 @@ class QueueConsumer:
             except (SyncFailed, LogClosed):
                 raise
             except (StorageError, OffsetOutOfRange, BatchMalformed, FormatUnknown) as error:
-                self.repeats.popleft()
+                if self.repeats and self.repeats[0] == (place, DecidedRange(first, end, decision)):
+                    self._unrepeatable.append(self.repeats.popleft())
                 text = (
                     "%(partition)s: records %(first)d to %(last)d were decided to %(name)s and can't be read: %(error)s"
                 )
@@ -318,12 +329,18 @@ class QueueConsumer:
             return Delivery(place, decision.delivery_id, decision.attempt, batches, 0, COMMIT_AGAIN, settled)
         return NOTHING
 
-    def decision_ended(self, place: int, decided: DecidedRange) -> None:
-        """Record that records are no longer decided to this consumer."""
-        if (place, decided) in self.repeats:
-            self.repeats.remove((place, decided))
-        else:
-            self._undecide(decided.end - decided.first)
+    def decision_ended(self, place: int, ended: DecidedRange) -> None:
+        """Record that records, all or some of a decision's, are no longer decided to this consumer."""
+        delivered = ended.end - ended.first
+        for waiting in (self.repeats, self._unrepeatable):
+            delivered -= _take_out(waiting, place, ended)
+        if delivered:
+            self._undecide(delivered)
+
+    @property
+    def decided_count(self) -> int:
+        """The number of records that were decided to this consumer, and delivered to it, and are not done."""
+        return self._decided
 
     def _undecide(self, records: int) -> None:
         records = min(records, self._decided)
@@ -498,6 +515,7 @@ class QueueConsumer:
                 dispatch = self._queue.dispatch(settlement.partition)
                 effects = dispatch.settle(self.id, settlement, self.name)
                 if effects.decided:
+                    self._queue.decisions += 1
                     self.held += effects.decided
                     self._decided += effects.decided
                 elif settlement.verdict == DONE:
@@ -542,3 +560,18 @@ class QueueConsumer:
             self._lease = None  # Nothing more of it is delivered.
         self.on_ended = self.on_released = self.on_lease_lost = nobody  # The callees refer to this consumer.
         self._queue.leave(self, self._leased_in)
+
+
+def _take_out(waiting: deque[tuple[int, DecidedRange]], place: int, ended: DecidedRange) -> int:
+    """Take the offsets of a decision that has ended out of decided ranges; returns the number of them that it found."""
+    found = 0
+    for _ in range(len(waiting)):
+        where, decided = waiting.popleft()
+        first, end = max(decided.first, ended.first), min(decided.end, ended.end)
+        if where != place or first >= end:
+            waiting.append((where, decided))
+            continue
+        found += end - first
+        left = (decided.first, first), (end, decided.end)
+        waiting.extend((where, decided._replace(first=start, end=stop)) for start, stop in left if start < stop)
+    return found

@@ -20,11 +20,12 @@ from typing import Any
 import trio
 
 from linn.core.batch.steps import TURN_S
+from linn.core.connections.connections import CLIENT_CHARACTERS_MAX
 from linn.core.connections.listener_traffic import Traffic
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.group import raise_once
 from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestUnknown
-from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.gateway import Gateway, Principal
 from linn.core.loop.fair_turns import TurnSlot
 from linn.core.loop.memory_budget import RESERVE_BYTES, ReceiveReservation
 from linn.protocols.capnp.administering import Administering
@@ -186,6 +187,7 @@ class Session:
         finally:
             self._received_bytes, self._welcome_bytes = handshake.received_bytes, handshake.sent_bytes
         self._connection.allow_frames(self._gateway.settings.frame_bytes_max)
+        self._responder.principal = Principal(connection=self.peer, client=handshake.client[:CLIENT_CHARACTERS_MAX])
         self._gateway.connections.introduce(self._stream, handshake.client, self._subscribing.described)
 
     def _welcome(self, version: int, features: list[str]) -> m.Welcome:
