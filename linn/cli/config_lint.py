@@ -33,6 +33,7 @@ def lint(config: Config, problems: Problems) -> None:
     _unreached_topics(config, problems)
     for name, topic in config.topics.items():
         _topic(name, topic, config, problems)
+        _exactly_once(name, topic, config, problems)
     _disk(config, problems)
     _memory(config, problems)
 
@@ -134,6 +135,24 @@ def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) 
             (*path, "dead_letter"),
             f"{topic.dead_letter} drops records itself, after {counted(dead.max_deliveries, 'attempt')}",
         )
+
+
+def _exactly_once(name: str, topic: TopicSettings, config: Config, problems: Problems) -> None:
+    """Warn where exactly once does not outlast a power failure, and say what it means then."""
+    if config.delivery[topic.delivery or config.broker.default_delivery].kind != "exactly-once":
+        return
+    storage = config.storage[topic.storage or config.broker.default_storage]
+    fsync = getattr(storage.settings, "fsync", None)
+    if storage.kind == "dram":
+        lost = "a restart takes its records, and what was decided: exactly once holds while the broker runs"
+    elif fsync is not None and fsync != "always":
+        lost = (
+            f'a power failure may take the last records and decisions (fsync = "{fsync}"): a record is then lost, or '
+            'another consumer has its effect again; fsync = "always" prevents that'
+        )
+    else:
+        return
+    problems.warn(("topics", name, "delivery"), lost)
 
 
 def _engine_setting(config: Config, topic: TopicSettings, name: str) -> int:

@@ -42,6 +42,14 @@ def checked(within, tmp_path: Path, text: str, *options: str) -> tuple[int, list
             "warning topics.t.dead_letter: d drops records itself, after 3 attempts",
         ),
         (
+            '[topics.t]\ndelivery = "exactly-once"\n',
+            'warning topics.t.delivery: a power failure may take the last records and decisions (fsync = "os")',
+        ),
+        (
+            '[broker]\ndefault_delivery = "exactly-once"\n[topics.t]\nstorage = "dram"\n',
+            "warning topics.t.delivery: a restart takes its records, and what was decided",
+        ),
+        (
             EXCHANGE.format(type="direct", binding='key = "a"') + "[topics.alone]\n",
             "hint topics.alone: no exchange leads to it",
         ),
@@ -65,6 +73,11 @@ def test_odd_settings_are_reported_and_the_file_is_still_valid(within, tmp_path:
     returncode, problems = checked(within, tmp_path, text)
     assert returncode == 0
     assert [problem for problem in problems if problem.startswith(said)], problems
+
+
+def test_exactly_once_on_storage_that_survives_a_power_failure_is_not_reported(within, tmp_path: Path) -> None:
+    text = '[storage.segmented-log]\nfsync = "always"\n[topics.t]\ndelivery = "exactly-once"\n'
+    assert checked(within, tmp_path, text, "--strict") == (0, [])
 
 
 @pytest.mark.parametrize("binding", ['key = "a.*.#"', 'key = "#"', 'key = ""', 'key = "a.b"'])
