@@ -17,7 +17,7 @@ _TOPIC = {
     "partitions": [_PARTITION],
     "producers": "number",
     "duplicates": "number",
-    "queue": {"unsettled": "number", "leased": "number", "consumers": "number"},
+    "queue": {"unsettled": "number", "leased": "number", "decided": "number", "consumers": "number"},
 }
 _BINDING = {
     "exchange": "text",
@@ -44,7 +44,7 @@ _GROUP_PLACE = {
     "end": "number",
     "member": "text?",
 }
-_STATES = {"ready": "number", "returned": "number", "leased": "number", "delayed": "number", "dead": "number"}
+_STATES = dict.fromkeys(("ready", "returned", "leased", "decided", "delayed", "dead"), "number")
 _QUEUE = {
     "topic": "text",
     "subscription": "text",
@@ -65,7 +65,7 @@ _QUEUE_DETAILS = {
             "damaged": [["number"]],
         }
     ],
-    "by_consumer": [{"consumer": "number", "name": "text", "leased": "number"}],
+    "by_consumer": [{"consumer": "number", "name": "text", "leased": "number", "decided": "number"}],
 }
 _DEAD_LETTER = {
     "partition": "number",
@@ -146,6 +146,7 @@ _TOP = {
             "consumers": "number",
             "ready": "number?",
             "leased": "number?",
+            "decided": "number?",
             "unsettled": "number?",
             "redelivered_per_s": "number?",
             "dead_letters": "number?",

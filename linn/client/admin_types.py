@@ -50,10 +50,11 @@ class PartitionBounds(TypedDict):
 
 
 class QueueCounts(TypedDict):
-    """Numbers of a queue's unsettled records, of those that are leased, and of its consumers."""
+    """Numbers of a queue's unsettled records, of those that are leased or decided to a consumer, and of consumers."""
 
     unsettled: int
     leased: int
+    decided: int
     consumers: int
 
 
@@ -147,6 +148,8 @@ class RecordStates(TypedDict):
     ready: int
     returned: int
     leased: int
+    decided: int
+    """Decided to a consumer in a two-phase delivery, and not done."""
     delayed: int
     dead: int
 
@@ -173,11 +176,14 @@ class QueuePartition(RecordStates):
 
 
 class QueueConsumer(TypedDict):
-    """One consumer of a queue: its number, its name or "", and the number of records that it holds."""
+    """One consumer of a queue: its number, its name or "", and the numbers of records that are leased and decided to
+    it.
+    """
 
     consumer: int
     name: str
     leased: int
+    decided: int
 
 
 class QueueDetails(QueueDescription):

@@ -112,8 +112,10 @@ def _described(broker: Broker, topic: Topic) -> str:
     if topic.queue is not None:
         queue = topic.queue
         leased = sum(dispatch.subscription.leased_count for dispatch in queue.dispatches)
+        decided = sum(dispatch.subscription.decided_count for dispatch in queue.dispatches)
         dead_letters = sum(dispatch.dead_letters for dispatch in queue.dispatches)
-        parts.append(f"{queue.unsettled_count()} unsettled, {leased} leased, {counted(dead_letters, 'dead letter')}")
+        held = f"{leased} leased, {decided} decided" if decided else f"{leased} leased"
+        parts.append(f"{queue.unsettled_count()} unsettled, {held}, {counted(dead_letters, 'dead letter')}")
         parts.append(counted(len(queue.consumers), "consumer"))
     parts += [
         f'group "{name}" is {_lag(topic, group)} behind with {broker.groups.members(name, topic.name)} members'

@@ -144,6 +144,47 @@ async def test_named_subscriptions_of_a_stream_are_listed_beside_each_other(env:
         assert [row["consumer"] for row in await _listed(client)] == ["audit-1"]
 
 
+@simulated
+async def test_decided_records_in_numbers(env: SimEnv) -> None:
+    async with broker_on(env, QUEUE) as broker:
+
+        def numbers() -> dict[str, Any]:
+            families = {
+                it.metric.name.removeprefix("linn_queue_"): it for it in broker.metrics.collect(["linn_queue_"])
+            }
+            return {name: dict(families[name].samples)["t", ""] for name in expected}
+
+        expected = {
+            "decided_records": 5,
+            "decided_deliveries": 2,
+            "pinned_records": 0,
+            "unsettled_records": 5,
+            "decisions_total": 2,
+            "operator_resolutions_total": 0,
+            "oldest_decision_seconds": 0,
+        }
+
+        client = await connected(env)
+        await client.publish("t", ["a", "b"])
+        first = await _joined(client, credit=2)
+        event = await _decided(client, first)
+        await client.publish("t", ["c", "d", "e"])
+        second = await _joined(client, name="mails", credit=3)
+        done = await _decided(client, second)
+        assert numbers() == expected | {"oldest_decision_seconds": numbers()["oldest_decision_seconds"]}
+        assert await client.settle(second, done, m.Verdict.DONE) == []
+        await trio.sleep(30)
+        assert numbers()["pinned_records"] == 3
+        assert 30 <= numbers()["oldest_decision_seconds"] < 31
+        shown = await client.administer("subscription.show", topic="t")
+        assert (shown["decided"], shown["leased"], shown["unsettled"]) == (2, 0, 2)
+        assert {it["name"]: it["decided"] for it in shown["by_consumer"]} == {"ledger": 2, "mails": 0}
+        assert (await client.administer("topic.show", name="t"))["queue"]["decided"] == 2
+        await client.administer("delivery.resolve", **_named(event, "done"))
+        ended = dict.fromkeys(expected, 0) | {"decisions_total": 2, "operator_resolutions_total": 1}
+        assert numbers() == ended
+
+
 # --- ending ----------------------------------------------------------------------------------------------------------
 
 

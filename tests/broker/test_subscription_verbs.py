@@ -198,6 +198,7 @@ async def test_a_queue_is_shown_by_state_partition_and_consumer(env: SimEnv) -> 
             "ready": 4,
             "returned": 2,
             "leased": 0,
+            "decided": 0,
             "delayed": 0,
             "dead": 0,
             "damaged": 0,

@@ -70,10 +70,12 @@ def test_only_a_queue_has_depths() -> None:
         "linn_queue_unsettled_records": {("q", ""): 3},
         "linn_queue_ready_records": {("q", ""): 2},
         "linn_queue_leased_records": {("q", ""): 1},
+        "linn_queue_decided_records": {("q", ""): 4},
     }
     queue, stream = view_of(reading(1.0, of_topics({"q": 1, "s": 1}, **depths)), None).topics
-    assert (queue.ready, queue.leased, queue.unsettled, queue.dead_letters) == (2, 1, 3, 0)
-    assert (stream.ready, stream.leased, stream.unsettled, stream.dead_letters) == (None, None, None, None)
+    assert (queue.ready, queue.leased, queue.decided, queue.unsettled, queue.dead_letters) == (2, 1, 4, 3, 0)
+    of_stream = stream.ready, stream.leased, stream.decided, stream.unsettled, stream.dead_letters
+    assert of_stream == (None,) * 5
 
 
 def test_the_loop_lag_is_the_mean_since_the_reading_before() -> None:

@@ -164,7 +164,7 @@ class Move:
                 error.text += f"; {self._progress()}"
             raise
         queue = await client.admin.subscription(plan.source)
-        self._held = queue["leased"] + queue["delayed"]
+        self._held = queue["leased"] + queue["decided"] + queue["delayed"]
 
     async def _move(self, client: Client, stack: AsyncExitStack, messages: Sequence[Message]) -> None:
         """Move the selected ones of these messages, and release the rest."""

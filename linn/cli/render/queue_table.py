@@ -10,6 +10,7 @@ from linn.cli.render.table import Column, number, print_table, wide
 STATES = {
     "ready": "ready",
     "leased": "in flight",
+    "decided": "decided",
     "delayed": "delayed",
     "returned": "of these returned",
     "dead": "dead",
@@ -45,6 +46,7 @@ def print_queue(queue: Mapping[str, Any], title: str) -> None:
         print("no consumers")
         return
     consumers = [
-        [str(consumer["consumer"]), consumer["name"], f"{consumer['leased']:,}"] for consumer in queue["by_consumer"]
+        [str(consumer["consumer"]), consumer["name"], f"{consumer['leased']:,}", f"{consumer['decided']:,}"]
+        for consumer in queue["by_consumer"]
     ]
-    print_table([number("consumer"), Column("name"), number("in flight")], consumers)
+    print_table([number("consumer"), Column("name"), number("in flight"), number("decided")], consumers)

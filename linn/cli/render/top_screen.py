@@ -151,6 +151,7 @@ _TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicView], str]]] = (
     (number("bytes", 140), lambda topic: _bytes(topic.bytes)),
     (number("ready", 90), lambda topic: _count(topic.ready)),
     (number("leased"), lambda topic: _count(topic.leased)),
+    (number("decided", 140), lambda topic: _count(topic.decided)),
     (number("unsettled"), lambda topic: _count(topic.unsettled)),
     (number("redelivered/s", 160), lambda topic: _rate(topic.redelivered_per_s)),
     (number("dead letters", 140), lambda topic: _count(topic.dead_letters)),

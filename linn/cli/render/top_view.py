@@ -28,6 +28,7 @@ NAMES = (
     "linn_topic_consumers",
     "linn_queue_ready_records",
     "linn_queue_leased_records",
+    "linn_queue_decided_records",
     "linn_queue_unsettled_records",
     "linn_queue_redelivered_records_total",
     "linn_queue_dead_letters_total",
@@ -88,6 +89,7 @@ class TopicView:
     consumers: int
     ready: int | None
     leased: int | None
+    decided: int | None
     unsettled: int | None
     redelivered_per_s: float | None
     dead_letters: int | None
@@ -217,6 +219,7 @@ def _topic(now: Reading, rates: _Rates, topic: str) -> TopicView:
         now.one("linn_topic_consumers", labels),
         of_queue("linn_queue_ready_records"),
         of_queue("linn_queue_leased_records"),
+        of_queue("linn_queue_decided_records"),
         of_queue("linn_queue_unsettled_records"),
         rates.of("linn_queue_redelivered_records_total", own),
         of_queue("linn_queue_dead_letters_total"),

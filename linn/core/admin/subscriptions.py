@@ -37,7 +37,7 @@ Arguments = Mapping[str, Any]
 
 SETTLED_RANGES_MAX = 1_000
 """Limit of the ranges settled out of order that are shown per partition, so that an answer stays small."""
-_COUNTS = ("ready", "returned", "leased", "delayed", "dead")
+_COUNTS = ("ready", "returned", "leased", "decided", "delayed", "dead")
 
 
 class TopicEntries(Protocol):
@@ -73,6 +73,7 @@ class SubscriptionAdministration:
                 "consumer": consumer.id,
                 "name": consumer.name,
                 "leased": sum(d.subscription.leased_by(consumer.id) for d in queue.dispatches),
+                "decided": consumer.decided_count,
             }
             for consumer in queue.consumers.values()
         ]
@@ -207,6 +208,7 @@ def _counts(dispatch: PartitionQueue) -> dict[str, int]:
         "ready": dispatch.subscription.ready_count(dispatch.partition.stable_offset),
         "returned": statistics.ready + statistics.delayed,
         "leased": statistics.leased,
+        "decided": statistics.decided,
         "delayed": statistics.delayed,
         "dead": statistics.dead,
     }

@@ -54,8 +54,8 @@ def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
     shown["partitions"] = msgspec.Raw(f"[{','.join(partitions)}]".encode())
     shown["producers"], shown["duplicates"] = producers, duplicates
     if queue is not None:
-        unsettled, leased = yield from _count(dispatches)
-        shown["queue"] = {"unsettled": unsettled, "leased": leased, "consumers": len(queue.consumers)}
+        counts = yield from _count(dispatches)
+        shown["queue"] = {**counts, "consumers": len(queue.consumers)}
     return JsonText(msgspec.json.encode(shown).decode())
 
 
@@ -63,11 +63,12 @@ def _dispatches(queue: Queue | None) -> Sequence[PartitionQueue]:
     return () if queue is None else tuple(queue.dispatches)
 
 
-def _count(dispatches: Sequence[PartitionQueue]) -> Steps[tuple[int, int]]:
-    """The number of unsettled and the number of leased records."""
-    unsettled = leased = 0
+def _count(dispatches: Sequence[PartitionQueue]) -> Steps[dict[str, int]]:
+    """The numbers of records that are unsettled, leased, and decided to a consumer."""
+    unsettled = leased = decided = 0
     for dispatch in dispatches:
         unsettled += dispatch.subscription.unsettled_count(dispatch.partition.stable_offset)
         leased += dispatch.subscription.leased_count
+        decided += dispatch.subscription.decided_count
         yield
-    return unsettled, leased
+    return {"unsettled": unsettled, "leased": leased, "decided": decided}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from linn.core.log.partition import Partition
 from linn.core.metrics.metric import Metric, MetricKind, Sample
 from linn.core.metrics.source import MetricSource
+from linn.core.queue.decided import deliveries_count, oldest_decision_ms
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.topics.topic import Topic
@@ -55,6 +56,18 @@ def _consumers(broker: MetricSource) -> Iterable[Sample]:
 
 def _ready(dispatch: PartitionQueue) -> int:
     return dispatch.subscription.ready_count(dispatch.partition.stable_offset)
+
+
+def _pinned(dispatch: PartitionQueue) -> int:
+    return dispatch.subscription.pinned_count if dispatch.trims else 0
+
+
+def _decision_ages(broker: MetricSource) -> Iterable[Sample]:
+    now_ms = broker.env.clock.now_ms()
+    for topic in broker.topics.values():
+        for queue in topic.subscriptions.values():
+            oldest_ms = oldest_decision_ms(queue)
+            yield (queue.topic, queue.name), 0.0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000
 
 
 def _groups(broker: MetricSource) -> Iterator[tuple[Topic, str]]:
@@ -189,6 +202,33 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         lambda dispatch: dispatch.subscription.leased_count,
     ),
     _dispatches(
+        "linn_queue_decided_records",
+        "gauge",
+        "Records that were decided to a consumer, and are not done.",
+        lambda dispatch: dispatch.subscription.decided_count,
+    ),
+    _dispatches(
+        "linn_queue_decided_deliveries",
+        "gauge",
+        "Deliveries of which records were decided to a consumer, and are not done.",
+        lambda dispatch: deliveries_count(dispatch.subscription),
+    ),
+    Metric(
+        "linn_queue_oldest_decision_seconds",
+        "gauge",
+        ("topic", "subscription"),
+        "Age of the oldest decision that is not done; 0 where there is none. A decision lasts until its consumer is "
+        "back, or an operator ends it.",
+        _decision_ages,
+    ),
+    _dispatches(
+        "linn_queue_pinned_records",
+        "gauge",
+        "Settled records of a queue that can't be deleted, because one before them was decided and is not done. 0 for "
+        "named subscriptions, which keep no records.",
+        _pinned,
+    ),
+    _dispatches(
         "linn_queue_delayed_records",
         "gauge",
         "Returned records whose delay has not passed.",
@@ -209,8 +249,20 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _queue(
         "linn_queue_unsettled_records",
         "gauge",
-        "Records that are not settled: ready, leased, delayed and dead together.",
+        "Records that are not settled: ready, leased, decided, delayed and dead together.",
         Queue.unsettled_count,
+    ),
+    _queue(
+        "linn_queue_decisions_total",
+        "counter",
+        "Decisions: deliveries, or parts of them, that a consumer was ready for and the broker decided to it.",
+        lambda queue: queue.decisions,
+    ),
+    _queue(
+        "linn_queue_operator_resolutions_total",
+        "counter",
+        "Decided ranges of records that an operator has ended with `linn deliveries resolve`.",
+        lambda queue: queue.resolutions,
     ),
     _dispatches(
         "linn_queue_redelivered_records_total",

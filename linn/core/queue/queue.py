@@ -76,7 +76,7 @@ class Queue:
         self.decisions = 0
         """Deliveries, or parts of them, that were decided to their consumers."""
         self.resolutions = 0
-        """Decisions that an operator has ended."""
+        """Decided ranges that an operator has ended."""
         self._by_name: dict[str, QueueConsumer] = {}
         self._consumer_ids = itertools.count(1)
         self._gone: deque[tuple[int, Iterable[int]]] = deque()

@@ -368,6 +368,15 @@ class SharedSubscription:
         """The number of records that were decided and are not done."""
         return self._states.decided.count
 
+    @property
+    def pinned_count(self) -> int:
+        """The number of settled records behind the first that is decided and not done."""
+        states = self._states
+        if not states.decided.count:
+            return 0
+        first = states.decided.lowest(1)[0][0]
+        return states.settled.count - sum(end - start for start, end in states.settled.intersect(states.low, first + 1))
+
     # --- dead letters ------------------------------------------------------------------------------------------------
 
     def dead(self) -> list[DeadRange]:
