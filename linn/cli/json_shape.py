@@ -67,6 +67,18 @@ _QUEUE_DETAILS = {
     ],
     "by_consumer": [{"consumer": "number", "name": "text", "leased": "number", "decided": "number"}],
 }
+_DECIDED = {
+    "topic": "text",
+    "subscription": "text",
+    "partition": "number",
+    "delivery_id": "number",
+    "first": "number",
+    "end": "number",
+    "consumer": "text",
+    "attempt": "number",
+    "since_ms": "number",
+    "connected": "boolean",
+}
 _DEAD_LETTER = {
     "partition": "number",
     "offset": "number",
@@ -227,6 +239,13 @@ SHAPES: Mapping[str, Any] = {
     "linn move": _MOVED,
     "linn dead-letters list": [_DEAD_LETTERS],
     "linn dead-letters replay": _MOVED,
+    "linn deliveries list": {"deliveries": [_DECIDED], "more": "number"},
+    "linn deliveries describe": {
+        "deliveries": [_DECIDED],
+        "more": "number",
+        "records": [{"offset": "number", "key": "any", "size": "number"}],
+    },
+    "linn deliveries resolve": {"records": "number", "outcome": "text", "dry_run": "boolean"},
     "linn browse": _MESSAGE,
     "linn connections close": {"closed": "number"},
     "linn connections list": [

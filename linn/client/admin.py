@@ -329,16 +329,17 @@ class Admin:
 
     async def decided_deliveries(
         self,
-        topic: str,
+        topic: str | None = None,
         subscription: str | None = None,
         consumer: str | None = None,
         *,
         partition: int | None = None,
         delivery_id: int | None = None,
     ) -> DecidedDeliveries:
-        """Describe what was decided to consumers of a topic and is not done: all, or what the arguments choose.
+        """Describe what was decided to consumers of one topic, or of all, and is not done.
 
-        The first 1,000 ranges of offsets; `more` counts the others. `subscription`: "" for the topic's own queue.
+        The first 1,000 ranges of offsets; `more` counts the others. `subscription`, "" for the topic's own queue,
+        `partition` and `delivery_id` choose some of a topic's.
 
         Raises TopicUnknown, SharedUnknown, SubscriptionWrongKind, PartitionUnknown.
 
@@ -347,13 +348,14 @@ class Admin:
             print(decided["deliveries"], decided["more"])
         """
         chosen = {
+            "topic": topic,
             "subscription": subscription,
             "consumer": consumer,
             "partition": partition,
             "delivery_id": delivery_id,
         }
         given = {name: value for name, value in chosen.items() if value is not None}
-        found: DecidedDeliveries = await self.perform("delivery.list", topic=topic, **given)
+        found: DecidedDeliveries = await self.perform("delivery.list", **given)
         return found
 
     async def resolve_delivery(

@@ -87,6 +87,8 @@ async def test_what_is_decided_is_listed_with_its_holder(env: SimEnv) -> None:
         (shown,) = await _listed(client, consumer="ledger")
         assert not shown["connected"]
         assert await _listed(client, consumer="other") == []
+        assert [row["topic"] for row in (await client.administer("delivery.list"))["deliveries"]] == ["t"]
+        assert await _refusal(client, "delivery.list", {"partition": 0}) == "config.invalid"
         assert await _listed(client, partition=0, delivery_id=event.message.delivery_id + 1) == []
 
 

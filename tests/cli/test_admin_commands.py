@@ -3,9 +3,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from lost_consumer import decide_and_leave
 
+from linn.sync import connect
 from linn.testing.process import BrokerProcess
 
 
@@ -104,6 +107,52 @@ def test_a_queue_shows_ready_and_held_records(quick, broker: BrokerProcess) -> N
     assert (desk["ready"], desk["returned"], desk["leased"]) == (2, 2, 0)
     row = next(line for line in quick("queues", "list").stdout.splitlines() if "desk" in line)
     assert "2" in row
+
+
+def test_decided_deliveries_are_listed_described_and_ended(quick, line_of, broker, tmp_path: Path) -> None:
+    quick("topics", "create", "ledgers", "delivery=exactly-once")
+    assert quick("deliveries", "list", "ledgers").stdout == "nothing is decided and not done in ledgers\n"
+    with connect(broker.url) as client, client.producer("ledgers") as producer:
+        producer.publish_many([b"one", b"three"], keys=[b"k", b"k"])
+    delivery = str(decide_and_leave(broker.url, "ledgers", "ledger-1", tmp_path, records=2))
+    row = next(line for line in quick("deliveries", "list", "ledgers").stdout.splitlines() if "ledger-1" in line)
+    assert [cell.strip() for cell in row.split("│")[1:-2]] == [
+        *("ledgers", "", "0", delivery, "0", "2", "1", "ledger-1", "no")
+    ]
+    assert json.loads(quick("deliveries", "list", "--consumer", "other", "--json").stdout) == {
+        "deliveries": [],
+        "more": 0,
+    }
+    described = json.loads(quick("deliveries", "show", "ledgers", "0", delivery, "--json").stdout)
+    assert [(it["offset"], it["key"], it["size"]) for it in described["records"]] == [(0, "k", 3), (1, "k", 5)]
+    shown = quick("deliveries", "show", "ledgers", "0", delivery, "--count", "1")
+    assert f"delivery {delivery} of ledgers" in shown.stdout
+    assert line_of(shown.stderr) == "linn: there are more than 1 record: --count shows more"
+    ending = ("deliveries", "resolve", "ledgers", "0", delivery, "--consumer", "ledger-1")
+    tried = quick(*ending, "--as", "return", "--dry-run")
+    assert tried.stdout == "would end 2 records of ledger-1 as return\n"
+    assert line_of(tried.stderr) == "linn: warning: if ledger-1 has stored the effect, it happens twice"
+    assert quick(*ending, "--as", "done", "--end", "1", "--yes").stdout == "ended 1 record of ledger-1 as done\n"
+    assert quick(*ending, "--as", "return", "--yes").stdout == "ended 1 record of ledger-1 as return\n"
+    done = quick(*ending, "--as", "return", "--yes")
+    assert done.returncode == 1
+    assert "[delivery.not_current]" in line_of(done.stderr)
+    assert quick("deliveries", "show", "ledgers", "0", delivery).returncode == 1
+    assert quick(*ending, "--as", "forgotten", "--yes").returncode == 2
+    assert quick("deliveries", "list", "--subscription", "s").returncode == 2
+
+
+def test_the_question_says_what_may_happen(linn, broker, tmp_path: Path) -> None:
+    linn("topics", "create", "books", "delivery=exactly-once")
+    linn("publish", "books", "one")
+    delivery = str(decide_and_leave(broker.url, "books", "ledger-1", tmp_path))
+    ending = ("deliveries", "resolve", "books", "0", delivery, "--consumer", "ledger-1", "--as", "return")
+    refused = linn(*ending, stdin="no\n")
+    assert refused.returncode == 1
+    warning, answer = refused.stderr.splitlines()
+    assert warning == "linn: warning: if ledger-1 has stored the effect, it happens twice"
+    assert answer == "linn: not ended: the answer was no"
+    assert linn(*ending, stdin="yes\n").stdout == "ended 1 record of ledger-1 as return\n"
 
 
 def test_purge_empties_a_queue_and_no_stream(quick, line_of) -> None:

@@ -49,6 +49,10 @@ WITH_BROKER = [
     ("dead-letters",),
     ("dead-letters", "list"),
     ("dead-letters", "replay", "t"),
+    ("deliveries",),
+    ("deliveries", "list"),
+    ("deliveries", "describe", "t", "0", "1"),
+    ("deliveries", "resolve", "t", "0", "1", "--consumer", "c", "--as", "done", "--yes"),
     ("purge", "t", "--yes"),
     ("bench", "publish", "t"),
     ("bench", "consume", "t"),
@@ -64,6 +68,8 @@ WITH_BROKER = [
     ("definitions", "import", "/dev/null"),
 ]
 ASKING = [command[:-1] for command in WITH_BROKER if command[-1] == "--yes"]
+NOT_THERE = {"connections": "[connection.unknown]", "deliveries": "[delivery.wrong_kind]"}
+"""Errors of the commands of ASKING that name a connection that has ended, or a delivery that there is not."""
 PRINTING = [("topics",), ("topics", "--json"), ("exchanges", "list"), ("browse", "many"), ("plugins", "list")]
 
 
@@ -119,8 +125,8 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
     """Stdin is at its end: nobody says yes."""
     done = within(*(("purge", "q") if command[0] == "purge" else command), url=stock)
     assert (done.returncode, done.stdout) == (1, "")
-    if command[0] == "connections":  # Its number is that of a connection which has ended: nobody is asked.
-        assert line_of(done.stderr).endswith("[connection.unknown]")
+    if command[0] in NOT_THERE:  # Nobody is asked.
+        assert line_of(done.stderr).endswith(NOT_THERE[command[0]])
     else:
         assert line_of(done.stderr).startswith("linn: not ")
         assert line_of(done.stderr).endswith('?"; give --yes')
@@ -144,6 +150,7 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
         (("connections", "close", "123456789"), "connection.unknown"),
         (("groups", "delete", "read"), "group.busy"),
         (("subscriptions", "delete", "t", "nothing"), "shared.unknown"),
+        (("deliveries", "resolve", "q", "0", "1", "--consumer", "c", "--as", "done"), "delivery.not_current"),
         (("groups", "reset", "read", "--to", "earliest"), "group.busy"),
         (("groups", "reset", "g", "--to", "earliest", "--partition", "7"), "topic.partition_unknown"),
     ],

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lost_consumer import decide_and_leave
 
 import linn.sync
 from linn.cli.json_shape import EACH_LINE, OPTIONAL, SHAPES
@@ -57,6 +58,9 @@ SCENE = [
     ("move", "queue", "graves", "--count", "1", "--json"),
     ("dead-letters", "list", "graves", "--json"),
     ("dead-letters", "replay", "graves", "--json"),
+    ("deliveries", "list", "ledgers", "--json"),
+    ("deliveries", "describe", "ledgers", "0", "DELIVERY", "--json"),
+    ("deliveries", "resolve", "ledgers", "0", "DELIVERY", "--consumer", "ledger-1", "--as", "done", "--yes", "--json"),
     ("move", "queue", "passing", "--count", "1", "--json"),
     ("connections", "list", "--json"),
     ("ping", "--count", "2", "--json"),
@@ -121,13 +125,17 @@ def test_every_command_prints_the_shape_that_the_page_has(
     monkeypatch.chdir(tmp_path)
     with linn.sync.connect(broker.url) as idle:
         number = str(idle.admin.connections()[0]["number"])
-        check_shapes(within, broker.url, number)
+        idle.admin.create_topic("ledgers", delivery="exactly-once")
+        with idle.producer("ledgers") as producer:
+            producer.publish(b"v", key=b"k")
+        delivery = str(decide_and_leave(broker.url, "ledgers", "ledger-1", tmp_path))
+        check_shapes(within, broker.url, {"NUMBER": number, "DELIVERY": delivery})
 
 
-def check_shapes(within, url: str, number: str) -> None:
-    """Run the scene; `number` is that of a connection which may be closed."""
+def check_shapes(within, url: str, numbers: dict[str, str]) -> None:
+    """Run the scene; `numbers` are those of a connection which may be closed, and of a decided delivery."""
     for command in SCENE:
-        done = within(*[number if word == "NUMBER" else word for word in command], url=url)
+        done = within(*[numbers.get(word, word) for word in command], url=url)
         assert (done.stderr, done.returncode) == ("", 0), command
         path = path_of(command)
         for data in done.stdout.splitlines() if path in EACH_LINE else [done.stdout]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lost_consumer import decide_and_leave
 
 import linn.sync
 from linn.cli.reference.commands import commands
@@ -16,9 +17,9 @@ SENTENCES = ("It goes to ", "1 message, each to ", "warning ", "hint ", "linn.to
 """Beginnings of lines that stand alone: the terminal wraps them, so that they can be copied and searched whole."""
 GUIDES = "│├└─ "
 """Characters that the trees of `linn route explain` draw before their texts."""
-JOBS, VISITS, GRAVES, SHOP, SPARE = (
+JOBS, VISITS, GRAVES, LEDGERS, SHOP, SPARE = (
     f"{name}.of-the-warehouse-in-rotterdam.with-a-name-that.no-terminal-has-room-for"
-    for name in ("jobs", "visits", "graves", "shop", "spare")
+    for name in ("jobs", "visits", "graves", "ledgers", "shop", "spare")
 )
 GROUP = "readers-" + "of-many-things." * 6 + "end"
 LISTENER, ADDRESS = "for-the-machines-of-the-warehouse-in-rotterdam", "[2001:db8:85a3:8d3:1319:8a2e:370:7348]:15466"
@@ -50,6 +51,8 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("subscriptions", "describe", VISITS, GROUP), ()),
     (("dead-letters", "list"), (GRAVES, JOBS)),
     (("dead-letters", "list", GRAVES), (JOBS,)),
+    (("deliveries", "list"), (LEDGERS, GROUP)),
+    (("deliveries", "describe", LEDGERS, "0", "DELIVERY"), (LEDGERS, GROUP)),
     (("connections", "list"), ()),
     (("plugins", "list"), ("consistent-hash",)),
     (("plugins", "describe", "dram"), ()),
@@ -72,15 +75,15 @@ WITHOUT_A_TABLE = {
     *(f"bindings {verb}" for verb in ("create", "delete")),
     *(f"groups {verb}" for verb in ("reset", "delete")),
     *(f"subscriptions {verb}" for verb in ("create", "delete")),
-    *("connections close", "ping", "definitions export", "definitions import"),
+    *("deliveries resolve", "connections close", "ping", "definitions export", "definitions import"),
     *("dead-letters replay", "plugins new", "demo"),
 }
 """Commands that print lines, or as the demo a picture of their own."""
 
 
 @pytest.fixture(scope="module")
-def furnished(broker: BrokerProcess) -> None:
-    """Create one of each kind of object that is shown, with long names."""
+def furnished(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Create one of each kind of object that is shown, with long names; the id of the decided delivery."""
     with linn.sync.connect(broker.url) as client:
         admin = client.admin
         admin.create_topic(GRAVES)
@@ -100,6 +103,10 @@ def furnished(broker: BrokerProcess) -> None:
             next(consumer).ack().wait()
         while admin.topic(GRAVES)["queue"]["unsettled"] == 0:
             pass  # Each look is a round trip, in which the broker goes on.
+        admin.create_topic(LEDGERS, delivery="exactly-once")
+        with client.producer(LEDGERS) as producer:
+            producer.publish(b"one", key=b"key")
+    return str(decide_and_leave(broker.url, LEDGERS, GROUP, tmp_path_factory.mktemp("store")))
 
 
 def whole_cells(text: str) -> list[str]:
@@ -114,16 +121,20 @@ def whole_cells(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("command", "names"), SHOWN, ids=lambda part: " ".join(part)[:40])
-@pytest.mark.usefixtures("furnished")
 def test_names_fold_and_nothing_is_cropped(
-    quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], names: tuple[str, ...]
+    quick: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    furnished: str,
+    command: tuple[str, ...],
+    names: tuple[str, ...],
 ) -> None:
     (tmp_path / "linn.toml").write_text(CONFIG)
     (tmp_path / "other.toml").write_text(CONFIG.replace(f'"{JOBS}"]', f'"{VISITS}"]'))
     (tmp_path / "sample.json").write_text(json.dumps({"value": "v", "routing_key": JOBS}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
-    shown = quick(*command).stdout
+    shown = quick(*[furnished if word == "DELIVERY" else word for word in command]).stdout
     assert shown
     assert "…" not in shown
     assert [line for line in shown.splitlines() if len(line) > COLUMNS and not line.startswith(SENTENCES)] == []

@@ -4,9 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from lost_consumer import decide_and_leave
 
 from linn.cli.noun import Noun
 from linn.cli.reference.commands import commands
+from linn.testing.process import BrokerProcess
 
 GROUPS = {path: command for path, command in commands() if hasattr(command, "commands") and path != "linn"}
 NOUNS = [path.removeprefix("linn ") for path, command in GROUPS.items() if isinstance(command, Noun)]
@@ -14,8 +16,8 @@ DESCRIBED = [name for name in NOUNS if "describe" in GROUPS[f"linn {name}"].comm
 
 
 @pytest.fixture(scope="module")
-def furnished(linn: Any) -> None:
-    """One of each noun."""
+def furnished(linn: Any, broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One of each noun; the id of the decided delivery."""
     linn("topics", "create", "river", "kind=stream")
     linn("topics", "create", "drain")
     linn("topics", "create", "pond", "dead_letter=drain", "max_deliveries=5")
@@ -24,6 +26,9 @@ def furnished(linn: Any) -> None:
     linn("publish", "river", "drop")
     linn("consume", "river", "--group", "readers", "--count", "1")
     linn("subscriptions", "create", "river", "anglers")
+    linn("topics", "create", "ledgers", "delivery=exactly-once")
+    linn("publish", "ledgers", "coin")
+    return str(decide_and_leave(broker.url, "ledgers", "ledger-1", tmp_path_factory.mktemp("store")))
 
 
 def test_everything_listable_is_a_noun() -> None:
@@ -47,14 +52,14 @@ def test_a_noun_without_a_verb_lists(quick: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DESCRIBED)
-@pytest.mark.usefixtures("furnished")
-def test_show_is_describe(quick: Any, name: str) -> None:
+def test_show_is_describe(quick: Any, furnished: str, name: str) -> None:
     arguments = {
         "queues": ["pond"],
         "exchanges": ["front"],
         "bindings": ["front"],
         "groups": ["readers"],
         "subscriptions": ["river", "anglers"],
+        "deliveries": ["ledgers", "0", furnished],
         "plugins": ["dram"],
     }
     described = quick(name, "describe", *arguments.get(name, ["river"]), "--json")

@@ -34,15 +34,16 @@ class DeliveryAdministration:
         self._broker = broker
 
     async def list_decided(self, arguments: Arguments) -> Any:
-        """The decided deliveries of a topic, in the order of subscriptions, partitions and offsets."""
-        topic = self._topic(arguments)
-        queues = [queue for _, queue in sorted(topic.subscriptions.items())]
+        """The decided deliveries of one topic or of all, in the order of subscriptions, partitions and offsets."""
+        topics = self._broker.topics
+        chosen_topics = [self._topic(arguments)] if "topic" in arguments else [topics[name] for name in sorted(topics)]
+        queues = [queue for topic in chosen_topics for _, queue in sorted(topic.subscriptions.items())]
         if "subscription" in arguments:
-            queues = [_queue(topic, arguments)]
+            queues = [_queue(self._topic(arguments), arguments)]
         consumer = _text(arguments, "consumer") if "consumer" in arguments else None
         chosen = consumer, _optional_number(arguments, "partition"), _optional_number(arguments, "delivery_id")
         if chosen[1] is not None:
-            topic.partition(chosen[1])
+            self._topic(arguments).partition(chosen[1])
         found, more = await self._broker.long_work.run(_first_of(queues, *chosen), immediate=True)
         return {"deliveries": [_as_json(placed) for placed in found], "more": more}
 
