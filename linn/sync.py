@@ -30,6 +30,7 @@ from linn.client.admin_types import (
 from linn.client.blocking.admin import Admin
 from linn.client.blocking.client import Client, connect
 from linn.client.blocking.consumer import Consumer
+from linn.client.blocking.exactly_once import ExactlyOnceConsumer
 from linn.client.blocking.message import Batch, FetchedBatches, Message
 from linn.client.blocking.producer import Producer
 from linn.client.blocking.settling import Settled
@@ -47,6 +48,7 @@ __all__ = [
     "Consumer",
     "DecidedDeliveries",
     "DecidedDelivery",
+    "ExactlyOnceConsumer",
     "ExchangeDescription",
     "FetchedBatches",
     "GroupDescription",

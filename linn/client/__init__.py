@@ -27,6 +27,7 @@ from linn.client.admin_types import (
 from linn.client.client import Client, connect
 from linn.client.connection.any_env import AnyEnv, ClientEnv
 from linn.client.consume.consumer import Consumer
+from linn.client.consume.exactly_once import ExactlyOnceConsumer
 from linn.client.consume.message import Batch, FetchedBatches, Message
 from linn.client.options import ClientOptions
 from linn.client.produce.producer import Producer
@@ -47,6 +48,7 @@ __all__ = [
     "Consumer",
     "DecidedDeliveries",
     "DecidedDelivery",
+    "ExactlyOnceConsumer",
     "ExchangeDescription",
     "FetchedBatches",
     "GroupDescription",

@@ -10,25 +10,31 @@ consumers first.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 from uuid import UUID
 
 from linn.client import client as asynchronous
 from linn.client.blocking.admin import Admin
 from linn.client.blocking.consumer import Consumer
+from linn.client.blocking.exactly_once import ExactlyOnceConsumer, check_participant
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.blocking.message import Batch, FetchedBatches
 from linn.client.blocking.producer import Producer
 from linn.client.client import BATCH_BYTES_MAX, BUFFER_BYTES_MAX, IN_FLIGHT_MAX, RENEWAL_MAX_S, SESSION_TIMEOUT_S
 from linn.client.consume.consumer import Consumer as AsyncConsumer
 from linn.client.consume.consumer import Mode
+from linn.client.consume.exactly_once import ExactlyOnceConsumer as AsyncExactlyOnceConsumer
 from linn.client.consume.start_position import Start
+from linn.client.participants.participant import Participant
 from linn.client.produce.producer import AcksName
 from linn.client.produce.producer import Producer as AsyncProducer
 from linn.core.errors.tree import LinnError
 from linn.wire.messages import Description
+
+H = TypeVar("H")
+Child: TypeAlias = Producer | Consumer | ExactlyOnceConsumer[Any]
 
 
 class Client:
@@ -45,7 +51,7 @@ class Client:
         self.options = made.options
         self._thread = thread
         self._made = made
-        self._children: dict[int, Producer | Consumer] = {}
+        self._children: dict[int, Child] = {}
         self._closed = False
 
     @property
@@ -100,7 +106,7 @@ class Client:
     def __repr__(self) -> str:
         return f"<linn.sync.Client of {self._made._connector.address}>"
 
-    def _forget(self, child: Producer | Consumer) -> None:
+    def _forget(self, child: Child) -> None:
         """Drop a producer or consumer that was closed, so that `close` leaves it alone."""
         self._children.pop(id(child), None)
 
@@ -146,6 +152,7 @@ class Client:
     async def _open_producer(self, topic: str | None, **options: Any) -> AsyncProducer:
         return await self._made.producer(topic, **options).__aenter__()
 
+    @overload
     def consumer(
         self,
         topic: str | Sequence[str],
@@ -160,10 +167,44 @@ class Client:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
-    ) -> Consumer:
+        exactly_once: None = None,
+    ) -> Consumer: ...
+    @overload
+    def consumer(
+        self,
+        topic: str | Sequence[str],
+        group: str | None = None,
+        *,
+        prefetch: int | None = None,
+        start: Start = "earliest",
+        where: str | None = None,
+        renewal_max_s: float = RENEWAL_MAX_S,
+        name: str | None = None,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        static: bool = False,
+        shared: str | None = None,
+        exactly_once: Participant[H],
+    ) -> ExactlyOnceConsumer[H]: ...
+    def consumer(
+        self,
+        topic: str | Sequence[str],
+        group: str | None = None,
+        *,
+        prefetch: int | None = None,
+        mode: Mode = "push",
+        start: Start = "earliest",
+        where: str | None = None,
+        renewal_max_s: float = RENEWAL_MAX_S,
+        name: str | None = None,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        static: bool = False,
+        shared: str | None = None,
+        exactly_once: Participant[H] | None = None,
+    ) -> Consumer | ExactlyOnceConsumer[H]:
         """Open a consumer of a topic, or of several as a member of a group.
 
-        For the options see `linn.client.Client.consumer`.
+        For the options see `linn.client.Client.consumer`. The methods of the participant `exactly_once` are called in
+        the thread that calls this, and that uses the consumer.
 
         Raises MessageInvalid if an argument is wrong, TopicUnknown, SubscriptionWrongKind, ConnectionLost,
         RequestTimeout and other refusals.
@@ -172,20 +213,20 @@ class Client:
             with client.consumer("prices", group="dashboard", start="earliest") as consumer:
                 print(next(consumer).value)
         """
-        made = self._thread.call(
-            self._open_consumer,
-            topic,
-            group,
-            prefetch=prefetch,
-            mode=mode,
-            start=start,
-            where=where,
-            renewal_max_s=renewal_max_s,
-            name=name,
-            session_timeout_s=session_timeout_s,
-            static=static,
-            shared=shared,
-        )
+        options = {
+            "prefetch": prefetch,
+            "mode": mode,
+            "start": start,
+            "where": where,
+            "renewal_max_s": renewal_max_s,
+            "name": name,
+            "session_timeout_s": session_timeout_s,
+            "static": static,
+            "shared": shared,
+        }
+        if exactly_once is not None:
+            return self._exactly_once(topic, group, exactly_once, options)
+        made = self._thread.call(self._open_consumer, topic, group, **options)
         consumer = Consumer(self._forget, self._thread, made)
         self._children[id(consumer)] = consumer
         return consumer
@@ -193,6 +234,22 @@ class Client:
     async def _open_consumer(self, topic: str | Sequence[str], group: str | None, **options: Any) -> AsyncConsumer:
         made: AsyncConsumer = self._made.consumer(topic, group, **options)
         return await made.__aenter__()
+
+    def _exactly_once(
+        self, topic: str | Sequence[str], group: str | None, participant: Participant[H], options: Mapping[str, Any]
+    ) -> ExactlyOnceConsumer[H]:
+        check_participant(participant)
+        made = self._thread.call(self._make_exactly_once, topic, group, exactly_once=participant, **options)
+        consumer: ExactlyOnceConsumer[H] = ExactlyOnceConsumer(self._forget, self._thread, made)
+        consumer._open()
+        self._children[id(consumer)] = consumer
+        return consumer
+
+    async def _make_exactly_once(
+        self, topic: str | Sequence[str], group: str | None, **options: Any
+    ) -> AsyncExactlyOnceConsumer[Any]:
+        made: AsyncExactlyOnceConsumer[Any] = self._made.consumer(topic, group, **options)
+        return made
 
     def fetch(
         self,

@@ -72,7 +72,7 @@ class ExactlyOnceConsumer(Generic[H]):
         try:
             await self._release()
         finally:
-            await self._source.consumer.__aexit__(exc_type, exc, traceback)
+            await self._source.leave(exc_type, exc, traceback)
 
     async def aclose(self) -> None:
         """Undo what is not committed, unsubscribe, and close the participant. Raises as `Consumer.aclose` does.
@@ -86,8 +86,7 @@ class ExactlyOnceConsumer(Generic[H]):
         """Undo the open transaction and close the participant, also when cancelled."""
         self._work, self._messages = None, iter(())
         self._source.release_untried()
-        with anyio.CancelScope(shield=True):
-            await _result(self._participant.close())
+        await _shielded(self._participant.close())
 
     # --- iterating ---
 
@@ -172,10 +171,16 @@ class ExactlyOnceConsumer(Generic[H]):
 
     async def _roll_back(self) -> None:
         self._work, self._messages = None, iter(())
-        with anyio.CancelScope(shield=True):
-            await _result(self._participant.rollback())
+        await _shielded(self._participant.rollback())
 
 
 async def _result(value: Awaitable[T] | T) -> T:
     """Return what a participant's method returns, or what its coroutine does."""
     return await value if inspect.isawaitable(value) else value
+
+
+async def _shielded(value: Awaitable[None] | None) -> None:
+    """Wait for a coroutine of a participant, if that is what its method returns, also when cancelled."""
+    if inspect.isawaitable(value):
+        with anyio.CancelScope(shield=True):
+            await value

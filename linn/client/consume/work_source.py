@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from types import TracebackType
 from uuid import UUID
 
 from linn.client.connection.answer import Answer
@@ -84,6 +85,12 @@ class WorkSource:
                 logger.warning("%(error)s; going on there", {"error": error.text, "code": error.code})
                 self.consumer._unsubscribe()
                 self.consumer._positions[error.partition] = Read(error.offset, 0, known.topic_id)
+
+    async def leave(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the consumer. Raises as `Consumer.__aexit__`."""
+        await self.consumer.__aexit__(exc_type, exc, traceback)
 
     # --- work ---
 

@@ -1,0 +1,216 @@
+"""ExactlyOnceConsumer of the blocking client: the async one, whose coroutines run in the caller's thread.
+
+Law: the participant is called by the thread that opened the consumer, because the connection of a database may belong
+to a thread; whatever waits for the broker is carried out by the loop. So the coroutines of the async consumer never
+suspend here, and one step runs each to its end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from linn.client.blocking.loop_thread import LoopThread
+from linn.client.blocking.message import Batch, Message
+from linn.client.blocking.settling import Settled
+from linn.client.consume import exactly_once as asynchronous
+from linn.client.consume.work import Work
+from linn.client.consume.work_source import WorkSource
+from linn.client.participants.participant import Place
+from linn.core.errors.tree import MessageInvalid, SubscriptionWrongKind
+from linn.wire.messages import Verdict
+
+H = TypeVar("H")
+T = TypeVar("T")
+
+_METHODS = ("open", "floor", "begin", "applied", "prepare", "commit", "rollback", "close")
+_ASYNC = "the participant's methods are coroutines: such a one is for the async client"
+
+
+def check_participant(participant: object) -> None:
+    """Check that a participant blocks. Raises MessageInvalid."""
+    if any(inspect.iscoroutinefunction(getattr(participant, name, None)) for name in _METHODS):
+        raise MessageInvalid(_ASYNC)
+
+
+class ExactlyOnceConsumer(Generic[H]):
+    """A consumer with a participant, opened by `Client.consumer(..., exactly_once=...)`.
+
+    One thread uses it: the one that opened it, in which the participant's methods are called. Any thread may close it;
+    the participant is closed when its own thread does so too, or leaves the `with` block.
+
+    Example:
+        participant = SqliteParticipant("ledger.db")
+        with client.consumer("payments", name="ledger-1", exactly_once=participant) as consumer:
+            for message, db in consumer:
+                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
+    """
+
+    def __init__(
+        self,
+        forget: Callable[[ExactlyOnceConsumer[H]], None],
+        thread: LoopThread,
+        made: asynchronous.ExactlyOnceConsumer[H],
+    ) -> None:
+        self._forget = forget
+        """The client's method, which keeps the client alive for as long as this object."""
+        self._thread = thread
+        self._source = made._source = _CallingSource(thread, made._source)
+        self._made = made
+        self._owner = threading.current_thread()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._batch: Batch | None = None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Names of its topics."""
+        return self._made.topics
+
+    # --- life ---
+
+    def _open(self) -> None:
+        """Open the participant, and subscribe. Raises as the async consumer's `__aenter__`."""
+        _finished(self._made.__aenter__())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._thread.is_here():
+            return
+        try:
+            if threading.current_thread() is self._owner:
+                self._batch = None
+                _finished(self._made._release())
+        finally:
+            self._leave(exc_type, exc, traceback)
+
+    def _leave(self, *about: Any) -> None:
+        """Unsubscribe, once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._forget(self)
+        _finished(self._source.leave(*about))
+
+    def close(self) -> None:
+        """Undo what is not committed, unsubscribe, and close the participant. Idempotent.
+
+        In another thread than that of the consumer, the participant stays open: it is for that thread to close it.
+
+        Raises:
+            LinnError: the broker refused to settle something, and nothing has raised that.
+
+        Example:
+            consumer.close()
+        """
+        self.__exit__(None, None, None)
+
+    # --- iterating ---
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[Message, H]:
+        """Commit what came before, if this is the first message of another delivery, and return the next message.
+
+        Closing the consumer ends the iteration.
+
+        Raises:
+            ParticipantConflict: another process applied the same records to the same store: it has this name as well.
+            LinnError, and what the participant raises: as `Consumer.__next__`; iterating on tries again.
+        If the wait is interrupted (KeyboardInterrupt), no message is lost: what was not committed comes again.
+        """
+        try:
+            message, handle = _finished(self._made.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+        origin = message.batch
+        if self._batch is None or self._batch._origin is not origin:
+            self._batch = Batch(origin, _refuse)
+        return Message(self._batch, message.index), handle
+
+    def commit(self) -> None:
+        """Commit the effects of all messages so far, the one in hand as well, before their delivery is at its end.
+
+        Call it before you leave the loop with `break`, which undoes what is not committed. Raises as `__next__`.
+
+        Example:
+            for message, db in consumer:
+                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
+                if message.text == "the last of today":
+                    consumer.commit()
+                    break
+        """
+        _finished(self._made.commit())
+
+
+class _CallingSource(WorkSource):
+    """The work source of a consumer in another thread than the loop's: a wait is a call that blocks the thread."""
+
+    def __init__(self, thread: LoopThread, source: WorkSource) -> None:
+        self.consumer = source.consumer
+        self._source = source
+        self._thread = thread
+        self._taken: Work | None = None
+        """Work that the loop has handed over, and that a thread whose wait was interrupted has not got."""
+
+    async def places_to_begin(self) -> list[Place]:
+        """See `WorkSource.places_to_begin`."""
+        return self._thread.call(self._source.places_to_begin)
+
+    async def enter(self) -> None:
+        """See `WorkSource.enter`."""
+        self._thread.call(self._source.enter)
+
+    async def leave(self, *about: Any) -> None:
+        """See `WorkSource.leave`."""
+        self._thread.call(self._source.leave, *about)
+
+    async def next(self) -> Work:
+        """See `WorkSource.next`."""
+        if self._taken is not None:
+            self._source.put_back(self._taken)  # It may have become another consumer's meanwhile.
+            self._taken = None
+        work = self._thread.call(self._take)
+        self._taken = None
+        return work
+
+    async def _take(self) -> Work:
+        self._taken = work = await self._source.next()
+        return work
+
+    def put_back(self, work: Work) -> None:
+        """See `WorkSource.put_back`."""
+        self._source.put_back(work)
+
+    async def decide(self, work: Work) -> bool:
+        """See `WorkSource.decide`."""
+        return self._thread.call(self._source.decide, work)
+
+    def applied(self, work: Work) -> None:
+        """See `WorkSource.applied`. Raises ConnectionLost: the client is closed, and the broker will ask again."""
+        self._thread.soon(lambda: self._source.applied(work))
+
+
+def _refuse(batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    """Raise SubscriptionWrongKind: the consumer settles."""
+    raise SubscriptionWrongKind("a consumer with a participant settles its messages itself")
+
+
+def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, and return its result. Raises MessageInvalid: it does suspend."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise MessageInvalid(_ASYNC)
