@@ -6,9 +6,11 @@ import ast
 import contextlib
 import inspect
 import re
+import sqlite3
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, is_typeddict
 
 import anyio
@@ -19,6 +21,7 @@ import linn
 import linn.client
 import linn.sync
 from linn.core.errors.tree import LinnError
+from linn.participants import SqliteParticipant
 
 DOCS_URL = "linn://127.0.0.1:5466"
 TIMEOUT_S = 20
@@ -101,13 +104,37 @@ async def settle_world(client: linn.client.Client) -> None:
             await producer.publish_many([b"%d" % number for number in range(20)], keys=[b"%d" % n for n in range(20)])
     async with client.consumer("prices", group="dashboard") as member:
         await (await anext(member)).ack()
+    await admin.create_topic("payments", delivery="exactly-once")
+    async with client.producer("payments") as producer:
+        await producer.publish_many([b"the first", b"the last of today"])
+
+
+def ledger_of(folder: Path) -> Callable[[str], SqliteParticipant]:
+    """SqliteParticipant, for databases in a folder that have the table of the examples."""
+
+    def make_table(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE IF NOT EXISTS payments (text TEXT)")
+
+    return lambda path: SqliteParticipant(folder / path, prepare_connection=make_table)
+
+
+def is_exactly_once(name: str) -> bool:
+    """Whether an example's consumer has a participant."""
+    return name.startswith("ExactlyOnceConsumer.")
 
 
 @contextlib.asynccontextmanager
-async def async_names(wanted: set[str], client: linn.client.Client) -> AsyncIterator[dict[str, Any]]:
+async def async_names(
+    name: str, wanted: set[str], client: linn.client.Client, folder: Path
+) -> AsyncIterator[dict[str, Any]]:
     """The names that an example of the async client uses without defining them."""
-    given: dict[str, Any] = {"client": client}
+    given: dict[str, Any] = {"client": client, "SqliteParticipant": ledger_of(folder)}
     async with contextlib.AsyncExitStack() as stack:
+        if is_exactly_once(name):
+            participant = ledger_of(folder)("ledger.db")
+            made = client.consumer("payments", name="ledger-2", exactly_once=participant)
+            given["consumer"] = await stack.enter_async_context(made)
+            wanted = wanted - {"consumer", "message"}
         if "producer" in wanted:
             given["producer"] = await stack.enter_async_context(client.producer("orders"))
         if wanted & {"consumer", "message", "batch"}:
@@ -120,10 +147,15 @@ async def async_names(wanted: set[str], client: linn.client.Client) -> AsyncIter
 
 
 @contextlib.contextmanager
-def blocking_names(wanted: set[str], client: linn.sync.Client) -> Iterator[dict[str, Any]]:
+def blocking_names(name: str, wanted: set[str], client: linn.sync.Client, folder: Path) -> Iterator[dict[str, Any]]:
     """The names that an example of the blocking client uses without defining them."""
-    given: dict[str, Any] = {"client": client}
+    given: dict[str, Any] = {"client": client, "SqliteParticipant": ledger_of(folder)}
     with contextlib.ExitStack() as stack:
+        if is_exactly_once(name):
+            participant = ledger_of(folder)("ledger.db")
+            made = client.consumer("payments", name="ledger-2", exactly_once=participant)
+            given["consumer"] = stack.enter_context(made)
+            wanted = wanted - {"consumer", "message"}
         if "producer" in wanted:
             given["producer"] = stack.enter_context(client.producer("orders"))
         if wanted & {"consumer", "message", "batch", "settled"}:
@@ -137,21 +169,21 @@ def blocking_names(wanted: set[str], client: linn.sync.Client) -> Iterator[dict[
 
 @pytest.mark.parametrize("loop", ["trio", "asyncio"])
 @pytest.mark.parametrize("name", ASYNC)
-def test_examples_of_the_async_client_run(own_broker: str, name: str, loop: str) -> None:
+def test_examples_of_the_async_client_run(own_broker: str, name: str, loop: str, tmp_path: Path) -> None:
     example = ASYNC[name]
 
     async def run() -> None:
         with anyio.fail_after(TIMEOUT_S):
             async with linn.connect(own_broker) as client:
                 await settle_world(client)
-                async with async_names(names_wanted(example), client) as given:
+                async with async_names(name, names_wanted(example), client, tmp_path) as given:
                     await compiled(example, own_broker, given, "async def")()
 
     anyio.run(run, backend=loop)
 
 
 @pytest.mark.parametrize("name", BLOCKING)
-def test_examples_of_the_blocking_client_run(own_broker: str, name: str) -> None:
+def test_examples_of_the_blocking_client_run(own_broker: str, name: str, tmp_path: Path) -> None:
     example = re.sub(r"\bawait ", "", BLOCKING[name])  # Those of Admin and of what both clients give back.
 
     async def settle() -> None:
@@ -160,7 +192,7 @@ def test_examples_of_the_blocking_client_run(own_broker: str, name: str) -> None
 
     anyio.run(settle)
     with linn.sync.connect(own_broker) as client:
-        with blocking_names(names_wanted(example), client) as given:
+        with blocking_names(name, names_wanted(example), client, tmp_path) as given:
             compiled(example, own_broker, given, "def")()
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.blocking.message import Batch, Message
-from linn.client.blocking.settling import Settled
+from linn.client.blocking.settling import Settled, Settlements
 from linn.client.consume import exactly_once as asynchronous
 from linn.client.consume.work import Work
 from linn.client.consume.work_source import WorkSource
@@ -47,6 +47,9 @@ class ExactlyOnceConsumer(Generic[H]):
         with client.consumer("payments", name="ledger-1", exactly_once=participant) as consumer:
             for message, db in consumer:
                 db.execute("INSERT INTO payments VALUES (?)", (message.text,))
+                if message.text == "the last of today":
+                    consumer.commit()
+                    break
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class ExactlyOnceConsumer(Generic[H]):
         self._thread = thread
         self._source = made._source = _CallingSource(thread, made._source)
         self._made = made
+        self._settlements = Settlements(thread)
         self._owner = threading.current_thread()
         self._lock = threading.Lock()
         self._closed = False
@@ -130,11 +134,13 @@ class ExactlyOnceConsumer(Generic[H]):
         """
         try:
             message, handle = _finished(self._made.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
+        except (StopAsyncIteration, ConnectionLost):
+            if self._closed:
+                raise StopIteration from None
+            raise
         origin = message.batch
         if self._batch is None or self._batch._origin is not origin:
-            self._batch = Batch(origin, _refuse)
+            self._batch = Batch(origin, self._settle)
         return Message(self._batch, message.index), handle
 
     def commit(self) -> None:
@@ -150,6 +156,13 @@ class ExactlyOnceConsumer(Generic[H]):
                     break
         """
         _finished(self._made.commit())
+
+    def _settle(self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+        """Settle records by index. Raises SubscriptionWrongKind: an ack or a nack; MessageInvalid, ConnectionLost."""
+        if verdict in (Verdict.ACK, Verdict.NACK):
+            text = "the consumer has a participant, and settles a message when its effect is stored: leave out the "
+            raise SubscriptionWrongKind(text + verdict.name.lower())
+        return self._settlements.add(batch, first, end, verdict, ms)
 
 
 class _CallingSource(WorkSource):
@@ -198,11 +211,6 @@ class _CallingSource(WorkSource):
     def applied(self, work: Work) -> None:
         """See `WorkSource.applied`. Raises ConnectionLost: the client is closed, and the broker will ask again."""
         self._thread.soon(lambda: self._source.applied(work))
-
-
-def _refuse(batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
-    """Raise SubscriptionWrongKind: the consumer settles."""
-    raise SubscriptionWrongKind("a consumer with a participant settles its messages itself")
 
 
 def _finished(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -35,6 +35,9 @@ class ExactlyOnceConsumer(Generic[H]):
         async with client.consumer("payments", name="ledger-1", exactly_once=participant) as consumer:
             async for message, db in consumer:
                 db.execute("INSERT INTO payments VALUES (?)", (message.text,))
+                if message.text == "the last of today":
+                    await consumer.commit()
+                    break
     """
 
     def __init__(self, source: WorkSource, participant: Participant[H] | AsyncParticipant[H]) -> None:
