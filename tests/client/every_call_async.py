@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from sqlite3 import Connection
 from typing import assert_type
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from linn.client import (
     ConnectionDescription,
     Consumer,
     DecidedDeliveries,
+    ExactlyOnceConsumer,
     ExchangeDescription,
     FetchedBatches,
     GroupOffset,
@@ -35,6 +37,7 @@ from linn.client import (
 )
 from linn.core.batch.record import LabelValue, Record
 from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded
+from linn.participants import SqliteParticipant
 
 
 async def publish(producer: Producer) -> None:
@@ -137,6 +140,20 @@ async def administer(admin: Admin, topic: str) -> None:
     assert_type(await admin.broker(), BrokerDescription)
 
 
+async def store(client: Client, topic: str) -> None:
+    participant = SqliteParticipant(":memory:")
+    await client.admin.create_topic(f"{topic}-once", delivery="exactly-once")
+    async with client.producer(f"{topic}-once") as producer:
+        await producer.publish(b"1")
+    async with client.consumer(f"{topic}-once", name="c", exactly_once=participant) as consumer:
+        assert_type(consumer, ExactlyOnceConsumer[Connection])
+        assert_type(consumer.topics, tuple[str, ...])
+        assert_type(await anext(consumer), tuple[Message, Connection])
+        await consumer.commit()
+        await consumer.aclose()
+    await client.admin.delete_topic(f"{topic}-once")
+
+
 async def main(url: str, topic: str) -> None:
     async with linn.connect(url, name="typed", request_timeout_s=20.0, metadata_age_max_s=1.0, env=AnyEnv()) as client:
         assert_type(client, Client)
@@ -153,6 +170,7 @@ async def main(url: str, topic: str) -> None:
                 await batch.ack()
                 await puller.aclose()
         await read(client, topic)
+        await store(client, topic)
         assert_type((await client.admin.group("g"))["offsets"], list[GroupOffset])
         assert_type(await client.admin.purge_topic(topic), int)
         await client.admin.delete_topic(topic)

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from sqlite3 import Connection
 from typing import assert_type
 from uuid import UUID
 
 import linn
 from linn.core.batch.record import LabelValue, Record
 from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded
+from linn.participants import SqliteParticipant
 from linn.sync import (
     Admin,
     Batch,
@@ -21,6 +23,7 @@ from linn.sync import (
     ConnectionDescription,
     Consumer,
     DecidedDeliveries,
+    ExactlyOnceConsumer,
     ExchangeDescription,
     FetchedBatches,
     GroupOffset,
@@ -135,6 +138,20 @@ def administer(admin: Admin, topic: str) -> None:
     assert_type(admin.broker(), BrokerDescription)
 
 
+def store(client: Client, topic: str) -> None:
+    participant = SqliteParticipant(":memory:")
+    client.admin.create_topic(f"{topic}-once", delivery="exactly-once")
+    with client.producer(f"{topic}-once") as producer:
+        producer.publish(b"1")
+    with client.consumer(f"{topic}-once", name="c", exactly_once=participant) as consumer:
+        assert_type(consumer, ExactlyOnceConsumer[Connection])
+        assert_type(consumer.topics, tuple[str, ...])
+        assert_type(next(consumer), tuple[Message, Connection])
+        consumer.commit()
+        consumer.close()
+    client.admin.delete_topic(f"{topic}-once")
+
+
 def main(url: str, topic: str) -> None:
     with linn.sync.connect(url, name="typed", request_timeout_s=20.0, metadata_age_max_s=1.0) as client:
         assert_type(client, Client)
@@ -150,6 +167,7 @@ def main(url: str, topic: str) -> None:
                 batch.ack()
                 puller.close()
         read(client, topic)
+        store(client, topic)
         assert_type(client.admin.group("g")["offsets"], list[GroupOffset])
         assert_type(client.admin.purge_topic(topic), int)
         client.admin.delete_topic(topic)

@@ -10,6 +10,7 @@ from both_loops import on_both_loops
 import linn
 import linn.cli.main  # Submodules that are loaded are not shown either.
 from linn.core.errors.tree import LinnError, all_errors, error_from_code
+from linn.participants import SqliteParticipant
 from linn.testing.process import BrokerNotReady
 
 
@@ -51,6 +52,7 @@ PRODUCER = ["aclose", "buffered_bytes", "flush", "message_bytes_max", "publish",
 CONSUMER = [
     *("aclose", "batches", "commit", "next_batch", "partitions", "pause", "paused", "pull", "resume", "seek", "topics"),
 ]
+EXACTLY_ONCE = ["aclose", "commit", "topics"]
 BATCH = [
     *(
         "ack",
@@ -99,6 +101,7 @@ async def test_objects_of_a_client_have_the_names_on_the_page(broker: str, name:
             assert shown(consumer) == CONSUMER
             assert shown(message) == MESSAGE
             assert shown(message.batch) == BATCH
+        assert shown(client.consumer(name, name="ann", exactly_once=SqliteParticipant(":memory:"))) == EXACTLY_ONCE
 
 
 def test_objects_of_a_blocking_client_have_the_same_names(broker: str, name: str) -> None:
@@ -116,3 +119,6 @@ def test_objects_of_a_blocking_client_have_the_same_names(broker: str, name: str
             assert set(shown(consumer)) == blocking(CONSUMER) | {"get"}
             assert shown(message) == MESSAGE
             assert shown(message.batch) == BATCH
+        client.admin.create_topic(f"{name}-once", delivery="exactly-once")
+        with client.consumer(f"{name}-once", name="ann", exactly_once=SqliteParticipant(":memory:")) as consumer:
+            assert set(shown(consumer)) == blocking(EXACTLY_ONCE)
