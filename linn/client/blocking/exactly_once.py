@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -17,10 +18,11 @@ from linn.client.blocking.loop_thread import LoopThread
 from linn.client.blocking.message import Batch, Message
 from linn.client.blocking.settling import Settled, Settlements
 from linn.client.consume import exactly_once as asynchronous
+from linn.client.consume import message as asynchronous_message
 from linn.client.consume.work import Work
 from linn.client.consume.work_source import WorkSource
 from linn.client.participants.participant import Place
-from linn.core.errors.tree import MessageInvalid, SubscriptionWrongKind
+from linn.core.errors.tree import ConnectionLost, MessageInvalid, SubscriptionWrongKind
 from linn.wire.messages import Verdict
 
 H = TypeVar("H")
@@ -191,7 +193,6 @@ class _CallingSource(WorkSource):
         """See `WorkSource.next`."""
         if self._taken is not None:
             self._source.put_back(self._taken)  # It may have become another consumer's meanwhile.
-            self._taken = None
         work = self._thread.call(self._take)
         self._taken = None
         return work
@@ -203,6 +204,14 @@ class _CallingSource(WorkSource):
     def put_back(self, work: Work) -> None:
         """See `WorkSource.put_back`."""
         self._source.put_back(work)
+
+    def release_untried(self) -> None:
+        """See `WorkSource.release_untried`."""
+        if self._taken is not None:
+            self._source.put_back(self._taken)
+            self._taken = None
+        with suppress(ConnectionLost):  # The client is closed: so is its connection, and nothing is held.
+            self._thread.soon(self._source.release_untried)
 
     async def decide(self, work: Work) -> bool:
         """See `WorkSource.decide`."""

@@ -71,7 +71,7 @@ def end_decision(placed: PlacedDecision, outcome: Outcome) -> None:
         effects = subscription.reject_decided(holder.name, delivery_id, first, end)
     queue.resolutions += 1
     queue.decision_ended(place, decided)
-    dispatch.follow(effects)
+    dispatch._after(effects)
 
 
 def deliveries_count(subscription: SharedSubscription) -> int:

@@ -527,10 +527,6 @@ class PartitionQueue:
     def _on_advance(self) -> None:
         self._on_ready()
 
-    def follow(self, effects: Effects) -> None:
-        """Do what a change that an operator made to the subscription asks for. Call `flush` after it."""
-        self._after(effects)
-
     def _after(self, effects: Effects) -> None:
         if effects.ready:
             self._on_ready()
