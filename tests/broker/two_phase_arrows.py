@@ -1,0 +1,545 @@
+"""One run of two-phase delivery, in which single messages and log records go wrong: one seed is one run.
+
+Consumers with participants, whose stores outlive them, take a queue's records through a proxy. The proxy sees each
+message of the protocol, and the broker's state log tells of each record; at those that the seed names a side is killed,
+power is lost, or the message is lost, cut, stalled, sent twice, late, or over a connection whose name was taken over.
+In the end each record has had its effect exactly once, and nothing that was told of the log was untrue.
+
+    python tests/broker/two_phase_arrows.py SEED [SEED ...]
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+import trio
+from raw_client import ADDRESS, RawClient, Refused, after_power_loss, broker_on, records
+
+import linn
+from linn.client.participants.participant import NO_FLOOR, Floor, Mark, Place
+from linn.client.participants.spans import Span, applied_parts, conflict, is_below, merged_span, raised_floor
+from linn.core.broker.broker import Broker
+from linn.core.env.env import AcceptedStream, Stream
+from linn.core.errors.tree import LinnError
+from linn.core.log.state_log import StateLog
+from linn.core.queue.event import Acquired, Decided, Settled, decode_events, single_events
+from linn.core.queue.event_run import Snapshot
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import Connection, Event, frames_of
+
+PROXY = "127.0.0.1:6000"
+VERDICTS = {
+    m.Verdict.READY: "ready",
+    m.Verdict.DONE: "done",
+    m.Verdict.NACK: "return",
+    m.Verdict.RELEASE: "return",
+    m.Verdict.REJECT: "",
+    m.Verdict.EXTEND: "",
+    m.Verdict.ACK: "",
+}
+"""The arrow that each verdict is; "": none of two-phase delivery's own, or its end like any other."""
+PHASES = {m.Phase.NONE: "", m.Phase.PREPARE: "deliver", m.Phase.COMMIT: "deliver again"}
+LOGGED: dict[str, str] = {
+    "Acquired": "acquired",
+    "Decided": "decided",
+    "Settled": "settled",
+    "Returned": "",
+    "Died": "",
+    "DeadLetterIntended": "",
+    "Skipped": "",
+    "DeliveryIdsStarted": "",
+    "Started": "",
+}
+"""The arrow that each kind of row in the state log is."""
+TO_BROKER = ("subscribe", "ready", "done", "return", "resolve")
+TO_CLIENT = ("subscribed", "deliver", "deliver again", "answer to ready", "answer to done", "resolved")
+IN_THE_LOG = ("acquired", "decided", "settled", "snapshot")
+IN_THE_STORE = ("commit",)
+ARROWS = (*TO_BROKER, *TO_CLIENT, *IN_THE_LOG, *IN_THE_STORE)
+RARE = ("subscribe", "subscribed", "deliver again", "resolve", "resolved", "return", "snapshot")
+"""Arrows of which a run has a few at most."""
+ONLY_IN_DOUBT = ("resolve", "resolved")
+DEATHS = ("kill the broker", "lose power", "kill the consumer")
+FAULTS: list[tuple[str, str]] = [
+    *product(ARROWS, [f"{death} {when} it" for death in DEATHS for when in ("before", "after")]),
+    *product((*TO_BROKER, *TO_CLIENT), ["lose it", "cut it in the middle", "stall it"]),
+    *product(TO_BROKER, ["send it over a fenced connection"]),
+    *product(("ready", "done", "resolve"), ["send it twice", "send it late as well"]),
+    *product(("ready", "done"), ["fill the disk before it"]),
+]
+"""Each arrow of the protocol with all that may happen to it."""
+RECORDS = 36
+ROOM_BYTES = 1 << 30
+DONE_S_MAX = 400.0
+REQUEST_TIMEOUT_S = 2.0
+OF_THE_PROXY = 1 << 40
+"""Correlations from here on are those of copies: the client does not know them."""
+TOML = """
+[storage.segmented-log]
+fsync = "always"
+segment_bytes_max = 4096
+[topics.jobs]
+delivery = "exactly-once"
+partitions = %d
+lease = "%ds"
+"""
+
+
+class Store:
+    """What a consumer's store has on its disk."""
+
+    def __init__(self) -> None:
+        self.effects: list[str] = []
+        self.floors: dict[Place, Floor] = {}
+        self.marks: dict[tuple[Place, int], list[Span]] = {}
+
+
+class StoreParticipant:
+    """An `AsyncParticipant` whose transaction is gone with the consumer, before the commit or after it, never between.
+
+    The handle is the list of the effects.
+    """
+
+    def __init__(self, store: Store, pause: Callable[[str], Any]) -> None:
+        self._store = store
+        self._pause = pause
+        self._pending: list[str] | None = None
+        self._place: Place
+
+    async def open(self) -> None:
+        await self._pause("open")
+
+    async def floor(self, place: Place) -> Floor:
+        return self._store.floors.get(place, NO_FLOOR)
+
+    async def begin(self, place: Place) -> list[str]:
+        assert self._pending is None, "a transaction is open"
+        self._place, self._pending = place, []
+        await self._pause("begin")
+        return self._pending
+
+    async def applied(self, mark: Mark) -> Sequence[Span]:
+        spans = self._store.marks.get((self._place, mark.epoch), [])
+        return applied_parts(mark, self._store.floors.get(self._place, NO_FLOOR), spans)
+
+    async def prepare(self) -> None:
+        await self._pause("prepare")
+
+    async def commit(self, marks: Sequence[Mark], floor: Floor) -> None:
+        await self._pause("before commit")
+        self._commit(marks, floor)
+        await self._pause("after commit")
+
+    def _commit(self, marks: Sequence[Mark], floor: Floor) -> None:
+        store, place, pending = self._store, self._place, self._pending
+        assert pending is not None, "no transaction is open"
+        now = store.floors.get(place, NO_FLOOR)
+        for mark in marks:
+            if parts := applied_parts(mark, now, store.marks.get((place, mark.epoch), [])):
+                raise conflict(place, mark, parts)
+        for mark in marks:
+            spans = store.marks.setdefault((place, mark.epoch), [])
+            merged = merged_span(mark, spans)
+            spans[:] = [span for span in spans if span[1] < merged[0] or span[0] > merged[1]] + [merged]
+        store.floors[place] = floor = raised_floor(now, floor)
+        for (where, epoch), spans in store.marks.items():
+            if where == place:
+                spans[:] = [span for span in spans if not is_below(Mark(epoch, *span), floor)]
+        store.effects += pending
+        self._pending = None
+
+    async def rollback(self) -> None:
+        self._pending = None
+
+    async def close(self) -> None:
+        self._pending = None
+
+
+class Run:
+    """The world of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.seed = seed
+        arrow, what = FAULTS[seed % len(FAULTS)]
+        more = rng.choice([0, 1, 2, 4]) if seed >= len(FAULTS) else 0
+        self.faults = Counter[tuple[str, int, str]]()
+        for arrow_, what_ in [(arrow, what), *rng.choices(FAULTS, k=more)]:
+            self.add_fault(arrow_, what_)
+        if arrow == "deliver again":
+            self.add_fault("commit", "kill the consumer before it")
+        if arrow in ONLY_IN_DOUBT:  # Ready may have been carried out, or not: the answer does not say.
+            for _ in range(3):
+                self.add_fault("ready", "fill the disk before it")
+        self.fails_at = 0.2 if arrow == "return" else 0.02
+        """How often an application raises."""
+        self.partitions = rng.choice([1, 1, 2])
+        self.lease_s = rng.choice([5, 10])
+        self.sync_delay_s = rng.choice([0.0, 0.005, 0.05])
+        self.text = TOML % (self.partitions, self.lease_s)
+        self.seen = Counter[str]()
+        self.made = Counter[tuple[str, str]]()
+        """The faults that came about."""
+        self.published: list[str] = []
+        self.told: dict[int, int] = {}
+        """The highest `settledBefore` that a client was told, by partition."""
+        self.untrue = ""
+        self.copies = 0
+        self.is_over = False
+
+    def add_fault(self, arrow: str, what: str) -> None:
+        """Have a fault come about at one of an arrow's first messages."""
+        self.faults[arrow, self.rng.randrange(1 if arrow in RARE else 8), what] += 1
+
+    async def run(self, env: SimEnv) -> None:
+        self.probe = env
+        self.broker = SimEnv(self.seed, name="broker", world=env.world)
+        self.consumers = [Taker(self, name) for name in ("ann", "bob")]
+        proxy = SimEnv(self.seed, name="proxy", world=env.world)
+        async with trio.open_nursery() as nursery:
+            self.nursery = nursery
+            await nursery.start(self._serve)
+            nursery.start_soon(self._proxy, proxy)
+            for consumer in self.consumers:
+                nursery.start_soon(consumer.run)
+            with trio.fail_after(DONE_S_MAX):
+                await self._publish()
+                await self._until_settled()
+            self.is_over = True
+            await self._check()
+            nursery.cancel_scope.cancel()
+
+    # --- the broker ---
+
+    async def _serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async def process(env: SimEnv) -> None:
+            async with broker_on(env, self.text) as broker:
+                self._look_at(broker)
+                task_status.started()
+                await trio.sleep_forever()
+
+        while True:
+            self.broker.disk.sync_delay_s_max = self.sync_delay_s
+            if not await self.broker.run_until_death(process):
+                return
+            await trio.sleep(self.rng.choice([0.05, 0.5, 2.5]))
+            task_status = trio.TASK_STATUS_IGNORED
+            self.broker = await after_power_loss(self.broker, self.text)
+
+    def _look_at(self, broker: Broker) -> None:
+        """Compare what a start has found with what clients were told, and watch the state logs."""
+        queue = broker.topics["jobs"].queue
+        assert queue is not None
+        for partition, dispatch in enumerate(queue.dispatches):
+            found, told = dispatch.subscription.settled_before(), self.told.get(partition, 0)
+            if found < told:
+                self.untrue = f"settled_before {told} of partition {partition} was told, and is {found} after a start"
+            assert dispatch.state is not None
+            self._watch(dispatch.state)
+
+    def _watch(self, state: StateLog) -> None:
+        append = state.append
+
+        def watched(events: bytes) -> int:
+            arrows = arrows_logged(events)
+            faults = [fault for arrow in arrows for fault in self.faults_of(arrow)]
+            for what in faults:
+                if not what.endswith("after it"):
+                    self.kill(what)
+            position = append(events)
+            for what in faults:
+                if what.endswith("after it"):
+                    self.kill(what)
+            return position
+
+        state.append = watched  # type: ignore[method-assign]
+
+    # --- faults ---
+
+    def faults_of(self, arrow: str) -> list[str]:
+        """What the seed has for the message or record that comes now."""
+        number = self.seen[arrow]
+        self.seen[arrow] += 1
+        found = [what for (name, nth, what) in self.faults if (name, nth) == (arrow, number)]
+        self.made.update((arrow, what) for what in found)
+        return [] if self.is_over else found
+
+    def kill(self, what: str) -> None:
+        """Have a side die, or its disk full for a while."""
+        if what.startswith("fill the disk"):
+            self.nursery.start_soon(self._fill_the_disk, self.broker)
+        elif what.startswith("kill the broker"):
+            self.broker.kill()
+        elif what.startswith("lose power"):
+            self.broker.crash()
+        else:
+            self.rng.choice(self.consumers).env.kill()
+
+    async def _fill_the_disk(self, broker: SimEnv) -> None:
+        broker.disk.capacity_bytes = broker.disk.used_bytes
+        await trio.sleep(self.rng.choice([0.3, 1.0, 4.0]))
+        broker.disk.capacity_bytes = ROOM_BYTES
+        self.broker.disk.capacity_bytes = ROOM_BYTES
+
+    # --- the proxy ---
+
+    async def _proxy(self, env: SimEnv) -> None:
+        listener = await env.net.listen(PROXY)
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self._connect_through, env, await listener.accept(), nursery)
+
+    async def _connect_through(self, env: SimEnv, client: AcceptedStream, nursery: trio.Nursery) -> None:
+        try:
+            broker = await env.net.connect(ADDRESS)
+        except LinnError:
+            await client.aclose()
+            return
+        connection = Proxied(self, client, broker)
+        await connection.run()
+        await client.aclose()
+        if connection.held is None:
+            await broker.aclose()
+        else:
+            nursery.start_soon(self._send_late, broker, connection.held)
+
+    async def _send_late(self, broker: Stream, content: list[Any]) -> None:
+        """Send a message that was held back while its client came back over another connection."""
+        with suppress(LinnError, trio.BrokenResourceError):
+            await trio.sleep(self.rng.choice([0.05, 0.5, 2.0, 6.0]))
+            await broker.send(content)
+            await trio.sleep(1)
+        await broker.aclose()
+
+    # --- records ---
+
+    async def _publish(self) -> None:
+        number = 0
+        while number < RECORDS:
+            with suppress(LinnError, EOFError, Refused):
+                client = RawClient(await self.probe.net.connect(ADDRESS))
+                await client.greet()
+                while number < RECORDS:
+                    values = [f"{number + at}" for at in range(self.rng.randint(1, 6))]
+                    number += len(values)
+                    # Sent once: a batch that no answer has come for may be stored or not.
+                    await client.call(m.Publish("jobs", partition=number % self.partitions), [records(values)])
+                    self.published += values
+                    await trio.sleep(self.rng.choice([0.0, 0.01, 0.1]))
+            await trio.sleep(0.1)
+
+    async def _until_settled(self) -> None:
+        while True:
+            with suppress(LinnError, EOFError, Refused), trio.move_on_after(5):
+                client = RawClient(await self.probe.net.connect(ADDRESS))
+                await client.greet()
+                shown = (await client.administer("topic.show", name="jobs"))["queue"]
+                await client.stream.aclose()
+                if not shown["unsettled"]:
+                    return
+            await trio.sleep(0.2)
+
+    async def _check(self) -> None:
+        assert not self.untrue, self.untrue
+        effects = Counter(value for consumer in self.consumers for value in consumer.store.effects)
+        twice = {value: count for value, count in effects.items() if count > 1}
+        assert not twice, f"had their effect more than once: {twice}"
+        missing = [value for value in self.published if not effects[value]]
+        assert not missing, f"had no effect: {missing}"
+
+
+class Proxied:
+    """One connection of a client, through the proxy."""
+
+    def __init__(self, run: Run, client: AcceptedStream, broker: Stream) -> None:
+        self._run = run
+        self._client = client
+        self._broker = broker
+        self._asked: dict[int, str] = {}
+        """The arrow of each request that is not answered."""
+        self._scope = trio.CancelScope()
+        self.held: list[Any] | None = None
+        """A message that the broker shall get later."""
+
+    async def run(self) -> None:
+        """Pass on what comes until one side ends."""
+        async with trio.open_nursery() as both:
+            self._scope = both.cancel_scope
+            both.start_soon(self._pass_on, self._client, self._broker, self._request_arrow, both)
+            both.start_soon(self._pass_on, self._broker, self._client, self._answer_arrow, both)
+
+    async def _pass_on(self, source: Any, target: Any, arrow_of: Callable[[Event], str], both: trio.Nursery) -> None:
+        codec = Connection()
+        codec.allow_frames(1 << 24)
+        with suppress(LinnError, trio.BrokenResourceError):
+            while count := await source.receive_into(codec.buffer()):
+                for event in codec.received(count):
+                    if event.correlation < OF_THE_PROXY:
+                        await self._pass_one(event, arrow_of(event), target, both)
+        self._scope.cancel()
+
+    async def _pass_one(self, event: Event, arrow: str, target: Any, both: trio.Nursery) -> None:
+        content = frames_of(event.message, event.correlation, event.batches)
+        faults = self._run.faults_of(arrow) if arrow else []
+        for what in faults:
+            if not what.endswith("after it"):
+                await self._spoil(what, event, content, target, both)
+        await target.send(content)
+        if isinstance(event.message, m.Deliver) and target is self._client:
+            told = self._run.told
+            partition = event.message.partition
+            told[partition] = max(told.get(partition, 0), event.message.settled_before)
+        for what in faults:
+            if what.endswith("after it"):
+                await trio.sleep(self._run.rng.choice([0, 0.0005, 0.002, 0.01]))
+                self._run.kill(what)
+
+    async def _spoil(self, what: str, event: Event, content: list[Any], target: Any, both: trio.Nursery) -> None:
+        if what == "lose it":
+            raise trio.BrokenResourceError
+        if what == "cut it in the middle":
+            whole = b"".join(content)
+            await target.send([whole[: len(whole) // 2]])
+            raise trio.BrokenResourceError
+        if what == "stall it":
+            await trio.sleep(self._run.rng.choice([1.1, 1.5, 3.0]) * REQUEST_TIMEOUT_S)
+        elif what == "send it over a fenced connection":
+            self.held = content
+            raise trio.BrokenResourceError
+        elif what.startswith("send it"):
+            delay_s = 0.0 if what == "send it twice" else self._run.rng.choice([0.05, 0.3, 2.0, 6.0])
+            both.start_soon(self._send_again, event.message, delay_s)
+        else:
+            self._run.kill(what)
+
+    async def _send_again(self, message: m.Message, delay_s: float) -> None:
+        await trio.sleep(delay_s)
+        self._run.copies += 1
+        with suppress(LinnError, trio.BrokenResourceError):
+            await self._broker.send(frames_of(message, OF_THE_PROXY + self._run.copies))
+
+    def _request_arrow(self, event: Event) -> str:
+        arrow = arrow_to_broker(event.message)
+        if arrow and event.correlation:
+            self._asked[event.correlation] = arrow
+        return arrow
+
+    def _answer_arrow(self, event: Event) -> str:
+        asked = self._asked.pop(event.correlation, "")
+        return arrow_to_client(event.message, asked)
+
+
+class Taker:
+    """One consumer by its name, which may be killed and started again; its store stays."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self.name = name
+        self.store = Store()
+        self.env = SimEnv(run.seed, name=name, world=run.probe.world)
+        self._run = run
+        self._rng = random.Random(f"{run.seed}/{name}")
+        self._after_commit = ""
+        """A death that is to come when the commit is done."""
+
+    async def run(self) -> None:
+        while True:
+            if not await self.env.run_until_death(self._take):
+                return
+            await trio.sleep(self._rng.choice([0.05, 0.5, 3.0]))
+            self.env = self.env.restart()
+
+    async def _take(self, env: SimEnv) -> None:
+        while True:
+            with suppress(LinnError, ValueError):
+                async with linn.connect(
+                    f"linn://{PROXY}", env=env, request_timeout_s=REQUEST_TIMEOUT_S, connect_timeout_s=1
+                ) as client:
+                    participant = StoreParticipant(self.store, self._pause)
+                    prefetch = self._rng.choice([1, 4, 20])
+                    async with client.consumer(
+                        "jobs", name=self.name, prefetch=prefetch, exactly_once=participant
+                    ) as consumer:
+                        async for message, effects in consumer:
+                            effects.append(message.text)
+                            await trio.sleep(self._rng.choice([0, 0, 0.01]))
+                            if self._rng.random() < self._run.fails_at:
+                                raise ValueError("the application fails")
+                            if self._rng.random() < 0.1:
+                                await consumer.commit()
+            await trio.sleep(0.1)
+
+    async def _pause(self, where: str) -> None:
+        """Give a death the time to come between two steps of a transaction."""
+        if where == "before commit":
+            for what in self._run.faults_of("commit"):
+                if what.endswith("after it"):
+                    self._after_commit = what
+                else:
+                    self._die(what)
+        elif where == "after commit" and self._after_commit:
+            what, self._after_commit = self._after_commit, ""
+            self._die(what)
+        await trio.sleep(self._rng.choice([0, 0.001]))
+
+    def _die(self, what: str) -> None:
+        if "consumer" in what:
+            self.env.kill()
+        else:
+            self._run.kill(what)
+
+
+def arrow_to_broker(message: m.Message) -> str:
+    """The arrow that a request is; "" if it is none. A settle of many is what its most telling entry is."""
+    match message:
+        case m.Subscribe():
+            return "subscribe"
+        case m.Resolve():
+            return "resolve"
+        case m.Settle():
+            found = {VERDICTS[m.Verdict(entry.verdict)] for entry in message.entries}
+            return next((arrow for arrow in ("ready", "done", "return") if arrow in found), "")
+    return ""
+
+
+def arrow_to_client(message: m.Message, asked: str) -> str:
+    """The arrow that a message of the broker is, which answers the arrow `asked`; "" if it is none."""
+    match message:
+        case m.Deliver():
+            return PHASES[m.Phase(message.phase)]
+        case m.Subscribed():
+            return "subscribed"
+        case m.Resolved():
+            return "resolved"
+    return f"answer to {asked}" if asked in ("ready", "done") else ""
+
+
+def arrows_logged(record: bytes) -> list[str]:
+    """The arrows that a record of the state log is."""
+    events = decode_events(record)
+    if isinstance(events[0], Snapshot):
+        return ["snapshot"]
+    found = dict.fromkeys(LOGGED[type(event).__name__] for event in single_events(events))
+    return [arrow for arrow in found if arrow]
+
+
+assert {"acquired", "decided", "settled"} == {LOGGED[kind.__name__] for kind in (Acquired, Decided, Settled)}
+
+
+def walk(seed: int) -> Run:
+    """Run a seed. Raises what went wrong."""
+    run = Run(seed)
+    run_simulation(seed, run.run, virtual_s_max=2 * DONE_S_MAX)
+    return run
+
+
+if __name__ == "__main__":
+    for text in sys.argv[1:]:
+        print(f"seed {text} holds, with {dict(walk(int(text)).made)}")
