@@ -229,7 +229,7 @@ class MetricDescription(TypedDict):
 
 class ConnectionSubscription(TypedDict):
     """A subscription of a connection: its topic, its group or "", its shared subscription or "", the consumer's name or
-    "", and how many records are leased to it.
+    "", and how many records are leased or decided to it.
     """
 
     topic: str

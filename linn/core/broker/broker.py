@@ -28,6 +28,7 @@ from linn.core.admin.administration import Administration
 from linn.core.admin.binding_changes import bind, unbind
 from linn.core.batch.batch import BatchLimits
 from linn.core.batch.format import Formats
+from linn.core.batch.steps import run_steps
 from linn.core.broker.listening import Listening
 from linn.core.broker.start_counter import StartCounter
 from linn.core.config.checks import Configured
@@ -287,7 +288,12 @@ class Broker:
     async def _watch_decisions(self) -> None:
         """Warn of decided records whose consumer seems to be lost."""
         queues = [queue for topic in self.topics.values() for queue in topic.subscriptions.values()]
-        await self.long_work.run(self._decision_watch.look(queues, self.env.clock.now_ms()))
+        decided = [queue for queue in queues if any(it.subscription.decided_count for it in queue.dispatches)]
+        steps = self._decision_watch.look(decided, self.env.clock.now_ms())
+        if decided:
+            await self.long_work.run(steps)
+        else:
+            run_steps(steps)
 
     # --- topics ---
 

@@ -33,7 +33,7 @@ class SubscriptionOf(NamedTuple):
     name: str
     """The name of the consumer; "" where it has none."""
     held: int
-    """Records that are leased to it."""
+    """Records that are leased or decided to it."""
 
 
 ReadTraffic = Callable[[], Traffic]
