@@ -73,6 +73,27 @@ def shared_names(ctx: typer.Context) -> list[str]:
     return _answer(ctx, ask)
 
 
+def decided_partitions(ctx: typer.Context) -> list[str]:
+    """Return the partitions of the topic on the command line that have decided deliveries."""
+
+    async def ask(client: Client) -> list[str]:
+        decided = (await client.admin.decided_deliveries(ctx.params["topic"]))["deliveries"]
+        return list(dict.fromkeys(str(delivery["partition"]) for delivery in decided))
+
+    return _answer(ctx, ask)
+
+
+def decided_ids(ctx: typer.Context) -> list[str]:
+    """Return the ids of decided deliveries of the topic and the partition on the command line."""
+
+    async def ask(client: Client) -> list[str]:
+        topic, partition = ctx.params["topic"], int(ctx.params["partition"])
+        decided = (await client.admin.decided_deliveries(topic, partition=partition))["deliveries"]
+        return list(dict.fromkeys(str(delivery["delivery_id"]) for delivery in decided))
+
+    return _answer(ctx, ask)
+
+
 def target_names(ctx: typer.Context) -> list[str]:
     """Return the possible targets of a binding: topics or, with --to-exchange, exchanges."""
     return exchange_names(ctx) if ctx.params.get("to_exchange") else topic_names(ctx)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from lost_consumer import decide_and_leave
 
 import linn.sync
 from linn.cli.completion import ANSWER_S
@@ -99,6 +100,18 @@ def furnished(broker: BrokerProcess) -> str:
 )
 def test_names_come_from_the_broker(furnished: str, words: str, offered: list[str]) -> None:
     assert completions(words, furnished) == offered
+
+
+def test_decided_deliveries_are_offered_by_partition_and_id(broker: BrokerProcess, tmp_path: Path) -> None:
+    with linn.sync.connect(broker.url) as client:
+        client.admin.create_topic("ledgers", delivery="exactly-once", partitions=3)
+        with client.producer("ledgers") as producer:
+            place = producer.publish(b"1")
+        delivery = str(decide_and_leave(broker.url, "ledgers", "ledger-1", tmp_path))
+        for verb in ("describe", "resolve"):
+            assert completions(f"linn deliveries {verb} ledgers ", broker.url) == [str(place.partition)]
+            assert completions(f"linn deliveries {verb} ledgers {place.partition} ", broker.url) == [delivery]
+        client.admin.delete_topic("ledgers")
 
 
 def test_the_broker_may_be_an_option(furnished: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linn.cli.completion import topic_names
+from linn.cli.completion import decided_ids, decided_partitions, topic_names
 from linn.cli.confirm import confirm
 from linn.cli.exit_code import complain
 from linn.cli.noun import noun
@@ -33,8 +33,16 @@ Topic = Annotated[
 OfTopic = Annotated[
     str | None, typer.Argument(metavar="[TOPIC]", help="Only those of this topic.", autocompletion=topic_names)
 ]
-Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Number of the partition.")]
-DeliveryId = Annotated[int, typer.Argument(metavar="DELIVERY_ID", min=0, help="Id of the delivery, as in the list.")]
+Partition = Annotated[
+    int,
+    typer.Argument(metavar="PARTITION", min=0, help="Number of the partition.", autocompletion=decided_partitions),
+]
+DeliveryId = Annotated[
+    int,
+    typer.Argument(
+        metavar="DELIVERY_ID", min=0, help="Id of the delivery, as in the list.", autocompletion=decided_ids
+    ),
+]
 Subscription = Annotated[
     str | None,
     typer.Option("--subscription", metavar="NAME", help="Named subscription of a stream, in place of the queue."),
