@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lost_consumer import decide_and_leave
+
 import linn.sync
 from linn.testing.process import BrokerProcess
 
@@ -40,3 +42,22 @@ def test_a_bit_that_flips_under_a_running_broker_costs_one_batch_and_is_named(tm
         assert [each["state"] for each in found] == ["error"]
         assert "jobs" in found[0]["found"]
         assert doctor.returncode == 1
+
+
+def test_a_decided_delivery_that_can_not_be_read_is_shown_without_its_records(tmp_path: Path, run: Any) -> None:
+    with BrokerProcess(tmp_path, '[topics.ledgers]\ndelivery = "exactly-once"\n') as broker:
+        with linn.sync.connect(broker.url) as client, client.producer("ledgers") as producer:
+            producer.publish(b"coin")
+        delivery = str(decide_and_leave(broker.url, "ledgers", "ledger-1", tmp_path))
+        (log,) = (broker.data_dir / "segmented-log" / "ledgers" / "0").glob("*.log")
+        with log.open("r+b") as file:
+            file.seek(log.stat().st_size - 12)
+            (byte,) = file.read(1)
+            file.seek(log.stat().st_size - 12)
+            file.write(bytes([byte ^ 4]))
+        shown = run("deliveries", "describe", "ledgers", "0", delivery, "--json", url=broker.url)
+        described = json.loads(shown.stdout)
+        assert [row["consumer"] for row in described["deliveries"]] == ["ledger-1"]
+        assert described["records"] == []
+        assert "[log.corrupt]" in shown.stderr
+        assert shown.returncode == 0

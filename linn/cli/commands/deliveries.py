@@ -17,7 +17,7 @@ from linn.cli.render.console import print_json, print_result
 from linn.cli.render.table import number, numbers, print_table, wide
 from linn.cli.session import with_client
 from linn.core.errors.texts import counted
-from linn.core.errors.tree import DeliveryNotCurrent
+from linn.core.errors.tree import DeliveryNotCurrent, LinnError, OffsetOutOfRange, StorageError
 
 if TYPE_CHECKING:
     from linn.client.admin_types import DecidedDeliveries
@@ -110,14 +110,14 @@ def describe(
 ) -> None:
     """Show one decided delivery, with the keys and the sizes of its records."""
 
-    async def look(client: Client) -> tuple[DecidedDeliveries, list[Message]]:
+    async def look(client: Client) -> tuple[DecidedDeliveries, list[Message], LinnError | None]:
         found = await client.admin.decided_deliveries(topic, subscription, partition=partition, delivery_id=delivery_id)
         if not found["deliveries"]:
             raise DeliveryNotCurrent(f"{topic}: delivery {delivery_id} of partition {partition} is not decided")
         ranges = [(delivery["first"], delivery["end"]) for delivery in found["deliveries"]]
-        return found, await _records(client, topic, partition, ranges, count + 1)
+        return found, *await _records(client, topic, partition, ranges, count + 1)
 
-    found, messages = with_client(url, look)
+    found, messages, unreadable = with_client(url, look)
     records = [_record_data(message) for message in messages[:count]]
     if as_json:
         print_json({**found, "records": records})
@@ -125,25 +125,30 @@ def describe(
         _print_deliveries(found, f"delivery {delivery_id} of {topic}")
         rows = [[str(record["offset"]), _short(record["key"]), f"{record['size']:,}"] for record in records]
         print_table([number("offset"), "key", number("size")], rows)
-    if len(messages) > count:
+    if unreadable is not None:
+        complain(f"records that can't be read: {unreadable.text} [{unreadable.code}]")
+    elif len(messages) > count:
         complain(f"there are more than {counted(count, 'record')}: --count shows more")
 
 
 async def _records(
     client: Client, topic: str, partition: int, ranges: Sequence[tuple[int, int]], count: int
-) -> list[Message]:
-    """Read the first records of some ranges of offsets."""
+) -> tuple[list[Message], LinnError | None]:
+    """Read the first records of some ranges of offsets; also returns the error that ended that early."""
     found: list[Message] = []
     for first, end in ranges:
         offset = first
         while offset < end and len(found) < count:
-            fetched = await client.fetch(topic, partition, offset)
+            try:
+                fetched = await client.fetch(topic, partition, offset)
+            except (StorageError, OffsetOutOfRange) as error:
+                return found, error
             messages = [message for batch in fetched.batches for message in batch]
-            if not messages:
-                break
             found += [message for message in messages if offset <= message.offset < end]
+            if fetched.next_offset <= offset:
+                break
             offset = fetched.next_offset
-    return found[:count]
+    return found[:count], None
 
 
 def _record_data(message: Message) -> dict[str, Any]:
