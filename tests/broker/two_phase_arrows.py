@@ -94,7 +94,7 @@ lease = "%ds"
 
 
 class Store:
-    """What a consumer's store has on its disk."""
+    """The contents of a consumer's store on its disk."""
 
     def __init__(self) -> None:
         self.effects: list[str] = []
@@ -180,7 +180,7 @@ class Run:
             for _ in range(3):
                 self.add_fault("ready", "fill the disk before it")
         self.fails_at = 0.2 if arrow == "return" else 0.02
-        """How often an application raises."""
+        """Number of times that the application raises."""
         self.partitions = rng.choice([1, 1, 2])
         self.lease_s = rng.choice([5, 10])
         self.sync_delay_s = rng.choice([0.0, 0.005, 0.05])
@@ -265,7 +265,7 @@ class Run:
     # --- faults ---
 
     def faults_of(self, arrow: str) -> list[str]:
-        """What the seed has for the message or record that comes now."""
+        """The fault that the seed has for the message or record that comes now."""
         number = self.seen[arrow]
         self.seen[arrow] += 1
         found = [what for (name, nth, what) in self.faults if (name, nth) == (arrow, number)]
