@@ -49,6 +49,7 @@ WHERE = {
     "demo": "system",
     "deploy": "system",
     "demo/test_counts.py": "test",
+    "demo/test_payments.py": "test",
     "demo/test_view.py": "quick",
     "env": "quick",
     "examples": "system",

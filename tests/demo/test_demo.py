@@ -28,7 +28,9 @@ def test_a_short_run_is_right_and_leaves_nothing(tmp_path: Path) -> None:
     assert counts["published"] == ["20,000", "20,000", "ok"]
     assert counts["stream: partition 3 read twice the same"] == ["1", "1", "ok"]
     assert int(counts["queue: held by the killed worker, came again"][1].replace(",", "")) > 0
-    for word in ("SIGKILL to the broker", "worker 1 is killed with"):
+    assert counts["payments: booked"] == ["20,000", "20,000", "ok"]
+    assert counts["payments: booked more than once"] == ["0", "0", "ok"]
+    for word in ("SIGKILL to the broker", "worker 1 is killed with", "SIGKILL to clerk 1", "at least once: "):
         assert word in done.stdout
     assert list(tmp_path.iterdir()) == []
 

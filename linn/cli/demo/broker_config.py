@@ -30,4 +30,11 @@ kind = "stream"
 [[topics.cancellations.bindings]]
 exchange = "flights"
 key = "cancelled.*"
+
+[topics.payments]               # money to be moved, exactly once
+kind = "queue"
+delivery = "exactly-once"
+
+[topics.payments-again]         # the same, at least once, to compare
+kind = "queue"
 """

@@ -49,6 +49,8 @@ class Progress:
     working: Stretch = field(default_factory=lambda: Stretch("queue: delivered, worked and acked"))
     first_read: Stretch = field(default_factory=lambda: Stretch("stream: first read"))
     second_read: Stretch = field(default_factory=lambda: Stretch("stream: second read, after the restart"))
+    paying: Stretch = field(default_factory=lambda: Stretch("payments: booked exactly once"))
+    paying_again: Stretch = field(default_factory=lambda: Stretch("payments: booked at least once"))
     ledger: Ledger = field(default_factory=Ledger)
     workers: dict[str, str] = field(default_factory=dict)
     """State of each worker, in a word or two."""
@@ -66,4 +68,11 @@ class Progress:
     @property
     def stretches(self) -> tuple[Stretch, ...]:
         """Phases in the order in which they begin."""
-        return self.publishing, self.working, self.first_read, self.second_read
+        return (
+            self.publishing,
+            self.working,
+            self.first_read,
+            self.second_read,
+            self.paying,
+            self.paying_again,
+        )

@@ -5,7 +5,8 @@
 3. All flights are published through the exchange. Midway the first worker is killed with deliveries in hand.
 4. When every late departure was acked, the stream `departures` is read.
 5. The broker is killed with SIGKILL and started again on the same folder; the stream is read once more.
-6. Everything is counted against the file.
+6. Payments are booked exactly once, while clerks and broker are killed: see `banking`.
+7. Everything is counted against the file.
 
 Law: whatever happens on the way, no process and no folder is left behind.
 """
@@ -13,6 +14,7 @@ Law: whatever happens on the way, no process and no folder is left behind.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,8 +24,11 @@ import anyio
 import anyio.to_thread
 
 import linn
+from linn.cli.demo.bank import Books
+from linn.cli.demo.banking import Banking, counts_of_books, wrong_accounts
 from linn.cli.demo.broker_config import TOML
 from linn.cli.demo.flights import CANCELLED, FLIGHTS, archive_path
+from linn.cli.demo.payments import PAYMENTS_MAX, balances
 from linn.cli.demo.progress import Progress, Stretch
 from linn.cli.demo.publishing import publish_flights
 from linn.cli.demo.stream_reading import Reading, read_stream
@@ -50,6 +55,7 @@ class Outcome:
     second: Reading = field(default_factory=Reading)
     cancellations: Reading = field(default_factory=Reading)
     unsettled_after_restart: int = 0
+    books: Books = field(default_factory=lambda: Books(0, 0, Counter()))
 
 
 class Story:
@@ -100,6 +106,22 @@ class Story:
         self._progress.recovery_s = broker.ready_s
         async with linn.connect(broker.url, name="linn-demo") as client:
             await self._second_half(client)
+        await self._bank(Banking(broker, folder, self._payments, self._view))
+
+    async def _bank(self, banking: Banking) -> None:
+        """Book payments exactly once, and again at least once, to show the difference."""
+        progress, view = self._progress, self._view
+        self._enter(f"{self._payments:,} payments are booked, exactly once, by two clerks that are killed")
+        self._outcome.books = await banking.run("payments", "exactly-once", progress.paying)
+        self._enter("the same at least once, to compare")
+        books = await banking.run("payments-again", "at-least-once", progress.paying_again)
+        wrong = len(wrong_accounts(books.balances, balances(self._payments)))
+        twice = books.booked - books.payments
+        view.say(f"at least once: {twice:,} payments are booked twice, {wrong:,} accounts are wrong")
+
+    @property
+    def _payments(self) -> int:
+        return min(self._progress.flights, PAYMENTS_MAX)
 
     async def _start(self, broker: BrokerProcess, what: str) -> None:
         await anyio.to_thread.run_sync(broker.start)
@@ -169,7 +191,8 @@ class Story:
 
     def counts(self) -> list[Count]:
         """Compare the outcome with the file."""
-        return counts_of(self._outcome, self._progress, whole=self._limit is None)
+        counts = counts_of(self._outcome, self._progress, whole=self._limit is None)
+        return counts + counts_of_books(self._outcome.books, self._payments)
 
 
 def counts_of(outcome: Outcome, progress: Progress, *, whole: bool) -> list[Count]:

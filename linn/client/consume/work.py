@@ -1,7 +1,7 @@
 """Work: the records of one delivery whose effects are stored in one local transaction. Pure: no I/O.
 
-Law: a record that is delivered again has a transaction of its own, so that one that can't be applied takes no others
-with it to the dead letters.
+Law: records that are delivered again have smaller transactions, and in the end each its own, so that one that can't be
+applied takes no others with it to the dead letters.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class Work:
         self.marks = [Mark(mark.epoch, mark.first, min(mark.end, offset)) for mark in done]
         return Work(rest, self.place, floor)
 
-    def one_by_one(self) -> list[Work]:
-        """The same records, each for itself."""
+    def parts(self, records_max: int) -> list[Work]:
+        """The same records in parts of so many, or fewer, of one batch each."""
         return [
-            Work([(batch, index, index + 1)], self.place, self.floor)
+            Work([(batch, at, min(at + records_max, stop))], self.place, self.floor)
             for batch, start, stop in self._pieces
-            for index in range(start, stop)
+            for at in range(start, stop, records_max)
         ]
 
 

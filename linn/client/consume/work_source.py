@@ -38,6 +38,11 @@ from linn.wire.messages import Resolve, Resolved, SubscriptionKind, TopicInfo, V
 
 logger = logging.getLogger("linn.client")
 
+SECOND_ATTEMPT_RECORDS = 64
+"""Records of one transaction in their second attempt: most that fail once do so because a program or the broker died.
+From the third attempt on each has its own.
+"""
+
 
 class WorkSource:
     """The work of one consumer."""
@@ -112,9 +117,9 @@ class WorkSource:
             else:
                 floor = Floor(batches[-1].leader_epoch, batches[-1].end_offset)
             work = Work([(batch, batch._first, batch.records.count) for batch in batches], place, floor)
-            if not subscription.leased or delivery.attempt <= 1:
+            if not subscription.leased or delivery.attempt <= 1 or delivery.is_decided:
                 return work
-            self._put_back.extend(work.one_by_one())
+            self._put_back.extend(work.parts(SECOND_ATTEMPT_RECORDS if delivery.attempt == 2 else 1))
 
     def _place_name(self, subscription: Subscription) -> str:
         is_queue = subscription.kind == SubscriptionKind.SHARED and not self.consumer._membership.shared
