@@ -26,7 +26,7 @@ from linn.client.participants.participant import NO_FLOOR, Floor, Mark, Place
 from linn.client.participants.spans import Span, applied_parts, conflict, is_below, merged_span, raised_floor
 from linn.core.broker.broker import Broker
 from linn.core.env.env import AcceptedStream, Stream
-from linn.core.errors.tree import LinnError
+from linn.core.errors.tree import LinnError, SyncFailed
 from linn.core.log.state_log import StateLog
 from linn.core.queue.event import Acquired, Decided, Settled, decode_events, single_events
 from linn.core.queue.event_run import Snapshot
@@ -87,14 +87,16 @@ TOML = """
 fsync = "always"
 segment_bytes_max = 4096
 [topics.jobs]
+kind = "%s"
 delivery = "exactly-once"
+retention = "forever"
 partitions = %d
 lease = "%ds"
 """
 
 
 class Store:
-    """The contents of a consumer's store on its disk."""
+    """The durable part of a consumer's store."""
 
     def __init__(self) -> None:
         self.effects: list[str] = []
@@ -179,12 +181,16 @@ class Run:
         if arrow in ONLY_IN_DOUBT:  # Ready may have been carried out, or not: the answer does not say.
             for _ in range(3):
                 self.add_fault("ready", "fill the disk before it")
-        self.fails_at = 0.2 if arrow == "return" else 0.02
-        """Number of times that the application raises."""
+        self.fails_at = 0.35 if arrow == "return" else 0.02
+        """Probability that an application raises at a record."""
+        self.oversleeps_at = 0.0
+        """Probability that an application takes longer than a lease lasts, and its client does not renew it."""
         self.partitions = rng.choice([1, 1, 2])
         self.lease_s = rng.choice([5, 10])
         self.sync_delay_s = rng.choice([0.0, 0.005, 0.05])
-        self.text = TOML % (self.partitions, self.lease_s)
+        self.shared = rng.choice(["", "", "work"])
+        """The shared subscription of a stream; "": it is a queue."""
+        self.text = TOML % ("stream" if self.shared else "queue", self.partitions, self.lease_s)
         self.seen = Counter[str]()
         self.made = Counter[tuple[str, str]]()
         """The faults that came about."""
@@ -193,6 +199,9 @@ class Run:
         """The highest `settledBefore` that a client was told, by partition."""
         self.untrue = ""
         self.copies = 0
+        self.is_full = 0
+        """Number of faults that fill the disk now."""
+        self.running: Broker
         self.is_over = False
 
     def add_fault(self, arrow: str, what: str) -> None:
@@ -207,9 +216,19 @@ class Run:
         async with trio.open_nursery() as nursery:
             self.nursery = nursery
             await nursery.start(self._serve)
+            if self.shared:
+                client = RawClient(await env.net.connect(ADDRESS))
+                await client.greet()
+                await client.administer("subscription.create", topic="jobs", subscription=self.shared)
+                await client.stream.aclose()
+                queue = self.running.topics["jobs"].subscriptions[self.shared]
+                for dispatch in queue.dispatches:
+                    assert dispatch.state is not None
+                    self._watch(dispatch.state)
             nursery.start_soon(self._proxy, proxy)
             for consumer in self.consumers:
                 nursery.start_soon(consumer.run)
+            nursery.start_soon(self.disturb)
             with trio.fail_after(DONE_S_MAX):
                 await self._publish()
                 await self._until_settled()
@@ -221,24 +240,29 @@ class Run:
 
     async def _serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async def process(env: SimEnv) -> None:
-            async with broker_on(env, self.text) as broker:
-                self._look_at(broker)
+            async with broker_on(env, self.text) as self.running:
+                self._look_at(self.running)
                 task_status.started()
-                await trio.sleep_forever()
+                await self.running.wait_stopped()
 
         while True:
             self.broker.disk.sync_delay_s_max = self.sync_delay_s
-            if not await self.broker.run_until_death(process):
-                return
+            try:
+                if not await self.broker.run_until_death(process):
+                    self.broker.kill()  # What an ended process leaves open, the system closes.
+            except* SyncFailed:
+                self.broker.kill()
+                self.broker = self.broker.restart()
+                self.broker.crash()
             await trio.sleep(self.rng.choice([0.05, 0.5, 2.5]))
             task_status = trio.TASK_STATUS_IGNORED
             self.broker = await after_power_loss(self.broker, self.text)
+            self.broker.disk.capacity_bytes = self.broker.disk.used_bytes if self.is_full else ROOM_BYTES
 
     def _look_at(self, broker: Broker) -> None:
         """Compare what a start has found with what clients were told, and watch the state logs."""
-        queue = broker.topics["jobs"].queue
-        assert queue is not None
-        for partition, dispatch in enumerate(queue.dispatches):
+        queue = broker.topics["jobs"].subscriptions.get(self.shared)
+        for partition, dispatch in enumerate(queue.dispatches if queue is not None else ()):
             found, told = dispatch.subscription.settled_before(), self.told.get(partition, 0)
             if found < told:
                 self.untrue = f"settled_before {told} of partition {partition} was told, and is {found} after a start"
@@ -264,8 +288,11 @@ class Run:
 
     # --- faults ---
 
+    async def disturb(self) -> None:
+        """Make faults that belong to no message."""
+
     def faults_of(self, arrow: str) -> list[str]:
-        """The fault that the seed has for the message or record that comes now."""
+        """The faults that the seed has for the message or record that comes now."""
         number = self.seen[arrow]
         self.seen[arrow] += 1
         found = [what for (name, nth, what) in self.faults if (name, nth) == (arrow, number)]
@@ -275,7 +302,7 @@ class Run:
     def kill(self, what: str) -> None:
         """Have a side die, or its disk full for a while."""
         if what.startswith("fill the disk"):
-            self.nursery.start_soon(self._fill_the_disk, self.broker)
+            self.nursery.start_soon(self._fill_the_disk)
         elif what.startswith("kill the broker"):
             self.broker.kill()
         elif what.startswith("lose power"):
@@ -283,10 +310,11 @@ class Run:
         else:
             self.rng.choice(self.consumers).env.kill()
 
-    async def _fill_the_disk(self, broker: SimEnv) -> None:
-        broker.disk.capacity_bytes = broker.disk.used_bytes
+    async def _fill_the_disk(self) -> None:
+        self.is_full += 1
+        self.broker.disk.capacity_bytes = self.broker.disk.used_bytes
         await trio.sleep(self.rng.choice([0.3, 1.0, 4.0]))
-        broker.disk.capacity_bytes = ROOM_BYTES
+        self.is_full -= 1
         self.broker.disk.capacity_bytes = ROOM_BYTES
 
     # --- the proxy ---
@@ -341,7 +369,10 @@ class Run:
             with suppress(LinnError, EOFError, Refused), trio.move_on_after(5):
                 client = RawClient(await self.probe.net.connect(ADDRESS))
                 await client.greet()
-                shown = (await client.administer("topic.show", name="jobs"))["queue"]
+                if self.shared:
+                    (shown,) = await client.administer("subscription.list", topic="jobs")
+                else:
+                    shown = (await client.administer("topic.show", name="jobs"))["queue"]
                 await client.stream.aclose()
                 if not shown["unsettled"]:
                     return
@@ -440,12 +471,13 @@ class Proxied:
 class Taker:
     """One consumer by its name, which may be killed and started again; its store stays."""
 
-    def __init__(self, run: Run, name: str) -> None:
+    def __init__(self, run: Run, name: str, node: str = "") -> None:
+        """`node`: the name of its machine, if that is another."""
         self.name = name
         self.store = Store()
-        self.env = SimEnv(run.seed, name=name, world=run.probe.world)
+        self.env = SimEnv(run.seed, name=node or name, world=run.probe.world)
         self._run = run
-        self._rng = random.Random(f"{run.seed}/{name}")
+        self._rng = random.Random(f"{run.seed}/{node or name}")
         self._after_commit = ""
         """A death that is to come when the commit is done."""
 
@@ -465,11 +497,18 @@ class Taker:
                     participant = StoreParticipant(self.store, self._pause)
                     prefetch = self._rng.choice([1, 4, 20])
                     async with client.consumer(
-                        "jobs", name=self.name, prefetch=prefetch, exactly_once=participant
+                        "jobs",
+                        name=self.name,
+                        shared=self._run.shared or None,
+                        prefetch=prefetch,
+                        renewal_max_s=0 if self._run.oversleeps_at else 3600,
+                        exactly_once=participant,
                     ) as consumer:
                         async for message, effects in consumer:
                             effects.append(message.text)
                             await trio.sleep(self._rng.choice([0, 0, 0.01]))
+                            if self._rng.random() < self._run.oversleeps_at:
+                                await trio.sleep(self._rng.choice([0.9, 1.0, 1.5]) * self._run.lease_s)
                             if self._rng.random() < self._run.fails_at:
                                 raise ValueError("the application fails")
                             if self._rng.random() < 0.1:

@@ -37,6 +37,8 @@ _RUNS = {
     "producer table": ("storage", "producer_walks", "walk"),
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
     "sharing": ("broker", "sharing_run", "share"),
+    "exactly once": ("simulation", "exactly_once_run", "run_seed"),
+    "arrows of two phases": ("broker", "two_phase_arrows", "walk"),
     "subscription": ("subscription", "subscription_walk", "walk"),
     "group": ("group", "group_walk", "walk"),
     "routing": ("exchanges", "routing_walk", "walk"),
@@ -60,8 +62,14 @@ def _log_lives() -> Run:
     return lambda seed: lives.run_simulation(seed, lambda _: lives.live_and_die(seed))
 
 
+def _two_phases() -> Run:
+    walks = _module("subscription", "subscription_walk")
+    return lambda seed: walks.walk(seed, two_phase=True)
+
+
 SIMULATIONS: dict[str, Callable[[], Run]] = {
     **{name: partial(_run_of, *where) for name, where in _RUNS.items()},
     "dead letters": _dead_letters,
     "log lives": _log_lives,
+    "subscription in two phases": _two_phases,
 }

@@ -297,9 +297,8 @@ class SharedSubscription:
         Raises DeliveryNotCurrent: there are none.
         """
         pieces = self._states.decided.pieces(first, end) if first < end else []
-        done = [
-            (start, stop) for start, stop, it in pieces if (it.holder.name, it.delivery_id) == (holder, delivery_id)
-        ]
+        named = holder, delivery_id
+        done = [(start, stop) for start, stop, it in pieces if (it.holder.name, it.delivery_id) == named]
         if not done:
             raise _not_decided(holder, delivery_id, first, end)
         for start, stop in done:

@@ -1,0 +1,155 @@
+"""Bugs in two-phase delivery: decisions that are forgotten, told too early, or of somebody else."""
+
+from __future__ import annotations
+
+from mutation import Mutation
+
+_QUEUE = "linn.core.queue.queue"
+_SUBSCRIPTION = "linn.core.queue.subscription"
+_STATES = "linn.core.queue.record_states"
+_DISPATCH = "linn.core.queue.partition_queue"
+_SEMANTICS = "linn.semantics.exactly_once"
+_SOURCE = "linn.client.consume.work_source"
+_WORK = "linn.client.consume.work"
+_EXACTLY = "Exactly once"
+
+TWO_PHASE_MUTATIONS = (
+    Mutation(
+        name="a stale ready is answered as if it were decided",
+        breaks="A consumer whose lease has ended stores nothing: its records are another's.",
+        guarantee=_EXACTLY,
+        module=_SEMANTICS,
+        original="return self.decide(consumer, delivery_id, ranges, holder, now)",
+        planted="""
+            try:
+                return self.decide(consumer, delivery_id, ranges, holder, now)
+            except Exception:
+                return Effects()
+        """,
+        simulation="arrows of two phases",
+        seed=138,
+        says="had their effect more than once",
+    ),
+    Mutation(
+        name="ready is answered before its decision is committed",
+        breaks="The answer to ready is the decision, which a power loss does not take.",
+        guarantee=_EXACTLY,
+        module=_QUEUE,
+        original="return SettleOutcome(refused, list(awaits.values()))",
+        planted="return SettleOutcome(refused, [])",
+        simulation="exactly once",
+        seed=0,
+        says="had their effect more than once",
+    ),
+    Mutation(
+        name="decisions are forgotten in recovery",
+        breaks="What was decided is the name's, whatever restarts.",
+        guarantee=_EXACTLY,
+        module=_STATES,
+        original="""
+            self.decided.set(first, end, Decision(holder, delivery_id, attempt))
+            self._raise_delivery_id(delivery_id + 1)
+        """,
+        planted="""
+            self.orphaned.set(first, end, attempt)
+            self._raise_delivery_id(delivery_id + 1)
+        """,
+        simulation="exactly once",
+        seed=13,
+        says="had their effect more than once",
+    ),
+    Mutation(
+        name="what was decided is returned when its consumer leaves",
+        breaks="What was decided goes to its name and to no other.",
+        guarantee=_EXACTLY,
+        module=_QUEUE,
+        original="self._queue.leave(self, self._leased_in)",
+        planted="""
+            for dispatch in self._queue.dispatches:
+                for first, end, it in dispatch.subscription.decided_to(self.name):
+                    now = dispatch.clock.monotonic()
+                    dispatch.subscription.give_up_decided(self.name, it.delivery_id, first, end, now)
+            self._queue.leave(self, self._leased_in)
+        """,
+        simulation="exactly once",
+        seed=125,
+        says="had their effect more than once",
+    ),
+    Mutation(
+        name="done is accepted for another delivery",
+        breaks="Done settles what was decided by its delivery, and nothing else.",
+        guarantee=_EXACTLY,
+        module=_SUBSCRIPTION,
+        original="done = [(start, stop) for start, stop, it in pieces if (it.holder.name, it.delivery_id) == named]",
+        planted="done = [(start, stop) for start, stop, it in pieces if it.holder.name == named[0]]",
+        simulation="subscription in two phases",
+        seed=0,
+        says="DID NOT RAISE",
+    ),
+    Mutation(
+        name="settled_before is told before it is durable",
+        breaks="A client is told that records are settled when a power loss no longer brings them back.",
+        guarantee=_EXACTLY,
+        module=_DISPATCH,
+        original="return self._low_durable",
+        planted="return settled_before",
+        simulation="exactly once",
+        seed=125,
+        says="was told, and is",
+    ),
+    Mutation(
+        name="a snapshot leaves out what was decided",
+        breaks="A snapshot restores the state, what was decided as well.",
+        guarantee=_EXACTLY,
+        module=_STATES,
+        original="self._decided_run(),",
+        planted="None,",
+        simulation="subscription in two phases",
+        seed=0,
+        says="LogCorrupt",
+    ),
+    Mutation(
+        name="a repeat is made although its decision is not committed",
+        breaks="COMMIT is told when the decision is durable.",
+        guarantee=_EXACTLY,
+        module=_QUEUE,
+        original="await dispatch.until_decided()",
+        planted="await trio.lowlevel.checkpoint()",
+        simulation="exactly once",
+        seed=198,
+        says="had their effect more than once",
+    ),
+    Mutation(
+        name="a resolved delivery may be decided later",
+        breaks="A delivery that was not decided is aborted by the question, so that no stays no.",
+        guarantee=_EXACTLY,
+        module=_SUBSCRIPTION,
+        original="return self.return_leases(held, now)",
+        planted="return Effects()",
+        simulation="subscription in two phases",
+        seed=0,
+        says="assert",
+    ),
+    Mutation(
+        name="a consumer that lost its connection takes itself for decided",
+        breaks="In doubt a consumer rolls back; what was decided comes again.",
+        guarantee=_EXACTLY,
+        module=_SOURCE,
+        original="return was_asked and not settling.is_void and await self._resolve(subscription, work)",
+        planted="return settling.is_void or (was_asked and await self._resolve(subscription, work))",
+        simulation="arrows of two phases",
+        seed=6,
+        says="had their effect more than once",
+    ),
+    Mutation(
+        name="the marks of a store are not looked at",
+        breaks="What a store has applied has no effect again.",
+        guarantee=_EXACTLY,
+        module=_WORK,
+        original="return iter([it for it in pieces if not any(first <= it.offset < end for first, end in applied)])",
+        planted="return pieces",
+        simulation="exactly once",
+        seed=2,
+        says="had their effect more than once",
+    ),
+)
