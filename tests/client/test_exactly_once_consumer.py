@@ -219,7 +219,8 @@ async def test_a_record_that_can_not_be_applied_is_dead_alone(broker: str, name:
         raised = 0
         while await _unsettled(client, name):
             try:
-                async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+                participant = _ledger(tmp_path)
+                async with client.consumer(name, name="ann", prefetch=20, exactly_once=participant) as consumer:
                     with anyio.fail_after(1):
                         async for message, db in consumer:
                             db.execute("INSERT INTO effects VALUES (?)", (message.text,))
@@ -352,6 +353,31 @@ def test_a_participant_that_fails_once_has_each_effect_once(
             assert sorted(_effects(tmp_path)) == sorted(VALUES)
             if kind == "queue":
                 assert await _unsettled(client, topic) == 0
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit"])
+def test_what_was_applied_before_is_passed_over_by_a_second_try_too(broker: str, method: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        topic = f"again-{method}"
+        async with linn.connect(broker) as client:
+            await _filled(client, topic, VALUES[:10], kind="stream")
+            async with linn.connect(broker) as own:
+                dying = own.consumer(topic, "books", name="ann", session_timeout_s=1, exactly_once=_ledger(tmp_path))
+                dying._source.applied = lambda work: None  # type: ignore[method-assign]
+                async with dying:
+                    await _apply(dying)
+            await _filled(client, topic, VALUES[10:])
+            raised = 0
+            async with client.consumer(topic, "books", name="bob", exactly_once=Flaky(tmp_path, method)) as consumer:
+                for _ in range(3):
+                    try:
+                        await _apply(consumer, 1.5)
+                    except OSError:
+                        raised += 1
+            assert raised == 1
+            assert sorted(_effects(tmp_path)) == sorted(VALUES)
 
     trio.run(run)
 

@@ -110,7 +110,6 @@ class Queue:
         self.consumers[consumer.id] = consumer
         if name:
             self._by_name[name] = consumer
-        if name and self.is_two_phase:
             consumer.repeats.extend(self._decided_to(name))
         return consumer
 
