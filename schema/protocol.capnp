@@ -52,6 +52,13 @@ struct Frame {
     commit      @32 :Commit;        # of a group's member: any offset, with a text
     resolve     @33 :Resolve;       # two phases: what became of a delivery?
     resolved    @34 :Resolved;
+
+    # --- transactions ---
+    openTransactions   @35 :OpenTransactions;
+    openedTransactions @36 :OpenedTransactions;
+    addBranch          @37 :AddBranch;
+    settleInTransaction @38 :SettleInTransaction;
+    endTransaction     @39 :EndTransaction;
   }
 }
 
@@ -120,6 +127,7 @@ struct Fetch {
   leaderEpoch @8 :Int32;         # the epoch in which what lies before offset was read; 0: not checked
   topicIdHigh @9 :UInt64;        # the id of the topic that was read; 0: not checked
   topicIdLow  @10 :UInt64;
+  uncommitted @12 :Bool;         # also what belongs to a transaction that is open, or was aborted
   formats   @11 :List(UInt32);   # formats of bodies that the client reads; others come in the first; empty: only 0
 }
 
@@ -157,6 +165,7 @@ struct Subscribe {
   shared     @13 :Text;          # a stream's shared subscription, without a group; made if it is not there; "": none
   formats    @14 :List(UInt32);  # as in Fetch
   twoPhase   @15 :Bool;          # the client says ready and done: needed where delivery is exactly once, with a member
+  uncommitted @16 :Bool;         # of a stream: as in Fetch
 }
 
 enum SubscriptionKind { shared @0; group @1; reader @2; }
@@ -231,6 +240,44 @@ struct Resolve {
 }
 
 struct Resolved { isDecided @0 :Bool; }
+
+# Takes over a name of transactions: whoever had it is fenced, and what it has open is aborted.
+struct OpenTransactions {
+  name      @0 :Text;
+  timeoutMs @1 :UInt32;          # for which one may be open
+  producerId @2 :Int64;          # not 0: only if the name is still this owner's, and nobody else has taken it over
+  epoch     @3 :UInt16;
+}
+
+struct OpenedTransactions {
+  producerId @0 :Int64;          # with the epoch, the owner of the name
+  epoch      @1 :UInt16;
+  number     @2 :UInt64;         # of the next transaction; the others are numbered from there
+}
+
+# Lets a producer write in them: its batches have the attribute TRANSACTIONAL, and the transaction's number.
+struct AddBranch {
+  producerId @0 :Int64;
+  epoch      @1 :UInt16;
+  branch     @2 :Int64;
+}
+
+# Takes records of a queue out of their leases, or commits offsets of a group, if the transaction is committed.
+struct SettleInTransaction {
+  producerId   @0 :Int64;
+  epoch        @1 :UInt16;
+  number       @2 :UInt64;
+  subscription @3 :UInt32;
+  entries      @4 :List(Settlement);  # with verdict ack
+}
+
+struct EndTransaction {
+  producerId @0 :Int64;
+  epoch      @1 :UInt16;
+  number     @2 :UInt64;
+  isCommit   @3 :Bool;
+  branches   @4 :List(Int64);    # of a commit: the producers whose batches count; those of others are aborted
+}
 
 struct Settled { refused @0 :List(Refusal); }   # entries that failed; the others were carried out
 

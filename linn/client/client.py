@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Literal, TypeVar, overload
 from uuid import UUID
 
@@ -40,16 +41,22 @@ from linn.client.consume.work_source import WorkSource
 from linn.client.options import ClientOptions
 from linn.client.participants.participant import AsyncParticipant, Participant
 from linn.client.produce.producer import AcksName, Producer
+from linn.client.transactions.owner import TransactionOwner
+from linn.client.transactions.process import Function, Worker
+from linn.client.transactions.transaction import Transaction
 from linn.core.batch.batch import Codec
+from linn.core.errors.group import raise_once
 from linn.core.errors.tree import MessageInvalid, ProtocolError
 from linn.wire.messages import Description, Fetch, Fetched
 
 H = TypeVar("H")
+Isolation = Literal["read_committed", "read_uncommitted"]
 
 BATCH_BYTES_MAX = 256 << 10
 """Default size of a producer's batches: beyond it the cost per record no longer falls."""
 BUFFER_BYTES_MAX = 32 << 20
 RENEWAL_MAX_S = 3_600.0
+TRANSACTION_TIMEOUT_S = 60.0
 SESSION_TIMEOUT_S = 10.0
 SESSION_TIMEOUT_S_MAX = 86_400.0
 """Default limit on lease renewal: long enough for a long job; one that hangs is tried elsewhere after it."""
@@ -69,6 +76,8 @@ class Client:
         self.env = connector.env
         self.admin = Admin(connector)
         self._connector = connector
+        self._owners: dict[str, TransactionOwner] = {}
+        """Names of transactions that this client has used."""
 
     @property
     def options(self) -> ClientOptions:
@@ -155,6 +164,7 @@ class Client:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        isolation: Isolation = "read_committed",
         exactly_once: None = None,
     ) -> Consumer: ...
     @overload
@@ -171,6 +181,7 @@ class Client:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        isolation: Isolation = "read_committed",
         exactly_once: Participant[H] | AsyncParticipant[H],
     ) -> ExactlyOnceConsumer[H]: ...
     def consumer(
@@ -187,6 +198,7 @@ class Client:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        isolation: Isolation = "read_committed",
         exactly_once: Participant[H] | AsyncParticipant[H] | None = None,
     ) -> Consumer | ExactlyOnceConsumer[H]:
         """Make a consumer of one topic; enter it with `async with`.
@@ -211,6 +223,7 @@ class Client:
                 that name, perhaps after a restart of the program, continues with them. Needs `name`.
             shared: on a stream, the shared subscription for whose records consumers compete as for those of a queue:
                 each record is leased, and settled by itself. It is made if it is not there.
+            isolation: "read_uncommitted": on a stream, also what belongs to transactions that are open or were aborted.
             exactly_once: the participant that stores the effects of what is consumed, each of them once: the consumer
                 yields (message, handle), and settles by itself. A queue or a shared subscription needs a topic with
                 `delivery = "exactly-once"` and a name; of a stream the participant keeps the position.
@@ -221,11 +234,85 @@ class Client:
             async with client.consumer("prices", group="dashboard", start="earliest") as consumer:
                 print((await anext(consumer)).value)
         """
-        who = self._membership(group, name, session_timeout_s, static, shared, exactly_once is not None)
+        who = self._membership(group, name, session_timeout_s, static, shared)
+        who = who._replace(is_two_phase=exactly_once is not None, is_uncommitted=_is_uncommitted(isolation))
         made = self._plain_consumer(topic, group, prefetch, mode, start, where, renewal_max_s, who)
         if exactly_once is None:
             return made
         return ExactlyOnceConsumer(self._source(made, group or name, shared, mode), exactly_once)
+
+    def transaction(self, name: str, *, timeout_s: float = TRANSACTION_TIMEOUT_S) -> Transaction:
+        """Make a transaction; enter it with `async with`. Those of one name follow one another.
+
+        Args:
+            name: whoever uses a name later, in this program or another, fences the one that used it before, and aborts
+                what that has open: give each worker a name of its own, and the same one after a restart.
+            timeout_s: time after which the broker aborts a transaction that is still open; it holds back readers.
+
+        Raises MessageInvalid if an argument is wrong.
+
+        Example:
+            async with client.transaction("billing-1") as tx:
+                await tx.publish("invoices", b"42 EUR")
+                await tx.publish("audit", b"invoice written")
+        """
+        checked_text(name, "a transaction's name")
+        if not name:
+            raise MessageInvalid("a transaction needs a name, which no other worker has")
+        checked_span(timeout_s, "timeout_s")
+        owner = self._owners.get(name)
+        if owner is None:
+            owner = self._owners[name] = TransactionOwner(self._connector, name, timeout_s, self._branch)
+        owner.timeout_s = timeout_s
+        return Transaction(owner)
+
+    async def process(
+        self,
+        source: str,
+        function: Function,
+        sink: str | None = None,
+        *,
+        name: str,
+        group: str | None = None,
+        exchange: str | None = None,
+        workers: int = 1,
+        prefetch: int | None = None,
+        timeout_s: float = TRANSACTION_TIMEOUT_S,
+    ) -> None:
+        """Read a topic, and publish what a function makes of each message, exactly once; runs until it is cancelled.
+
+        Messages, and what is made of them, are settled and published in one transaction for each delivery.
+
+        Args:
+            function: takes a message; returns bytes, an `Output`, several of them, or None. It may be a coroutine
+                function. What it does besides may be done again.
+            sink: the topic to publish to; or `exchange`.
+            name: name of this process, which no other has. Started again, it takes over from the one before.
+            group: on a stream, the group whose members share the partitions; on a queue None.
+            workers: number of consumers that work beside each other, each in transactions of its own.
+
+        Raises TransactionFenced: another process has taken over the name; what the function raises; MessageInvalid,
+        TopicUnknown, SubscriptionWrongKind.
+
+        Example:
+            await client.process("orders", lambda order: b"invoice for " + order.value, "invoices", name="billing")
+        """
+        if (sink is None) == (exchange is None):
+            raise MessageInvalid("a process publishes to a topic or to an exchange")
+        checked_number(workers, "workers", U32_MAX, lowest=1)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for number in range(workers):
+                    own = f"{name}/{number}"
+                    consumer = self.consumer(source, group, name=own, prefetch=prefetch)
+                    begin = partial(self.transaction, own, timeout_s=timeout_s)
+                    worker = Worker(consumer, begin, function, (sink, exchange), is_group=group is not None)
+                    tasks.start_soon(worker.run)
+        except BaseExceptionGroup as several:
+            raise_once(several)
+
+    def _branch(self, target: str, to_exchange: bool) -> Producer:
+        return self.producer(exchange=target) if to_exchange else self.producer(target)
 
     def _source(self, consumer: Consumer, name: str | None, shared: str | None, mode: Mode) -> WorkSource:
         """The source of a consumer with a participant. Raises MessageInvalid."""
@@ -260,13 +347,7 @@ class Client:
         )
 
     def _membership(
-        self,
-        group: str | None,
-        name: str | None,
-        session_timeout_s: float,
-        is_static: bool,
-        shared: str | None,
-        is_two_phase: bool,
+        self, group: str | None, name: str | None, session_timeout_s: float, is_static: bool, shared: str | None
     ) -> Membership:
         checked_text(name or "", "a consumer's name")
         checked_text(shared or "", "a consumer's shared subscription")
@@ -278,9 +359,9 @@ class Client:
         if group and shared:
             raise MessageInvalid("a consumer belongs to a group or to a shared subscription, not to both")
         if not group:
-            return Membership(name or "", shared=shared or "", is_two_phase=is_two_phase)
+            return Membership(name or "", shared=shared or "")
         name = name or f"consumer-{self._connector.env.rng.bytes(6).hex()}"
-        return Membership(name, session_s, is_static, is_two_phase=is_two_phase)
+        return Membership(name, session_s, is_static)
 
     async def fetch(
         self,
@@ -295,6 +376,7 @@ class Client:
         unsettled: bool = False,
         leader_epoch: int = 0,
         topic_id: UUID | None = None,
+        isolation: Isolation = "read_committed",
     ) -> FetchedBatches:
         """Read a partition from `offset`: about `bytes_max` bytes, waiting up to `wait_s` for `bytes_min`.
 
@@ -304,6 +386,7 @@ class Client:
             unsettled: of a queue, leave out the records that are settled.
             leader_epoch: that of the last fetch; the broker then says so if it has lost what that one read. 0: none.
             topic_id: id of the topic that was read, so that another one of that name is not taken for it.
+            isolation: "read_uncommitted": also what belongs to transactions that are open, or were aborted.
 
         Raises MessageInvalid, TopicUnknown, PartitionUnknown, OffsetOutOfRange, PredicateInvalid, SubscriptionWrongKind
         (`unsettled` records of a stream), LogTruncated, TopicReplaced, ConnectionLost, RequestTimeout.
@@ -316,6 +399,7 @@ class Client:
         wait_s = checked_wait(wait_s)
         wait_ms = int(wait_s * 1000)
         request = Fetch(topic, partition, offset, bytes_min, bytes_max, wait_ms, where or "", unsettled, leader_epoch)
+        request.uncommitted = _is_uncommitted(isolation)
         if topic_id is not None:
             request.topic_id_high, request.topic_id_low = topic_id.int >> 64, topic_id.int & U64_MAX
         answer = await self._connector.request(request, repeat=True, extra_s=wait_s)
@@ -352,6 +436,13 @@ class Client:
             print(prices.kind, len(prices.partitions))
         """
         return await metadata.describe(self._connector, topics)
+
+
+def _is_uncommitted(isolation: object) -> bool:
+    """Check an isolation. Raises MessageInvalid."""
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise MessageInvalid(f'isolation must be "read_committed" or "read_uncommitted", not {shown(isolation)}')
+    return isolation == "read_uncommitted"
 
 
 @asynccontextmanager

@@ -103,6 +103,7 @@ _FROM_BROKERS = frozenset(
         "deliver",
         "settled",
         "resolved",
+        "openedTransactions",
         "assigned",
         "description",
         "administered",
@@ -143,7 +144,7 @@ _BY_MEMBER = {_layout(cls).member: cls for cls in Message.__subclasses__()}
 
 def _words_of(message: Message) -> int:
     """Words of a first segment that holds most messages, so that they are sent as one."""
-    if isinstance(message, messages.Settle):
+    if isinstance(message, messages.Settle | messages.SettleInTransaction):
         return 16 + 6 * len(message.entries)
     if isinstance(message, messages.Published):
         return 16 + sum([8 + len(placement.returned) // 2 for placement in message.placements])

@@ -153,6 +153,7 @@ class Fetch(Message):
     topic_id_high: int = 0
     topic_id_low: int = 0
     formats: list[int] = []
+    uncommitted: bool = False
 
 
 class Fetched(Message):
@@ -189,6 +190,7 @@ class Subscribe(Message):
     shared: str = ""
     formats: list[int] = []
     two_phase: bool = False
+    uncommitted: bool = False
 
 
 class Subscribed(Message):
@@ -256,6 +258,41 @@ class Resolve(Message):
 
 class Resolved(Message):
     is_decided: bool
+
+
+class OpenTransactions(Message):
+    name: str
+    timeout_ms: int
+    producer_id: int = 0
+    epoch: int = 0
+
+
+class OpenedTransactions(Message):
+    producer_id: int
+    epoch: int
+    number: int
+
+
+class AddBranch(Message):
+    producer_id: int
+    epoch: int
+    branch: int
+
+
+class SettleInTransaction(Message):
+    producer_id: int
+    epoch: int
+    number: int
+    subscription: int
+    entries: list[Settlement]
+
+
+class EndTransaction(Message):
+    producer_id: int
+    epoch: int
+    number: int
+    is_commit: bool
+    branches: list[int] = []
 
 
 class Settled(Message):

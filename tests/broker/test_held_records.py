@@ -9,7 +9,7 @@ import pytest
 import trio
 from raw_client import RawClient, broker_on, connected, records
 
-from linn.core.queue.queue import QueueConsumer
+from linn.core.queue.consumer import QueueConsumer
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m

@@ -206,7 +206,7 @@ class Consumer(Seeking):
         for request, positions in requests:
             request.credit = limits.first_credit
             request.member, request.is_static = membership.name, membership.is_static
-            request.two_phase = two_phase
+            request.two_phase, request.uncommitted = two_phase, membership.is_uncommitted
             request.session_ms = round(1000 * membership.session_s)
             answer = SubscribeRequest(self, connection, request.topic, limits, positions)
             connection.ask(answer, request)

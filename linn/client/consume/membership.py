@@ -21,6 +21,8 @@ class Membership(NamedTuple):
     """Name of the shared subscription that the consumer competes for; "": none."""
     is_two_phase: bool = False
     """Whether a participant stores the effects of what is consumed."""
+    is_uncommitted: bool = False
+    """Whether records of transactions that are open, or were aborted, are read as well."""
 
 
 class Heartbeats:

@@ -247,6 +247,15 @@ class Subscription:
     def _is_over(self, lease: Delivery) -> bool:
         return self.monotonic() >= lease.until_s
 
+    def holds(self, delivery: Delivery) -> bool:
+        """Tell whether the records of a delivery are still this subscription's, as far as it knows."""
+        return self.alive and (not self.leased or not self._is_over(delivery))
+
+    def settled_elsewhere(self, delivery: Delivery, first: int, end: int) -> None:
+        """Count records as settled that a transaction has taken out of their lease."""
+        if self.leased:
+            self._count_settled([PendingSettlement(delivery, first, end, Verdict.ACK, 0, self.flush)])
+
     # --- seek ---
 
     def take_unread_in(self, partition: int) -> int | None:

@@ -9,7 +9,7 @@ Laws (see the broker's `core.log.producers`):
 from __future__ import annotations
 
 from linn.client.connection.producer_ids import EPOCH_MAX, ProducerIds
-from linn.core.batch.batch import SCATTERED, RecordBatch
+from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
 
 SEQUENCE_END = 1 << 32
 
@@ -20,6 +20,8 @@ class Identity:
     def __init__(self, ids: ProducerIds) -> None:
         self._ids = ids
         self.producer_id, self.epoch = ids.take()
+        self.transaction = 0
+        """Number of the transaction that its batches belong to when they are numbered; 0: none."""
 
     def next_epoch(self, epoch: int) -> int:
         """The epoch after one of its lane's. Raises LimitExceeded if it was the last one and there is no other id."""
@@ -61,5 +63,7 @@ class Lane:
 
     def number(self, batch: RecordBatch) -> None:
         """Number and seal a batch."""
-        batch.number(self.producer_id, self.epoch, self.next_sequence, self._attributes)
+        transaction = self._identity.transaction
+        attributes = self._attributes | TRANSACTIONAL if transaction else self._attributes
+        batch.number(self.producer_id, self.epoch, self.next_sequence, attributes, transaction)
         self.next_sequence += batch.count

@@ -167,6 +167,13 @@ class Producer:
             errors[0].add_note(f"not confirmed: {counted(len(errors), 'batch')} with messages of publish_nowait")
             raise errors[0]
 
+    def _begin(self, transaction: int) -> int:
+        """Have everything that is published from now on belong to a transaction; return the id of this producer."""
+        identity = self._accumulator.identity
+        assert identity is not None, "a producer of transactions is idempotent"
+        identity.transaction = transaction
+        return identity.producer_id
+
     @property
     def buffered_bytes(self) -> int:
         """Size of finished batches that are not confirmed."""

@@ -106,6 +106,9 @@ class Administered(Protocol):
     async def open_groups(self) -> None:
         """Open the groups' logs and rebuild the groups. All topics are open. Raises LogCorrupt, StorageError."""
 
+    async def open_transactions(self) -> None:
+        """Open the transactions' log, and end what was left open. Raises LogCorrupt, StorageError."""
+
     def engine_of(self, settings: TopicSettings | None) -> StorageEngine | None:
         """The storage engine that a topic's settings name, or that of the groups; None if the configuration no longer
         has it.

@@ -208,6 +208,7 @@ class Administration:
             if value is not None:
                 new[_TOPIC + name] = (value, self._revisions.get(_TOPIC + name, 0))
         await broker.open_groups()
+        await broker.open_transactions()
         if new:  # At once: the store writes everything with each change.
             self._revisions.update(await broker.metadata.put_all(new))
 

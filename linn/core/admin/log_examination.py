@@ -14,6 +14,7 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LogCorrupt
 from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, is_state_topic, state_topic
+from linn.core.transactions.coordinator import TRANSACTIONS_TOPIC
 
 logger = logging.getLogger("linn.storage")
 
@@ -27,7 +28,8 @@ async def examine_logs(
     Raises LogCorrupt, StorageError: nothing was changed.
     """
     refused: LogCorrupt | None = None
-    logs: list[tuple[str, TopicSettings | None, Mapping[str, int]]] = [(GROUPS_TOPIC, None, {GROUPS_TOPIC: GROUP_LOGS})]
+    own = {GROUPS_TOPIC: GROUP_LOGS, TRANSACTIONS_TOPIC: 0}
+    logs: list[tuple[str, TopicSettings | None, Mapping[str, int]]] = [(GROUPS_TOPIC, None, own)]
     logs += [(name, settings, _logs_of(broker, name, settings, entries[name])) for name, settings in topics.items()]
     for name, settings, expected_logs in logs:
         engine = broker.engine_of(settings)
@@ -70,5 +72,7 @@ def _warn_of_missing(topic: str, missing: list[int]) -> None:
         lost = "what was settled is"
     elif topic == GROUPS_TOPIC:
         lost = "the offsets of some groups are"
+    elif topic == TRANSACTIONS_TOPIC:
+        lost = "the decisions of transactions that were not marked everywhere are"
     about = {"topic": topic, "partitions": partitions, "lost": lost}
     logger.warning("the folder of %(partitions)s is gone, and %(lost)s lost; it begins anew, empty", about)

@@ -197,7 +197,7 @@ def _subscription_summary(queue: Queue) -> dict[str, Any]:
         "subscription": queue.name,
         "unsettled": queue.unsettled_count(),
         **{name: sum(count[name] for count in counts) for name in _COUNTS},
-        "damaged": sum(dispatch.damaged.count for dispatch in queue.dispatches),
+        "damaged": sum(dispatch.damage.ranges.count for dispatch in queue.dispatches),
         "consumers": len(queue.consumers),
     }
 
@@ -222,5 +222,5 @@ def _partition_data(dispatch: PartitionQueue) -> dict[str, Any]:
         "settled_before": subscription.settled_before(),
         "end": partition.stable_offset,
         "settled": [list(settled) for settled in subscription.settled[:SETTLED_RANGES_MAX]],
-        "damaged": [list(damaged) for damaged in dispatch.damaged],
+        "damaged": [list(damaged) for damaged in dispatch.damage.ranges],
     }

@@ -37,6 +37,7 @@ STAMP_BYTES = _CRC_AT - DATA_AT
 """Bytes of the stamp and its CRC."""
 _PRODUCER_AT = 72
 _PRODUCER = struct.Struct("<qIHH")
+_TRANSACTION_AT = 112
 _SEALED_AT = 52
 SEALED = struct.Struct("<IqqqIHHBBHIQQQI4x")
 """Layout of the numbers behind `crc`, beginning with `count`."""
@@ -75,13 +76,14 @@ class Attribute(IntFlag):
     """Bits of `attributes`."""
 
     TRANSACTIONAL = 1
-    """Reserved: nothing sets it yet."""
+    """The batch belongs to the producer's transaction of the number in `transaction`."""
     CONTROL = 2
-    """Reserved: nothing sets it yet."""
+    """The batch is the marker that ends a transaction in its log; `first_sequence` is 1 if that was committed."""
     SCATTERED = 4
     """The broker chose the batch's partition, so that the sequences of its producer have gaps there."""
 
 
+TRANSACTIONAL, CONTROL = int(Attribute.TRANSACTIONAL), int(Attribute.CONTROL)
 SCATTERED = int(Attribute.SCATTERED)
 
 
@@ -243,8 +245,11 @@ class RecordBatch:
         self.crc = sealed_crc(view)
         _U32.pack_into(view, _CRC_AT, self.crc)
 
-    def number(self, producer_id: int, epoch: int, first_sequence: int, attributes: int) -> None:
+    def number(self, producer_id: int, epoch: int, first_sequence: int, attributes: int, transaction: int = 0) -> None:
         """Write a producer's numbers in place, and seal the batch. The message must be writable."""
+        if transaction != self.transaction:
+            _U64.pack_into(self.message, _TRANSACTION_AT, transaction)
+            self.transaction = transaction
         _PRODUCER.pack_into(self.message, _PRODUCER_AT, producer_id, first_sequence, epoch, attributes)
         self.producer_id, self.producer_epoch = producer_id, epoch
         self.first_sequence, self.attributes = first_sequence, attributes

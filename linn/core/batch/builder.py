@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from linn.core.batch import flat_message, zstd_codec
 from linn.core.batch.batch import (
     COLUMN_WIDTHS,
+    CONTROL,
     ID_MASK,
     NUMBER_BYTES,
     OFFSET_DELTAS,
@@ -21,6 +22,7 @@ from linn.core.batch.batch import (
     ROUTES,
     SEALED,
     STAMP_BYTES,
+    TRANSACTIONAL,
     Codec,
     Format,
     RecordBatch,
@@ -139,6 +141,13 @@ def build_single(value: bytes, timestamp_ms: int, base_id: int, *, sealed: bool 
     if sealed:
         seal(message)
     return RecordBatch(message)
+
+
+def build_marker(producer_id: int, epoch: int, number: int, timestamp_ms: int, *, is_commit: bool) -> RecordBatch:
+    """The control batch of one empty record that ends a producer's transaction in a log."""
+    batch = build_single(b"", timestamp_ms, 0, sealed=False)
+    batch.number(producer_id, epoch, int(is_commit), TRANSACTIONAL | CONTROL, number)
+    return batch
 
 
 _UNFIT = (TypeError, ValueError, OverflowError, AttributeError, struct.error)

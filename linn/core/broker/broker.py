@@ -73,6 +73,7 @@ from linn.core.routing.router import Router
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.shared_entry import SharedEntry
 from linn.core.topics.topic import Topic
+from linn.core.transactions.coordinator import TRANSACTIONS_TOPIC, TransactionCoordinator
 
 logger = logging.getLogger("linn.broker")
 
@@ -102,10 +103,12 @@ class Broker:
         self._assignors: dict[str, CheckedAssignor] = {}
         self.groups = GroupCoordinator(self._stream, self._assignor_of, env.clock, self.spawn)
         make_topic = self.administration.create_default_topic if config.broker.auto_create_topics else None
-        self.publisher: Publisher = Publisher(
-            self.catalog, self.limits, self.formats, self.long_work, self.memory.received, make_topic
-        )
         self.producer_ids = ProducerIds()
+        self.transactions = TransactionCoordinator(
+            self.topics, self.groups, self.producer_ids.take, env.clock, self.spawn
+        )
+        parts = self.catalog, self.limits, self.formats, self.long_work, self.memory.received
+        self.publisher: Publisher = Publisher(*parts, make_topic, self.transactions)
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """The order in which busy connections run."""
         self.connections = Connections(env.clock.monotonic)
@@ -123,6 +126,7 @@ class Broker:
             groups=self.groups,
             formats=self.formats,
             publisher=self.publisher,
+            transactions=self.transactions,
             producer_ids=self.producer_ids,
             administration=self.administration,
             metrics=self.metrics,
@@ -234,6 +238,7 @@ class Broker:
         self.stopping = self.long_work.is_stopping = True
         await self.administration.wait_idle()
         await self._close_in_order("the groups", self.groups.close)
+        await self._close_in_order("the transactions", self.transactions.close)
         for topic in self.topics.values():
             await self._close_in_order(f"topic {topic.name}", topic.close)
         for engine in self._engines.values():
@@ -283,6 +288,7 @@ class Broker:
             for topic in list(self.topics.values()):
                 await self._run_chore(topic.enforce_retention)
             await self._run_chore(self.groups.enforce_retention)
+            await self._run_chore(self.transactions.enforce_retention)
             await self._run_chore(self._watch_decisions)
 
     async def _watch_decisions(self) -> None:
@@ -398,9 +404,29 @@ class Broker:
         for name in await self.groups.recover(states, ends):
             self.topics[name].hold_back(self.groups)
 
+    async def open_transactions(self) -> None:
+        """Open the transactions' log, and end what was left open. The groups are open.
+
+        Raises LogCorrupt, StorageError.
+        """
+        storage, clock = self.group_storage, self.env.clock
+        engine = self._engine(storage)
+        if not engine.capabilities.survives_restart:
+            await self.transactions.recover(None, None)
+            return
+
+        async def open_log() -> StateLog:
+            id = PartitionId(TRANSACTIONS_TOPIC, 0)
+            traffic = self.metrics.storage(storage)
+            log = Partition(id, await engine.open(id), traffic, clock, self.spawn, self.leader_epoch)
+            return StateLog(log, clock)
+
+        there = await engine.examine_topic(TRANSACTIONS_TOPIC) != []
+        await self.transactions.recover(await open_log() if there else None, open_log)
+
     @property
     def group_storage(self) -> str:
-        """The name of the storage of the groups' logs."""
+        """The name of the storage of the logs of groups and transactions."""
         return self.config.broker.group_storage or self.config.broker.default_storage
 
     def _engine(self, name: str) -> StorageEngine:

@@ -173,6 +173,37 @@ class ProducersExceeded(ProducerError):
     code = "producer.limit"
 
 
+class TransactionError(LinnError):
+    """A request about a transaction that can't be carried out."""
+
+    code = "transaction.invalid"
+
+
+class TransactionUnknown(TransactionError):
+    """The broker knows no such transaction: it has ended, or the broker was restarted since it began."""
+
+    code = "transaction.unknown"
+
+
+class TransactionFenced(TransactionError):
+    """Another client has taken over the name of the transactions; what this one had open was aborted."""
+
+    code = "transaction.fenced"
+
+
+class TransactionAborted(TransactionError):
+    """The transaction was aborted: by its timeout, by an operator, or by a restart of the broker."""
+
+    code = "transaction.aborted"
+
+
+class TransactionBusy(TransactionError):
+    """The end of the transaction before, or of this one, is under way."""
+
+    code = "transaction.busy"
+    retriable = True
+
+
 # --- storage ---------------------------------------------------------------------------------------------------------
 
 

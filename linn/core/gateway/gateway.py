@@ -22,7 +22,7 @@ from linn.core.errors.texts import one_line
 from linn.core.errors.tree import SubscriptionWrongKind
 from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.groups.group import check_name
-from linn.core.groups.member import JoinRequest, OnAssigned
+from linn.core.groups.member import GroupMember, JoinRequest, OnAssigned
 from linn.core.log.delivery import Consumer, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
 from linn.core.log.selection import Selection
@@ -35,11 +35,13 @@ from linn.core.metrics.registry import Family, MetricRegistry
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher, PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
+from linn.core.queue.consumer import QueueConsumer
 from linn.core.queue.queue import Queue
 from linn.core.queue.unsettled import Unsettled
 from linn.core.routing.record_filter import RecordFilter
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
+from linn.core.transactions.coordinator import Ending, TransactionCoordinator
 
 START_EARLIEST = -2
 START_LATEST = -1
@@ -95,6 +97,8 @@ class SubscribeRequest(NamedTuple):
     """The formats of bodies that are taken; a batch of another one is translated into the first of them."""
     is_two_phase: bool = False
     """Whether the consumer says that it is ready for records, and done with what was decided to it."""
+    is_uncommitted: bool = False
+    """On a stream, whether records of transactions that are open, or were aborted, are read as well."""
 
 
 class Subscription(NamedTuple):
@@ -134,6 +138,7 @@ class Gateway:
     groups: GroupCoordinator
     formats: Formats
     publisher: Publisher
+    transactions: TransactionCoordinator
     producer_ids: ProducerIds
     administration: Administration
     metrics: MetricRegistry
@@ -240,7 +245,8 @@ class Gateway:
                 raise SubscriptionWrongKind(f"topic {topic.name} is a queue: consumers compete without naming a group")
             start = _start_of(topic, request)
             who = request.member, request.session_s, request.is_static
-            joining = JoinRequest(request.group, topic.name, start, on_assigned, *who, selection)
+            how = selection, request.is_uncommitted
+            joining = JoinRequest(request.group, topic.name, start, on_assigned, *who, *how)
             return Subscription(1, self.groups.join(joining))
         if topic.queue is not None:
             if selection is not None:
@@ -258,7 +264,7 @@ class Gateway:
         for index in request.partitions or topic.partitions if request.leader_epoch else ():
             at = request.starts[index] if index < len(request.starts) else request.start
             topic.partition(index).check_position(at, request.leader_epoch)
-        reader, place = topic.read(), _start_of(topic, request)
+        reader, place = topic.read(is_uncommitted=request.is_uncommitted), _start_of(topic, request)
         reader.selection = selection
         reader.read_all_from({index: place(index) for index in request.partitions or topic.partitions})
         return Subscription(2, reader)
@@ -288,6 +294,53 @@ class Gateway:
     ) -> Steps[SettleOutcome]:
         """Carry out settlements one by one; see `Consumer.settle`. Steps behind the first are for `long_work`."""
         return consumer.settle(settlements)
+
+    # --- transactions ---
+
+    async def open_transactions(
+        self, principal: Principal, name: str, timeout_s: float, owner: tuple[int, int] | None = None
+    ) -> tuple[int, int, int]:
+        """Take over a name of transactions; returns producer id, epoch, and the number of the next one.
+
+        `owner`: only if the name is still that of this producer id and epoch.
+
+        Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
+        """
+        opened = await self.transactions.open(name, timeout_s, owner)
+        return opened.producer_id, opened.epoch, opened.number
+
+    def add_branch(self, principal: Principal, producer_id: int, epoch: int, branch: int) -> None:
+        """Let a producer write in a client's transactions. Raises TransactionError, LimitExceeded."""
+        self.transactions.add_branch(producer_id, epoch, branch)
+
+    def settle_in_transaction(
+        self,
+        principal: Principal,
+        owner: tuple[int, int, int],
+        consumer: Consumer,
+        settlements: Sequence[Settlement],
+    ) -> None:
+        """Ack records of a queue, or commit offsets of a group's member, if a transaction is committed.
+
+        `owner`: producer id, epoch and number. Raises TransactionError, LimitExceeded, SubscriptionWrongKind,
+        StorageError, and as `Consumer.settle`.
+        """
+        if isinstance(consumer, QueueConsumer):
+            self.transactions.hold(owner, consumer, settlements)
+        elif isinstance(consumer, GroupMember):
+            for each in settlements:
+                self.transactions.commit_offset(owner, consumer, each.partition, each.delivery_id, each.end)
+        else:
+            raise SubscriptionWrongKind("a reader without a group has nothing to settle in a transaction")
+
+    def end_transaction(
+        self, principal: Principal, owner: tuple[int, int, int], *, is_commit: bool, branches: Sequence[int]
+    ) -> Ending | None:
+        """Commit a transaction, with what these producers have written, or abort it.
+
+        Returns and raises as `TransactionCoordinator.end_nowait`.
+        """
+        return self.transactions.end_nowait(*owner, is_commit=is_commit, branches=branches)
 
     def partition(self, principal: Principal, topic: str, index: int) -> Partition:
         """A partition for reading by offset. Raises TopicUnknown, PartitionUnknown."""

@@ -45,6 +45,7 @@ from linn.core.groups.membership import Seat
 from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
+from linn.core.log.uncommitted import UncommittedViews
 
 GROUPS_TOPIC = "__groups"
 """The internal topic of all groups."""
@@ -186,7 +187,8 @@ class GroupCoordinator:
         members = self._members.setdefault(group.name, {})
         if seat in members:
             members[seat].end(GroupFenced(f'another consumer took over "{seat[0]}" in group "{group.name}"'))
-        member = members[seat] = GroupMember(self, group, seat, stream.partitions, request)
+        partitions = UncommittedViews(stream.partitions) if request.is_uncommitted else stream.partitions
+        member = members[seat] = GroupMember(self, group, seat, partitions, request)
         member.commits_on_delivery, member.topic_id = stream.commits_on_delivery, stream.id
         release_s = request.session_s or RELEASE_S
         now_s = self._clock.monotonic()
@@ -354,6 +356,14 @@ class GroupCoordinator:
             awaits = self._awaits(state)
         group.move(offsets)
         return awaits
+
+    async def commit_decided(self, name: str, offsets: Sequence[OffsetCommitted]) -> None:
+        """Move a group to the offsets of a committed transaction; durable when this returns.
+
+        Raises StorageError: the group stays where it was.
+        """
+        for mark, end in self.move(self._group(name), offsets):
+            await mark.wait(end)
 
     def _awaits(self, state: StateLog) -> Sequence[tuple[Mark, int]]:
         if state.is_due():

@@ -40,8 +40,8 @@ def check_name(name: str, whose: str) -> None:
         name_bytes = len(name.encode())
     except UnicodeEncodeError as error:
         raise DeliveryError(f"a {whose}'s name must be encodable as UTF-8") from error
-    if not name:
-        raise DeliveryError(f"a {whose}'s name must not be empty")
+    if not name or "\0" in name:
+        raise DeliveryError(f"a {whose}'s name must not be empty, and has no NUL")
     if name_bytes > NAME_BYTES_MAX:
         raise LimitExceeded(f"a {whose}'s name has at most {NAME_BYTES_MAX} bytes")
 
@@ -81,6 +81,12 @@ class ConsumerGroup:
             GroupFenced: the member does not own the partition, or names an epoch before it did.
         Nothing changes when it raises.
         """
+        self.check_commit(member, epoch, committed, partitions)
+        place = committed.topic, committed.partition
+        self._offsets[place] = self._events[place] = committed
+
+    def check_commit(self, member: str, epoch: int, committed: OffsetCommitted, partitions: int) -> None:
+        """Check what `commit` would do. Raises as `commit`."""
         topic, partition = place = committed.topic, committed.partition
         if not 0 <= partition < partitions:
             raise PartitionUnknown(f"topic {topic} has no partition {partition}")
@@ -89,7 +95,6 @@ class ConsumerGroup:
         if len(committed.text) > TEXT_BYTES_MAX or len(committed.text.encode()) > TEXT_BYTES_MAX:
             raise LimitExceeded(f"the text of an offset has at most {TEXT_BYTES_MAX} bytes")
         self.membership.check_owner(member, place, epoch)
-        self._offsets[place] = self._events[place] = committed
 
     def check_idle(self, topic: str | None = None) -> None:
         """Check that no member reads a topic, or any: it would continue at its own position. Raises GroupBusy."""

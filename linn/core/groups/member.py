@@ -51,6 +51,8 @@ class JoinRequest(NamedTuple):
     """Whether the member keeps its share, for the time of a session, when it leaves."""
     selection: Selection | None = None
     """The records to read; the others are passed over, and count as consumed. None: all."""
+    is_uncommitted: bool = False
+    """Whether records of transactions that are open, or were aborted, are read as well."""
 
 
 class Coordinator(Protocol):
@@ -275,10 +277,28 @@ class GroupMember:
         self._commit(partition, epoch, offset, text)
         return self._coordinator.flush(self.group)
 
-    def _commit(self, partition: int, epoch: int, offset: int, text: str = "") -> None:
+    def checked_offset(self, partition: int, epoch: int, offset: int, text: str = "") -> OffsetCommitted:
+        """The offset that a transaction commits later. Raises as `commit`, without changing anything."""
+        if self._coordinator.closed or self._closed or self.reader.ended:
+            raise self._gone()
+        self._check_offset(partition, offset)
+        committed = self._committed(partition, offset, text)
+        self.group.check_commit(self.seat[0], epoch, committed, len(self._partitions))
+        return committed
+
+    def check_owner(self, partition: int, epoch: int) -> None:
+        """Check that the member still owns a partition. Raises GroupFenced, or why it was ended."""
+        if self._coordinator.closed or self._closed or self.reader.ended:
+            raise self._gone()
+        self.group.membership.check_owner(self.seat[0], (self.seat[1], partition), epoch)
+
+    def _check_offset(self, partition: int, offset: int) -> None:
         known = self._partitions.get(partition)
         if known is not None and offset > known.stable_offset:
             raise OffsetOutOfRange(f"offset {offset} of {known.id} is beyond the end")
+
+    def _commit(self, partition: int, epoch: int, offset: int, text: str = "") -> None:
+        self._check_offset(partition, offset)
         self.group.commit(self.seat[0], epoch, self._committed(partition, offset, text), len(self._partitions))
 
     def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:

@@ -1,4 +1,4 @@
-"""Facts of one log that follow from its batches: its producers and its epochs.
+"""Facts of one log that follow from its batches: its producers, its epochs and its transactions.
 
 Law: recovery rebuilds them from the stamps and numbers of the batches, or from a snapshot and the batches behind it.
 """
@@ -11,18 +11,20 @@ from collections.abc import Iterable
 from linn.core.batch.batch import RecordBatch
 from linn.core.log.epochs import Epochs
 from linn.core.log.producers import Producers
+from linn.core.log.transactions import LogTransactions
 
-_LENGTH = struct.Struct("<I")
+_LENGTHS = struct.Struct("<II")
 
 
 class LogFacts:
-    """The producers and epochs of one log."""
+    """The producers, epochs and transactions of one log."""
 
-    __slots__ = ("epochs", "producers")
+    __slots__ = ("epochs", "producers", "transactions")
 
     def __init__(self) -> None:
         self.producers = Producers()
         self.epochs = Epochs()
+        self.transactions = LogTransactions()
 
     @classmethod
     def of(cls, batches: Iterable[RecordBatch]) -> LogFacts:
@@ -36,25 +38,29 @@ class LogFacts:
         """Record a stamped batch of the log: for an engine that opens its log again."""
         self.epochs.note(batch.leader_epoch, batch.base_offset)
         self.producers.note(batch)
+        self.transactions.note(batch)
 
     def extend(self, later: LogFacts) -> None:
         """Add what the part of the log that follows says."""
         self.epochs.extend(later.epochs)
         self.producers.extend(later.producers)
+        self.transactions.extend(later.transactions)
 
     def encode(self) -> bytes:
         """A snapshot, for an engine to keep beside the part of the log that it covers."""
-        epochs = self.epochs.encode()
-        return _LENGTH.pack(len(epochs)) + epochs + self.producers.encode()
+        epochs, producers = self.epochs.encode(), self.producers.encode()
+        lengths = _LENGTHS.pack(len(epochs), len(producers))
+        return b"".join([lengths, epochs, producers, self.transactions.encode()])
 
     @classmethod
     def decode(cls, data: bytes) -> LogFacts:
         """Decode a snapshot. Raises ValueError if it is not one."""
-        if len(data) < _LENGTH.size:
+        if len(data) < _LENGTHS.size:
             raise ValueError("the snapshot of a log's facts is cut short")
-        (length,) = _LENGTH.unpack_from(data)
-        behind = _LENGTH.size + length
+        epochs, producers = _LENGTHS.unpack_from(data)
+        at = _LENGTHS.size
         found = cls()
-        found.epochs = Epochs.decode(data[_LENGTH.size : behind])
-        found.producers = Producers.decode(data[behind:])
+        found.epochs = Epochs.decode(data[at : at + epochs])
+        found.producers = Producers.decode(data[at + epochs : at + epochs + producers])
+        found.transactions = LogTransactions.decode(data[at + epochs + producers :])
         return found

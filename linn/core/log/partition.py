@@ -12,11 +12,12 @@ that waits (group commit). A sync that fails is not retried: it ends the broker.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import takewhile
+from typing import TypeVar
 
-from linn.core.batch.batch import Format, RecordBatch
-from linn.core.batch.builder import slice_batch
+from linn.core.batch.batch import CONTROL, TRANSACTIONAL, Format, RecordBatch
+from linn.core.batch.builder import build_marker, slice_batch
 from linn.core.batch.format import NATIVE_ONLY, RECORDS_MAX, Formats
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
@@ -40,6 +41,7 @@ from linn.core.log.storage import (
     StoredBatch,
 )
 from linn.core.log.storage_stats import StorageStats
+from linn.core.log.transactions import OpenTransaction
 from linn.core.log.watchers import Watchers
 
 TIDY_AFTER_BYTES = 64 << 20
@@ -56,6 +58,10 @@ SYNC_RETRY_S = 0.5
 """Pause after a sync that lacked a descriptor, or room."""
 
 logger = logging.getLogger("linn.storage")
+
+Span = tuple[int, int]
+"""Offsets: the first, and the one behind the last."""
+AnyBatch = TypeVar("AnyBatch", RecordBatch, RecordBatch | StoredBatch)
 
 
 def _slices(batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
@@ -119,6 +125,13 @@ class Partition:
         self._noted_epoch = -1
         self.durable = Mark(self._opened_at, spawn)
         self.committed = Mark(self._opened_at, spawn)
+        self.transactions = log.facts.transactions
+        self._stable_end = self.transactions.first_open
+        """The offset of the first batch of an open transaction; None if there is none."""
+        self._open_spans: dict[int, list[Span]] = {}
+        """By producer, the offsets of its open transaction, as far as they were appended since the start."""
+        self.on_void: list[Callable[[Sequence[Span]], None]] = []
+        """Callbacks with offsets that hold nothing for anybody: markers, and what an aborted transaction has left."""
         self.watchers = Watchers(spawn)
         """Callbacks for every move of the stable offset."""
 
@@ -130,7 +143,8 @@ class Partition:
     @property
     def stable_offset(self) -> int:
         """The offset before which no transaction is open: what readers may see."""
-        return self.committed.offset
+        offset, end = self.committed.offset, self._stable_end
+        return offset if end is None or offset < end else end
 
     def find(self, batch: Numbered) -> int | None:
         """The offset at which a numbered batch is stored already; see `Producers.check`.
@@ -181,6 +195,8 @@ class Partition:
         if self._noted_epoch != self.leader_epoch:
             self._noted_epoch = self.leader_epoch
             self.log.facts.epochs.note(self.leader_epoch, base_offset)
+        if batch.attributes & TRANSACTIONAL:
+            self._note_transactional(batch, base_offset)
         self.appended_batches += 1
         size, storage = batch.size, self._storage
         self.appended_bytes += size
@@ -199,6 +215,40 @@ class Partition:
             if self._flush_interval_s is not None:
                 self._start_sync(self._sync_after_interval)
         return base_offset
+
+    def _note_transactional(self, batch: RecordBatch, base_offset: int) -> None:
+        """Record a batch that belongs to a transaction, or ends one."""
+        self.transactions.note(batch)
+        span = base_offset, base_offset + batch.offset_span
+        if not batch.attributes & CONTROL:
+            spans = self._open_spans.setdefault(batch.producer_id, [])
+            if spans and spans[-1][1] == span[0]:
+                span = spans.pop()[0], span[1]
+            spans.append(span)
+            self._stable_end = self.transactions.first_open
+            return
+        spans = self._open_spans.pop(batch.producer_id, [])
+        for tell in self.on_void:
+            tell([span] if batch.first_sequence else [*spans, span])
+        before, self._stable_end = self._stable_end, self.transactions.first_open
+        if before != self._stable_end:
+            self.watchers.tell()
+
+    def open_transactions(self) -> Mapping[int, OpenTransaction]:
+        """Transactions with batches here and without a marker, by producer."""
+        return self.transactions.open
+
+    def end_transaction(self, producer_id: int, epoch: int, number: int, *, is_commit: bool) -> None:
+        """Append the marker that ends a transaction, unless it has one, or has nothing here. Raises StorageError."""
+        if self.transactions.is_open(producer_id, number):
+            self.append(build_marker(producer_id, epoch, number, self._clock.now_ms(), is_commit=is_commit))
+
+    def _shown(self, batches: list[AnyBatch]) -> list[AnyBatch]:
+        """Those of some batches below the stable offset that are for readers."""
+        transactions = self.transactions
+        if not transactions.markers:
+            return batches
+        return [batch for batch in batches if not transactions.hides(batch)]
 
     def _start_sync(self, sync: Callable[[], Awaitable[None]]) -> None:
         if not self._syncing:
@@ -243,6 +293,7 @@ class Partition:
         """See `PartitionLog.enforce_retention`, which is housekeeping as well."""
         self._forget_untidied()
         self._forget_idle_producers(now_ms)
+        self.transactions.forget_before(self.start_offset)
         await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
 
     async def _sync(self) -> None:
@@ -311,13 +362,14 @@ class Partition:
         As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty if there are no records from
         `offset` to the stable offset. Raises OffsetOutOfRange, LogCorrupt.
         """
-        while batches := await self._read(offset, bytes_max):
-            behind = batches[0].end_offset
-            if batches[0].base_offset < offset:
-                batches[:1] = self._cut(batches[0], offset, behind)
+        while stored := await self._read(offset, bytes_max):
+            behind = stored[-1].end_offset
+            batches = self._shown(stored)
+            if batches and batches[0].base_offset < offset:
+                batches[:1] = self._cut(batches[0], offset, batches[0].end_offset)
             if batches:
                 return batches
-            offset = behind  # The batch ends with a gap, which begins before `offset`.
+            offset = behind  # All of it is for nobody, or it ends with a gap, which begins before `offset`.
         return ()
 
     async def _read(self, offset: int, bytes_max: int) -> list[RecordBatch]:
@@ -335,12 +387,16 @@ class Partition:
     async def read_whole(self, offset: int, bytes_max: int) -> list[RecordBatch]:
         """Read committed batches from the one that holds `offset`, each whole, in views of their own.
 
-        Empty if `offset` is the stable offset. Raises OffsetOutOfRange, LogCorrupt.
+        Empty if there are no records from `offset` to the stable offset. Raises OffsetOutOfRange, LogCorrupt.
         """
         kept = self._storage.cut_batches.at(self, offset)
         if kept is not None and self.start_offset <= offset < self.stable_offset:
             return [kept]
-        return [RecordBatch(batch.message) for batch in await self._read(offset, bytes_max)]
+        while stored := await self._read(offset, bytes_max):
+            if batches := self._shown(stored):
+                return [RecordBatch(batch.message) for batch in batches]
+            offset = stored[-1].end_offset
+        return []
 
     def keep_cut(self, whole: RecordBatch) -> None:
         """Cache a batch of `read_whole` of which another part will be read: it is not decoded again for that."""
@@ -447,6 +503,7 @@ class Partition:
         end = min(end, self.stable_offset)
         while batches and batches[-1].end_offset > end:
             batches.pop()
+        batches = self._shown(batches)
         if not all(batch.format in accepts for batch in batches):
             return list(takewhile(lambda batch: batch.format in accepts, batches))
         return batches

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from linn.core.batch.batch import SCATTERED, RecordBatch
+from linn.core.batch.batch import CONTROL, SCATTERED, RecordBatch
 from linn.core.errors.tree import ProducerDuplicate, ProducerFenced, ProducerOutOfOrder
 
 WINDOW = 8
@@ -146,7 +146,7 @@ class Producers:
 
     def note(self, batch: RecordBatch) -> None:
         """Record a stamped batch of the log, if it has a producer: for an engine that opens its log again."""
-        if batch.producer_id:
+        if batch.producer_id and not batch.attributes & CONTROL:
             self.stored(numbers_of(batch), batch.base_offset, batch.append_time_ms)
 
     def passed_over(self, batch: Numbered, now_ms: int) -> None:

@@ -66,7 +66,11 @@ class Selection:
             records_max = min(records_max, RECORDS_MAX)
         picked: list[RecordBatch] = []
         task, end, covered = self._work.task(immediate=True), offset, covers_from
-        for stored in await partition.read_whole(offset, bytes_max):
+        stable = partition.stable_offset
+        batches = await partition.read_whole(offset, bytes_max)
+        if not batches:
+            return Selected((), max(offset, stable))
+        for stored in batches:
             if records_max <= 0:
                 break
             part, end = await task.run(self._part(partition, stored, offset, covered, records_max))

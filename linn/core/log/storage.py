@@ -54,6 +54,8 @@ class StoredBatch:
     format: int
     """See `RecordBatch.format`."""
     message: FileRegion
+    producer_id: int = 0
+    attributes: int = 0
 
 
 class LogStatistics(NamedTuple):

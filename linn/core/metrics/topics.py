@@ -238,7 +238,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_queue_damaged_records",
         "gauge",
         "Records that can't be read from the disk; they count as delayed, and are retried every five minutes.",
-        lambda dispatch: dispatch.damaged.count,
+        lambda dispatch: dispatch.damage.ranges.count,
     ),
     _dispatches(
         "linn_queue_dead_records",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from linn.core.batch.batch import SCATTERED, BatchLimits, RecordBatch
+from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, BatchLimits, RecordBatch
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import Steps
 from linn.core.errors.tree import BatchMalformed, ProducerDuplicate
@@ -67,6 +67,8 @@ class Plan:
                 self._formats.admit(batch)
             if batch.producer_id:
                 _check_numbered(batch, request)
+            elif batch.transaction or batch.attributes & TRANSACTIONAL:
+                raise BatchMalformed("a batch of a transaction has a producer id")
             try:
                 if request.to_exchange:
                     found.append((yield from self._routed(batch)))
@@ -125,6 +127,8 @@ def _check_numbered(batch: RecordBatch, request: PublishRequest) -> None:
     """Check that an idempotent producer's batch comes as it must. Raises BatchMalformed."""
     if len(request.batches) > 1:
         raise BatchMalformed("a batch with a producer id is published alone, so that it is stored or refused alone")
+    if bool(batch.attributes & TRANSACTIONAL) != bool(batch.transaction):
+        raise BatchMalformed("a batch of a transaction says so (TRANSACTIONAL), and has its number")
     if request.partition < 0 and not batch.attributes & SCATTERED:
         raise BatchMalformed("a batch with a producer id whose partition the broker chooses has to say so (SCATTERED)")
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import trio
 
-from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.batch.batch import TRANSACTIONAL, BatchLimits, RecordBatch
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
@@ -32,6 +32,7 @@ from linn.core.publish.plan import Destination, Plan, Planned, recognize, withou
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks, ConfirmWhen
 from linn.core.topics.catalog import Catalog
+from linn.core.transactions.coordinator import TransactionCoordinator
 
 INLINE_STEPS_MAX = 64
 """Limit of the steps that a request may take where it is read, if they fit into a turn: small publishes need one to
@@ -57,6 +58,7 @@ class Publisher:
         long_work: LongWork,
         memory: ReceivedShare,
         make_topic: Callable[[str], Awaitable[None]] | None,
+        transactions: TransactionCoordinator,
     ) -> None:
         """`make_topic` makes a missing topic that is published to; None: such a publish is refused."""
         self.catalog = catalog
@@ -65,6 +67,7 @@ class Publisher:
         self.long_work = long_work
         self.memory = memory
         self.make_topic = make_topic
+        self.transactions = transactions
         self.parts_turn = trio.Lock()
         """Held by the publish that makes parts while the share `received` is over, see `parts_memory`."""
         self.order = LaneOrder()
@@ -164,13 +167,20 @@ class Publisher:
     def store(self, request: PublishRequest, planned: Sequence[Planned]) -> Stored:
         """Store a current plan; returns the results, and the marks that confirm them by each topic's semantics.
 
-        Raises StorageError: a destination could not store it; earlier ones have.
+        Raises StorageError: a destination could not store it; earlier ones have. TransactionError: nothing was stored.
         """
+        self._check_transactions(request, planned)
         results: list[PublishResult] = []
         awaits: list[tuple[Mark, int]] = []
         for batch, (destinations, returned) in zip(request.batches, planned, strict=True):
             results.append(self._store_batch(batch, destinations, returned, request.acks, awaits))
         return results, awaits
+
+    def _check_transactions(self, request: PublishRequest, planned: Sequence[Planned]) -> None:
+        for batch, (destinations, _) in zip(request.batches, planned, strict=True):
+            if batch.attributes & TRANSACTIONAL:
+                partitions = [each.topic.partitions[each.partition] for each in destinations]
+                self.transactions.check_write(batch.producer_id, batch.transaction, partitions)
 
     def _store_batch(
         self,
@@ -200,6 +210,8 @@ class Publisher:
                     taken.add(id(part))
                 base_offset = topic.append(partition, part, numbers)
                 end = base_offset + part.offset_span
+                if batch.attributes & TRANSACTIONAL:
+                    self.transactions.wrote(batch.producer_id, topic, index, end)
             copies += part.count
             # Waits are rare: with fsync = "os" a batch is committed when it is appended.
             if partition.committed.offset < end:

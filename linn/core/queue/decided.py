@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 
 from linn.core.batch.steps import Steps
 from linn.core.queue.queue import Queue
-from linn.core.queue.subscription import DecidedRange, SharedSubscription
+from linn.core.queue.record_states import DecidedRange
+from linn.core.queue.subscription import SharedSubscription
 
 logger = logging.getLogger("linn.queue")
 
@@ -71,7 +72,7 @@ def end_decision(placed: PlacedDecision, outcome: Outcome) -> None:
         effects = subscription.reject_decided(holder.name, delivery_id, first, end)
     queue.resolutions += 1
     queue.decision_ended(place, decided)
-    dispatch._after(effects)
+    dispatch.follow(effects)
 
 
 def deliveries_count(subscription: SharedSubscription) -> int:

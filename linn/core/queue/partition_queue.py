@@ -26,8 +26,6 @@ from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
     LinnError,
-    LogCorrupt,
-    OffsetOutOfRange,
     StorageError,
     SubscriptionWrongKind,
     SyncFailed,
@@ -35,12 +33,14 @@ from linn.core.errors.tree import (
 from linn.core.log.delivery import Delivery, Settlement
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
+from linn.core.queue.damage import Damage
 from linn.core.queue.event import SubscriptionEvent, clip_event, decode_events, encode_events
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import Lease
-from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.record_states import DecidedRange
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.subscription import DecidedRange, Effects, SharedSubscription
+from linn.core.queue.subscription import Effects, SharedSubscription
 
 logger = logging.getLogger("linn.queue")
 
@@ -49,9 +49,6 @@ TRIM_AFTER_RECORDS = 10_000
 
 DEAD_LETTER_RETRY_S = 1.0
 """Pause before dead letters are retried after their target's disk was full or the target was missing."""
-
-PROBES_ONE_BY_ONE = 4_096
-"""Offsets probed one by one to find the end of damage: half a second."""
 
 LEASES_IN_A_TURN = 64
 """Leases of a disconnected consumer that are returned without a pause, in about a millisecond."""
@@ -108,8 +105,9 @@ class PartitionQueue:
         """Whether the event log marks records as settled that were lost in a power failure."""
         self.unreadable = range(0)
         """The undecodable batch that was found last: it is looked at once."""
-        self.damaged = OffsetRanges()
-        """Records known to be unreadable: they are kept and retried now and then."""
+        self.damage = Damage(partition)
+        self._void: list[Range] = []
+        """Offsets that hold nothing for anybody, and are not all below the stable offset yet."""
         self._rests = self._has_rested = False
         self._owed: deque[Lease] = deque()
         """Leases settled for a handover that has not happened: the state log had no room for the event."""
@@ -157,9 +155,10 @@ class PartitionQueue:
             self.flush()
             await self._note_ids()
         self.partition.watchers.add(self._on_advance)
+        self.partition.on_void.append(self._on_void)
         self._open = True
         self._on_ready()
-        self._after(effects)
+        self.follow(effects)
         self._trim_if_due()
         if self.subscription.dead_count:
             self._start_copying()
@@ -211,6 +210,7 @@ class PartitionQueue:
             return
         self._open = False
         self.partition.watchers.remove(self._on_advance)
+        self.partition.on_void.remove(self._on_void)
         self._alarm.cancel()
         if self.state is None or not (self._ids_noted or self.state.partition.log.bounds()[1]):
             return  # There is nothing to write down.
@@ -279,8 +279,8 @@ class PartitionQueue:
 
         Raises LogCorrupt, OffsetOutOfRange, BatchMalformed, FormatUnknown.
         """
-        if self.damaged and (damage := self._damage_at(first)) is not None and not await self._is_readable(first):
-            raise LogCorrupt(f"the records from {damage.start} to {damage.stop - 1} are damaged")
+        if self.damage.ranges:
+            await self.damage.check(first)
         if first in self.unreadable:
             raise BatchMalformed(f"the records before offset {self.unreadable.stop} can't be decoded")
         if not self._ids_noted:
@@ -289,8 +289,8 @@ class PartitionQueue:
             await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])
         batches = await self.partition.read_range(first, end, bytes_max, accepts)
         self._has_rested = False
-        if self.damaged and batches:
-            self._forget_damage(batches[0].base_offset, batches[-1].end_offset)
+        if self.damage.ranges and batches:
+            self.damage.forget(batches[0].base_offset, batches[-1].end_offset)
         return batches
 
     def count_delivered(self, delivery: Delivery) -> None:
@@ -329,14 +329,14 @@ class PartitionQueue:
             effects = subscription.done(name, delivery_id, settlement.first, settlement.end)
         else:
             raise SubscriptionWrongKind(f"verdict {settlement.verdict} is unknown")
-        self._after(effects)
+        self.follow(effects)
         return effects
 
     def resolve(self, consumer: int, name: str, delivery_id: int) -> bool:
         """Answer whether a delivery was decided to a consumer; if not, it can't be any more. Call `flush` after it."""
         effects = self.subscription.resolve(consumer, name, delivery_id, self.clock.monotonic())
         if effects is not None:
-            self._after(effects)
+            self.follow(effects)
         return effects is None
 
     def settled_durably(self) -> int:
@@ -362,7 +362,7 @@ class PartitionQueue:
             return
         now = self.clock.monotonic()
         try:
-            self._after(self.subscription.nack(consumer, delivery_id, ranges, now, 0))
+            self.follow(self.subscription.nack(consumer, delivery_id, ranges, now, 0))
         except DeliveryNotCurrent:
             return  # It expired or was settled on delivery meanwhile.
         self._flush_or_keep()
@@ -373,29 +373,8 @@ class PartitionQueue:
             return
         now = self.clock.monotonic()
         with contextlib.suppress(DeliveryNotCurrent):  # It expired meanwhile.
-            self._after(self.subscription.put_back(consumer, lease.delivery_id, ranges, now, round(1000 * delay_s)))
+            self.follow(self.subscription.put_back(consumer, lease.delivery_id, ranges, now, round(1000 * delay_s)))
         # Its event is written with the next: a crash returns the records as well, and nothing waits for it.
-
-    async def find_damage(self, first: int, error: LogCorrupt) -> range:
-        """Find the extent of the damage that keeps `first` from being read; logs it if it is new."""
-        known = self._damage_at(first)
-        if known is not None:
-            return known
-        good, end, step = first + 1, self.partition.stable_offset, 1
-        while good < end and not await self._is_readable(good):
-            # One after the other, but not for minutes if a batch of a million records is damaged.
-            step = 1 if good - first < PROBES_ONE_BY_ONE else 2 * step
-            good = min(good + step, end)
-        found = range(first, good)
-        self._forget_damage(first, good)
-        self.damaged.add(first, good)
-        text = "%(partition)s: the records from %(first)d to %(last)d are damaged, and are not delivered: %(error)s"
-        logger.error(text, self._about(error) | {"first": first, "last": good - 1})
-        return found
-
-    def _forget_damage(self, first: int, end: int) -> None:
-        for piece in self.damaged.intersect(first, end):
-            self.damaged.remove(*piece)
 
     def rest(self, error: LinnError) -> None:
         """Pause delivery for a moment: nothing can be read or written now."""
@@ -413,21 +392,6 @@ class PartitionQueue:
 
         self.spawn(wake)
 
-    def _damage_at(self, offset: int) -> range | None:
-        for first, end in self.damaged:
-            if first <= offset < end:
-                return range(first, end)
-        return None
-
-    async def _is_readable(self, offset: int) -> bool:
-        try:
-            await self.partition.batch_at(offset)
-        except OffsetOutOfRange:
-            return True  # Retention dropped it.
-        except LogCorrupt:
-            return False
-        return True
-
     def reject_unreadable(self, consumer: int, lease: Lease) -> None:
         """Make the part of a lease in `unreadable` dead: it would be redelivered for ever."""
         gone = self.unreadable
@@ -436,7 +400,7 @@ class PartitionQueue:
         if not held:
             return
         try:
-            self._after(self.subscription.reject(consumer, lease.delivery_id, held, self.clock.monotonic()))
+            self.follow(self.subscription.reject(consumer, lease.delivery_id, held, self.clock.monotonic()))
         except DeliveryNotCurrent:
             return
         self._flush_or_keep()
@@ -446,12 +410,12 @@ class PartitionQueue:
         leases, now = self.subscription.leases_of(consumer), self.clock.monotonic
         for at in range(0, len(leases) - LEASES_IN_A_TURN, LEASES_IN_A_TURN):
             if self._open:
-                self._after(self.subscription.return_leases(leases[at : at + LEASES_IN_A_TURN], now()))
+                self.follow(self.subscription.return_leases(leases[at : at + LEASES_IN_A_TURN], now()))
                 self._flush_or_keep()
                 await trio.lowlevel.checkpoint()
         if self._open:
             self.handed_over(consumer)
-            self._after(self.subscription.consumer_gone(consumer, self.clock.monotonic()))
+            self.follow(self.subscription.consumer_gone(consumer, self.clock.monotonic()))
             self._flush_or_keep()
 
     def flush(self) -> int:
@@ -491,7 +455,7 @@ class PartitionQueue:
 
     def dead_lettered(self, first: int, end: int) -> None:
         """Settle dead records: they were copied, or no copy is wanted."""
-        self._after(self.subscription.dead_lettered(first, end))
+        self.follow(self.subscription.dead_lettered(first, end))
         self._flush_or_keep()
 
     def purge(self) -> int:
@@ -500,7 +464,7 @@ class PartitionQueue:
         Raises StorageError: they are settled, but not durably.
         """
         effects = self.subscription.purge(self.partition.stable_offset)
-        self._after(effects)
+        self.follow(effects)
         self.flush()
         return effects.settled
 
@@ -525,9 +489,46 @@ class PartitionQueue:
     # --- chores ---
 
     def _on_advance(self) -> None:
+        if self._void:
+            self._settle_void()
         self._on_ready()
 
-    def _after(self, effects: Effects) -> None:
+    def _on_void(self, spans: Sequence[Range]) -> None:
+        self._void += spans
+        self._settle_void()
+
+    def _settle_void(self) -> None:
+        """Settle offsets that hold nothing for anybody, as far as they are below the stable offset."""
+        stable = self.partition.stable_offset
+        passed = [span for span in self._void if span[1] <= stable]
+        self._void = [span for span in self._void if span[1] > stable]
+        for first, end in passed:
+            self.follow(self.subscription.settle_void(first, end))
+        if passed:
+            self._flush_or_keep()
+
+    # --- transactions ---
+
+    def hold(self, consumer: int, settlement: Settlement, holder: str) -> None:
+        """Take leased records out of their lease for a transaction. Call `flush`.
+
+        Raises as `SharedSubscription.decide`.
+        """
+        ranges = None if settlement.is_whole else [(settlement.first, settlement.end)]
+        now, since = self.clock.monotonic(), Holder(holder, self.clock.now_ms())
+        self.subscription.decide(consumer, settlement.delivery_id, ranges, since, now)
+
+    def end_held(self, holder: str, *, is_commit: bool) -> None:
+        """Settle what a transaction holds, or return it. Its event is written as soon as there is room."""
+        now = self.clock.monotonic()
+        subscription = self.subscription
+        for first, end, decision in subscription.decided_to(holder):
+            held = holder, decision.delivery_id, first, end
+            self.follow(subscription.done(*held) if is_commit else subscription.give_up_decided(*held, now))
+        self._flush_or_keep()
+
+    def follow(self, effects: Effects) -> None:
+        """Do what a change of the subscription asks for. Call `flush` after it."""
         if effects.ready:
             self._on_ready()
         if effects.dead:
@@ -572,7 +573,7 @@ class PartitionQueue:
         self.on_room()
 
     def _expire(self) -> float | None:
-        self._after(self.subscription.expire(self.clock.monotonic()))
+        self.follow(self.subscription.expire(self.clock.monotonic()))
         self._flush_or_keep()
         return self.subscription.next_deadline()
 

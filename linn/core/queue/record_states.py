@@ -46,6 +46,14 @@ class Decision(NamedTuple):
     attempt: int
 
 
+class DecidedRange(NamedTuple):
+    """Records [first, end) that were decided to a consumer and are not done."""
+
+    first: int
+    end: int
+    decision: Decision
+
+
 class RecordStates:
     """The state of one shared subscription. It makes no decisions and produces no events."""
 

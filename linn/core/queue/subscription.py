@@ -22,7 +22,6 @@ effects; the caller performs them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
@@ -41,8 +40,9 @@ from linn.core.queue.event import (
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LEASE_MS_MAX, Lease, LeaseSettings, OnReleased
 from linn.core.queue.offset_ranges import Range
-from linn.core.queue.record_states import Decision, RecordStates
+from linn.core.queue.record_states import DecidedRange, Decision, RecordStates
 from linn.core.queue.redelivery import redelivery_delay_ms
+from linn.core.queue.subscription_statistics import SubscriptionStatistics
 
 DELIVERY_ID_GAP = 1 << 32
 """Jump of delivery ids at a restart: more than can have been given out since the event log was last durable."""
@@ -69,35 +69,6 @@ class Effects(NamedTuple):
     def plus(self, other: Effects) -> Effects:
         """The sum of both."""
         return Effects(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionStatistics:
-    """Numbers about a subscription: of records, unless the name says otherwise."""
-
-    settled_before: int
-    """Offset."""
-    cursor: int
-    """Offset of the first record that was never looked at."""
-    settled_beyond: int
-    leased: int
-    decided: int
-    ready: int
-    """Returned and ready records; those beyond the cursor are not counted."""
-    delayed: int
-    dead: int
-    leases: int
-    """Number of leases."""
-    ranges: int
-    """Number of ranges kept in memory, all states together."""
-
-
-class DecidedRange(NamedTuple):
-    """Records [first, end) that were decided to a consumer and are not done."""
-
-    first: int
-    end: int
-    decision: Decision
 
 
 class SharedSubscription:
@@ -436,6 +407,19 @@ class SharedSubscription:
             return Effects()
         states.advance(end)
         return self._settle([piece[:2] for piece in states.returned.drop(states.low, end)])
+
+    def settle_void(self, first: int, end: int) -> Effects:
+        """Settle what waits for delivery in [first, end), below the stable offset: no record is there for anybody."""
+        first = max(first, self._states.low)
+        if first >= end:
+            return Effects()
+        self._states.advance(end)
+        return self._settle([piece[:2] for piece in self._states.returned.drop(first, end)])
+
+    def settle_void_leased(self, consumer: int, delivery_id: int, ranges: Iterable[Range], now: float) -> Effects:
+        """Settle parts of a lease where no record is for anybody, whatever the semantics. Raises DeliveryNotCurrent."""
+        leases = self._states.leases
+        return self._settle(leases.release(leases.current(consumer, delivery_id, now), ranges))
 
     def settled_before(self) -> int:
         """The offset before which every record is settled; never goes back. The topic may be trimmed up to it."""

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
-from linn.core.batch.batch import SCATTERED, RecordBatch
+from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.env import Clock, Spawn
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
+    BatchMalformed,
     FeatureUnsupported,
     LinnError,
     LogClosed,
@@ -35,6 +36,7 @@ from linn.core.log.producers import Numbered
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
 from linn.core.log.storage_stats import StorageStats
+from linn.core.log.uncommitted import UncommittedViews
 from linn.core.loop.waiting import ReadySignal
 from linn.core.ports.interceptor import BoundInterceptor, intercepted
 from linn.core.queue.partition_queue import PartitionQueue
@@ -268,9 +270,10 @@ class Topic:
         if (high or low) and (high, low) != self.id_halves:
             raise TopicReplaced(f"topic {self.name} was deleted and made again: its offsets are of other records now")
 
-    def read(self) -> StreamReader:
-        """Make a reader without a group."""
-        reader = StreamReader(self.name, self.partitions, self._reader_closed)
+    def read(self, *, is_uncommitted: bool = False) -> StreamReader:
+        """Make a reader without a group; `is_uncommitted`: also of transactions that are open, or were aborted."""
+        partitions = UncommittedViews(self.partitions) if is_uncommitted else self.partitions
+        reader = StreamReader(self.name, partitions, self._reader_closed)
         self.readers[reader] = None
         return reader
 
@@ -303,14 +306,14 @@ class Topic:
             if left is None:
                 return None
             if left.producer_id != batch.producer_id:
-                left.number(batch.producer_id, batch.producer_epoch, batch.first_sequence, batch.attributes)
+                numbers = batch.producer_id, batch.producer_epoch, batch.first_sequence
+                left.number(*numbers, batch.attributes, batch.transaction)
             batch = left
         limit = self.settings.message_bytes_max
         if limit is not None and (batch.body_bytes > limit or batch.format):
             run_steps(check_steps(batch, limit, budget))
-        if batch.attributes & ~SCATTERED or batch.transaction:
-            # Nothing would hold it back: the producer would not get what it asks for.
-            raise FeatureUnsupported("the batch belongs to a transaction, which are not served yet")
+        if batch.attributes & ~(SCATTERED | TRANSACTIONAL):
+            raise BatchMalformed("only a broker writes the markers of transactions")
         if batch.is_plain or self.queue is None:
             return batch
         asked = (batch.priorities, batch.delays_ms, batch.ttls_ms)

@@ -12,6 +12,7 @@ import trio
 
 from linn.core.log.partition import Partition
 from linn.core.log.selection import Selection
+from linn.core.log.uncommitted import UncommittedView
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.core.loop.waiting import WaitDeadline
 from linn.protocols.capnp.responder import Responder
@@ -51,6 +52,8 @@ class Reading:
         topic = self._responder.gateway.topic(self._responder.principal, fetch.topic)
         topic.check_id(fetch.topic_id_high, fetch.topic_id_low)
         partition = topic.partition(fetch.partition)
+        if fetch.uncommitted:
+            partition = UncommittedView(partition)
         partition.check_position(fetch.offset, fetch.leader_epoch)
         asked = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
         accepts = self._responder.gateway.formats.accepts_of(fetch.formats)
@@ -157,8 +160,9 @@ class Reading:
     async def _look(self, partition: Partition, offset: int, bytes_max: int) -> tuple[int, int]:
         """(bytes of the next batches, offset after them). One fetch at a time has them in memory."""
         async with self._fetching:
+            stable = partition.stable_offset
             batches = await partition.read(offset, bytes_max)
-            return sum(batch.size for batch in batches), batches[-1].end_offset if batches else offset
+            return sum(batch.size for batch in batches), batches[-1].end_offset if batches else max(offset, stable)
 
     def find_offset(self, event: Event) -> None:
         """Answer with the first offset at or after a time."""

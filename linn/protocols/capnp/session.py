@@ -36,6 +36,7 @@ from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.reading import Reading
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
+from linn.protocols.capnp.transacting import Transacting
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, frames_of
 from linn.wire.failure import failed_by
@@ -78,6 +79,7 @@ class Session:
         "_responder",
         "_stream",
         "_subscribing",
+        "_transacting",
         "_turn",
         "_welcome_bytes",
         "peer",
@@ -102,6 +104,7 @@ class Session:
         self._publishing = Publishing(self._responder, self._subscribing)
         self._reading = Reading(self._responder)
         self._administering = Administering(self._responder, self._subscribing)
+        self._transacting = Transacting(self._responder, self._subscribing)
         self._heard = True
         self._missed = self._heard_bytes = self._in_a_row = self._received_bytes = self._welcome_bytes = 0
         self._has_more = self._is_drained = False
@@ -380,6 +383,10 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.Subscribe: ("_subscribing", Subscribing.subscribe),
     m.Unsubscribe: ("_subscribing", Subscribing.unsubscribe),
     m.FindOffset: ("_reading", Reading.find_offset),
+    m.SettleInTransaction: ("_transacting", Transacting.settle),
+    m.EndTransaction: ("_transacting", Transacting.end),
+    m.OpenTransactions: ("_transacting", Transacting.open),
+    m.AddBranch: ("_transacting", Transacting.add_branch),
     m.Describe: ("_administering", Administering.describe),
     m.Administer: ("_administering", Administering.administer),
     m.Ping: ("", Session._ping),

@@ -19,7 +19,7 @@ from linn.core.groups.reader import StreamReader
 from linn.core.log.delivery import NOTHING, Consumer, Delivery
 from linn.core.log.mark import Mark
 from linn.core.loop.waiting import WaitDeadline
-from linn.core.queue.queue import QueueConsumer
+from linn.core.queue.consumer import QueueConsumer
 from linn.protocols.capnp.outbox import Outbox
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, frames_to

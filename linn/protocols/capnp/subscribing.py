@@ -12,7 +12,7 @@ from linn.core.connections.listener_traffic import SubscriptionOf
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
 from linn.core.gateway.gateway import SubscribeRequest
 from linn.core.groups.reader import StreamReader
-from linn.core.log.delivery import Settlement, SettleOutcome
+from linn.core.log.delivery import Consumer, Settlement, SettleOutcome
 from linn.protocols.capnp.reading import WAIT_MS_MAX
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscriber import Subscriber
@@ -134,6 +134,15 @@ class Subscribing:
         if subscriber is None:
             raise SubscriptionUnknown(f"this connection has no subscription {id}")
         return subscriber
+
+    def consumer(self, id: int) -> Consumer:
+        """The consumer of a subscription. Raises SubscriptionUnknown."""
+        return self._subscriber(id).consumer
+
+    @staticmethod
+    def settlement(entry: m.Settlement) -> Settlement:
+        """An entry of a settle request, for the consumer."""
+        return _settlement(entry)
 
     def unsubscribe(self, event: Event) -> None:
         """End a subscription; its leases are returned. Raises SubscriptionUnknown."""
@@ -265,8 +274,8 @@ def _request(subscribe: m.Subscribe) -> SubscribeRequest:
     where = subscribe.start, subscribe.starts, subscribe.partitions, subscribe.where
     who = subscribe.member, subscribe.session_ms / 1000, subscribe.is_static
     how = subscribe.leader_epoch, subscribe.shared, subscribe.formats
-    is_two_phase = subscribe.two_phase
-    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how, is_two_phase=is_two_phase)
+    phases = subscribe.two_phase, subscribe.uncommitted
+    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how, *phases)
 
 
 def _settlement(entry: m.Settlement) -> Settlement:

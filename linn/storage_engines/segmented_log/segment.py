@@ -279,7 +279,16 @@ class Segment:
                 break
             region = file.region(position, head.size)
             batches.append(
-                StoredBatch(head.base_offset, head.end_offset, head.record_count, head.size, head.format, region)
+                StoredBatch(
+                    head.base_offset,
+                    head.end_offset,
+                    head.record_count,
+                    head.size,
+                    head.format,
+                    region,
+                    head.producer_id,
+                    head.attributes,
+                )
             )
             position += head.size
             head = self._cached_head(file, position, head.end_offset)

@@ -15,7 +15,7 @@ from linn.core.batch.batch import BATCH_BYTES_MIN, NUMBER_BYTES, RecordBatch
 from linn.core.batch.flat_message import DATA_AT, WORD
 from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed
 
-_HEAD = struct.Struct("<II8xqqqiIIIqq17xB30xI4x")
+_HEAD = struct.Struct("<II8xqqqiIIIqqq6xHxB30xI4x")
 HEAD_BYTES = _HEAD.size
 _STAMP_END = 44
 _ROOT = struct.pack("<IH", 0, NUMBER_BYTES // WORD)
@@ -32,6 +32,8 @@ class Head(NamedTuple):
     durable_offset: int
     record_count: int
     max_timestamp_ms: int
+    producer_id: int
+    attributes: int
     format: int
     offset_span: int
 
@@ -59,10 +61,11 @@ def head_at(view: memoryview, at: int) -> Head:
     Raises BatchMalformed, BatchCorrupt.
     """
     size = batch_bytes(view, at)
-    _, _, base, append_ms, durable, _, stamp_crc, _, count, _, max_ms, format, span = _HEAD.unpack_from(view, at)
+    _, _, base, append_ms, durable, _, stamp_crc, _, *sealed = _HEAD.unpack_from(view, at)
+    count, _, max_ms, *rest = sealed
     if crc32c(view[at + DATA_AT : at + _STAMP_END]) != stamp_crc:
         raise BatchCorrupt("the CRC of a batch's stamp does not match")
-    return Head(size, base, append_ms, durable, count, max_ms, format, span)
+    return Head(size, base, append_ms, durable, count, max_ms, *rest)
 
 
 def stamps_in(data: bytearray) -> Iterator[tuple[int, Head]]:

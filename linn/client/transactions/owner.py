@@ -1,0 +1,136 @@
+"""TransactionOwner: a name of transactions, as this client owns it, and the producers that write in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from linn.client.connection.connector import Connector
+from linn.client.produce.producer import Producer
+from linn.core.errors.tree import (
+    ConnectionLost,
+    LinnError,
+    ProtocolError,
+    RequestTimeout,
+    TransactionBusy,
+    TransactionError,
+    TransactionFenced,
+)
+from linn.wire.messages import AddBranch, EndTransaction, OpenedTransactions, OpenTransactions
+
+Target = tuple[str, bool]
+"""The name of a topic or an exchange, and whether it is an exchange."""
+
+
+class TransactionOwner:
+    """One name. Its transactions follow one another; the name is opened with the first."""
+
+    def __init__(
+        self, connector: Connector, name: str, timeout_s: float, make_producer: Callable[[str, bool], Producer]
+    ) -> None:
+        self.name = name
+        self.timeout_s = timeout_s
+        self.producer_id = 0
+        self.epoch = 0
+        self.number = 0
+        """Number of the next transaction, or of the one that is open."""
+        self.is_busy = False
+        """Whether a transaction is open."""
+        self.connector = connector
+        self._make_producer = make_producer
+        self._is_open = False
+        self._fenced: LinnError | None = None
+        self._producers: dict[Target, Producer] = {}
+        self._branches: set[int] = set()
+        """Producers that the broker lets write in them."""
+
+    async def begin(self) -> None:
+        """Begin the next transaction; after a restart of the broker, open the name again first.
+
+        Raises TransactionError if one is open; TransactionFenced: another client has the name.
+        """
+        if self.is_busy:
+            raise TransactionError(f'a transaction of "{self.name}" is open: end it before the next')
+        if self._fenced is not None:
+            raise self._fenced
+        self.is_busy = True
+        try:
+            if not self._is_open:
+                await self._open()
+        except BaseException:
+            self.is_busy = False
+            raise
+
+    async def _open(self) -> None:
+        message = OpenTransactions(self.name, round(1000 * self.timeout_s), self.producer_id, self.epoch)
+        opened = await self._until_not_busy(message)
+        if not isinstance(opened, OpenedTransactions):
+            raise ProtocolError(f"the broker answered open transactions with {type(opened).__name__}")
+        self.producer_id, self.epoch, self.number = opened.producer_id, opened.epoch, opened.number
+        self._is_open = True
+        self._branches.clear()
+
+    async def _until_not_busy(self, message: OpenTransactions | EndTransaction) -> object:
+        """Send a request until the end of another transaction is not in its way any more."""
+        attempts = 0
+        while True:
+            try:
+                return (await self.connector.request(message, repeat=True)).message
+            except TransactionBusy:
+                if self.connector.options._is_used_up(attempts + 1):
+                    raise
+                await self.connector.env.clock.sleep(self.connector.backoff_s(attempts))
+                attempts += 1
+            except TransactionFenced as error:
+                self._fenced = error
+                raise
+
+    async def producer(self, target: str, to_exchange: bool) -> Producer:
+        """The producer for a topic or an exchange, ready to write in the present transaction."""
+        key = target, to_exchange
+        producer = self._producers.get(key)
+        if producer is None:
+            producer = await self._make_producer(target, to_exchange).__aenter__()
+            self._producers[key] = producer
+        branch = producer._begin(self.number)
+        if branch not in self._branches:
+            await self.connector.request(AddBranch(self.producer_id, self.epoch, branch), repeat=True)
+            self._branches.add(branch)
+        return producer
+
+    async def flush(self, targets: Sequence[Target]) -> list[int]:
+        """Wait until everything that was published is confirmed; return the ids of the producers.
+
+        Raises the first failure.
+        """
+        branches = []
+        for target in targets:
+            producer = self._producers[target]
+            await producer.flush()
+            branches.append(producer._begin(self.number))
+        return branches
+
+    async def end(self, branches: Sequence[int], *, is_commit: bool) -> None:
+        """End the transaction, and wait for the decision; after a lost connection it is asked for again.
+
+        Raises TransactionAborted, TransactionFenced, GroupFenced, ...: it is aborted; ConnectionLost, RequestTimeout:
+        the decision is not known.
+        """
+        message = EndTransaction(self.producer_id, self.epoch, self.number, is_commit, list(branches))
+        try:
+            await self._until_not_busy(message)
+        except (ConnectionLost, RequestTimeout, TransactionError):
+            self._is_open = False  # Whatever became of it, the name is opened again before the next.
+            raise
+        finally:
+            self.number += 1
+            self.is_busy = False
+
+    def give_up(self) -> None:
+        """Leave a transaction to its timeout, or to the next opening of the name, because no request can be made."""
+        self._is_open = self.is_busy = False
+
+    async def aclose(self) -> None:
+        """Close the producers."""
+        producers, self._producers = list(self._producers.values()), {}
+        for producer in producers:
+            producer._end()

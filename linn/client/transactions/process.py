@@ -1,0 +1,112 @@
+"""Process: read, process, write, exactly once: what a function makes of each message is published with its settlement.
+
+A worker handles one delivery in one transaction. If that is aborted, by a rebalance, a lost connection or a restart of
+either side, nothing of it is to be seen, and its messages come again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from linn.client.consume.consumer import Consumer
+from linn.client.consume.message import Batch, Message
+from linn.client.produce.properties import HeadersInput
+from linn.client.transactions.transaction import Transaction
+from linn.core.batch.record import Labels
+from linn.core.errors.tree import ConnectionLost, DeliveryError, RequestTimeout, TransactionError, TransactionFenced
+
+logger = logging.getLogger("linn.client")
+
+PAUSE_S = 0.1
+"""Pause after an aborted transaction: a broker that has just started, or a group that is being divided, needs some."""
+
+
+class Output(NamedTuple):
+    """A message that a function makes.
+
+    Example:
+        Output(b"42 EUR", key=b"customer 7", topic="invoices")
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    routing_key: str = ""
+    labels: Labels | None = None
+    headers: HeadersInput | None = None
+    topic: str | None = None
+    """The topic to publish to, in place of the sink."""
+
+
+Outputs = bytes | Output | Iterable[bytes | Output] | None
+"""The result of a function for one message: one message, several, or none."""
+Function = Callable[[Message], Outputs] | Callable[[Message], Awaitable[Outputs]]
+Target = tuple[str | None, str | None]
+"""A topic, or an exchange."""
+
+
+class Worker:
+    """One worker: a consumer, and transactions of one name after the other."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        transaction: Callable[[], Transaction],
+        function: Function,
+        sink: Target,
+        *,
+        is_group: bool,
+    ) -> None:
+        self._consumer = consumer
+        self._transaction = transaction
+        self._function = function
+        self._sink = sink
+        self._is_group = is_group
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises TransactionFenced: another worker has this name; and what the function raises.
+        """
+        async with self._consumer as consumer:
+            while True:
+                batches = await consumer._next_delivery()
+                try:
+                    await self._handle(batches)
+                except TransactionFenced:
+                    raise
+                except (TransactionError, DeliveryError, ConnectionLost, RequestTimeout) as error:
+                    text = "%(topic)s: a transaction was aborted, and its messages come again: %(error)s"
+                    about = {"topic": ", ".join(consumer.topics), "error": error.text, "code": error.code}
+                    logger.info(text, about)
+                    await consumer._connector.env.clock.sleep(PAUSE_S)
+
+    async def _handle(self, batches: Sequence[Batch]) -> None:
+        async with self._transaction() as tx:
+            outputs: dict[Target, list[Output]] = {}
+            for batch in batches:
+                for message in batch:
+                    made = self._function(message)
+                    for output in _listed(await made if inspect.isawaitable(made) else made):
+                        target = self._sink if output.topic is None else (output.topic, None)
+                        outputs.setdefault(target, []).append(output)
+                (tx.commit if self._is_group else tx.ack)(batch)
+            for (topic, exchange), some in outputs.items():
+                producer = await tx.producer(topic, exchange=exchange)
+                await producer.publish_many(
+                    [output.value for output in some],
+                    keys=[output.key for output in some],
+                    routing_keys=[output.routing_key for output in some],
+                    labels=[output.labels for output in some],
+                    headers=[output.headers for output in some],
+                )
+
+
+def _listed(outputs: Outputs) -> list[Output]:
+    if outputs is None:
+        return []
+    if isinstance(outputs, bytes | Output):
+        outputs = [outputs]
+    return [output if isinstance(output, Output) else Output(output) for output in outputs]

@@ -1,0 +1,240 @@
+"""Transaction: publishes, acks and offsets that take effect together, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+
+from linn.client.consume.message import Batch, Message
+from linn.client.consume.settling import Delivery
+from linn.client.consume.subscription import Subscription
+from linn.client.produce.producer import Producer
+from linn.client.produce.receipt import BulkReceipt, Receipt
+from linn.client.transactions.owner import Target, TransactionOwner
+from linn.core.errors.tree import (
+    DeliveryNotCurrent,
+    LinnError,
+    SubscriptionWrongKind,
+    TransactionAborted,
+    TransactionError,
+    TransactionUnknown,
+)
+from linn.wire.messages import SettleInTransaction, Settlement, SubscriptionKind, Verdict
+
+ENTRIES_MAX = 256
+"""Entries of one request to settle in a transaction, as many as a broker takes."""
+
+logger = logging.getLogger("linn.client")
+
+
+class Transaction:
+    """One transaction, made by `Client.transaction`: it is committed when the block ends, and aborted if it raises.
+
+    Example:
+        async with client.transaction("billing-1") as tx:
+            await tx.publish("invoices", b"42 EUR")
+            await tx.publish("audit", b"invoice written")
+    """
+
+    def __init__(self, owner: TransactionOwner) -> None:
+        self._owner = owner
+        self._targets: dict[Target, None] = {}
+        self._settled: list[tuple[Subscription, Delivery, int, int]] = []
+        self._is_open = False
+
+    @property
+    def name(self) -> str:
+        """The name that fences its zombies."""
+        return self._owner.name
+
+    # --- life ---
+
+    async def __aenter__(self) -> Self:
+        """Begin. Raises TransactionFenced, TransactionError, ConnectionLost, RequestTimeout, LimitExceeded."""
+        await self._owner.begin()
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Commit, or abort if the block raised. Raises what `commit` raises."""
+        if not self._is_open:
+            return
+        if exc is None:
+            await self._commit()
+        elif isinstance(exc, Exception):
+            with contextlib.suppress(LinnError):  # The block's own error is raised.
+                await self.abort()
+        else:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(5), contextlib.suppress(LinnError):
+                await self.abort()
+
+    async def _commit(self) -> None:
+        """Wait until everything is stored, and commit.
+
+        Raises:
+            TransactionAborted: nothing has taken effect: it was open for too long, or the broker was restarted.
+            TransactionFenced: another client has taken over the name; nothing has taken effect.
+            LinnError: a publish was not confirmed, or a record was not this consumer's any more; it is aborted.
+            ConnectionLost, RequestTimeout: the decision is not known.
+        """
+        try:
+            branches = await self._owner.flush(list(self._targets))
+            await self._settle()
+        except BaseException:
+            with anyio.CancelScope(shield=True), contextlib.suppress(LinnError):
+                await self.abort()
+            raise
+        self._is_open = False
+        try:
+            await self._owner.end(branches, is_commit=True)
+        except TransactionUnknown as error:
+            self._return_settled()
+            raise TransactionAborted(error.text) from error
+        except LinnError:
+            self._return_settled()
+            raise
+
+    async def abort(self) -> None:
+        """Abort: nothing of it takes effect, and what was acked is delivered again.
+
+        Example:
+            async with client.transaction("billing-1") as tx:
+                await tx.publish("invoices", b"42 EUR")
+                await tx.abort()
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        for target in self._targets:
+            with contextlib.suppress(LinnError):
+                await self._owner.flush([target])
+        try:
+            with contextlib.suppress(TransactionAborted, TransactionUnknown):  # It is what was asked for.
+                await self._owner.end((), is_commit=False)
+        finally:
+            self._return_settled()
+
+    # --- publishing ---
+
+    async def producer(self, topic: str | None = None, *, exchange: str | None = None) -> Producer:
+        """Return a producer whose messages belong to this transaction; it must not be used after it.
+
+        Raises TransactionError, TopicUnknown, LimitExceeded, ConnectionLost, RequestTimeout.
+
+        Example:
+            async with client.transaction("billing-1") as tx:
+                invoices = await tx.producer("invoices")
+                await invoices.publish_many([b"42 EUR", b"43 EUR"])
+        """
+        self._check_open()
+        if (topic is None) == (exchange is None):
+            raise TransactionError("a transaction publishes to a topic or to an exchange")
+        target = (topic, False) if topic is not None else (exchange or "", True)
+        producer = await self._owner.producer(*target)
+        self._targets[target] = None
+        return producer
+
+    async def publish(
+        self, topic: str | None, value: bytes | None, *, exchange: str | None = None, **properties: Any
+    ) -> Receipt:
+        """Publish a message with this transaction, and wait until it is stored; `properties` as `Producer.publish`.
+
+        Example:
+            async with client.transaction("billing-1") as tx:
+                receipt = await tx.publish("invoices", b"42 EUR", key=b"customer 7")
+        """
+        return await (await self.producer(topic, exchange=exchange)).publish(value, **properties)
+
+    async def publish_many(
+        self, topic: str | None, values: Sequence[bytes | None], *, exchange: str | None = None, **properties: Any
+    ) -> BulkReceipt:
+        """Publish many messages with this transaction, the fastest way; `properties` as `Producer.publish_many`.
+
+        Example:
+            async with client.transaction("billing-1") as tx:
+                await tx.publish_many("invoices", [b"42 EUR", b"43 EUR"])
+        """
+        return await (await self.producer(topic, exchange=exchange)).publish_many(values, **properties)
+
+    # --- settling ---
+
+    def ack(self, received: Message | Batch) -> None:
+        """Ack what a consumer of a queue, or of a shared subscription, has received, if this is committed.
+
+        Raises SubscriptionWrongKind, TransactionError.
+
+        Example:
+            message = await anext(consumer)
+            async with client.transaction("billing-1") as tx:
+                await tx.publish("invoices", message.value)
+                tx.ack(message)
+        """
+        self._note(received, SubscriptionKind.SHARED)
+
+    def commit(self, received: Message | Batch) -> None:
+        """Commit the offset behind what a member of a group has received, if this is committed.
+
+        Raises SubscriptionWrongKind, TransactionError.
+
+        Example:
+            batch = await consumer.next_batch()
+            async with client.transaction("billing-1") as tx:
+                await tx.publish_many("invoices", batch.values)
+                tx.commit(batch)
+        """
+        self._note(received, SubscriptionKind.GROUP)
+
+    def _note(self, received: Message | Batch, kind: SubscriptionKind) -> None:
+        self._check_open()
+        batch = received if isinstance(received, Batch) else received.batch
+        subscription, delivery = batch._subscription, batch._delivery
+        if not isinstance(subscription, Subscription) or delivery is None or subscription.kind != kind:
+            whom = "a queue's consumer" if kind == SubscriptionKind.SHARED else "a member of a group"
+            raise SubscriptionWrongKind(f"only what {whom} has received can be settled so in a transaction")
+        if isinstance(received, Batch):
+            first, end = batch._offset(batch._first), batch.end_offset
+        else:
+            first, end = batch._offset(received.index), batch._offset(received.index + 1)
+        self._settled.append((subscription, delivery, first, end))
+
+    async def _settle(self) -> None:
+        """Tell the broker what is settled with this transaction. Raises LinnError: it can't be committed."""
+        owner = self._owner
+        entries: dict[Subscription, list[Settlement]] = {}
+        for subscription, delivery, first, end in self._settled:
+            if not subscription.holds(delivery):
+                raise DeliveryNotCurrent("records to settle in a transaction belong to others by now")
+            mine = entries.setdefault(subscription, [])
+            if mine and _continues(mine[-1], delivery, first):
+                mine[-1].end = end
+            else:
+                mine.append(Settlement(delivery.partition, delivery.delivery_id, first, end, Verdict.ACK))
+        for subscription, some in entries.items():
+            for at in range(0, len(some), ENTRIES_MAX):
+                numbers = owner.producer_id, owner.epoch, owner.number
+                part = some[at : at + ENTRIES_MAX]
+                await owner.connector.request(SettleInTransaction(*numbers, subscription.id, part))
+        for subscription, delivery, first, end in self._settled:
+            subscription.settled_elsewhere(delivery, first, end)
+
+    def _return_settled(self) -> None:
+        """Have what was to be settled delivered again."""
+        settled, self._settled = self._settled, []
+        for subscription, delivery, first, end in settled:
+            if subscription.holds(delivery):
+                subscription.submit(delivery, first, end, Verdict.NACK).awaited = True
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise TransactionError("the transaction has ended, or was not entered with `async with`")
+
+
+def _continues(entry: Settlement, delivery: Delivery, first: int) -> bool:
+    return (entry.partition, entry.delivery_id, entry.end) == (delivery.partition, delivery.delivery_id, first)

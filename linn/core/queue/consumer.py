@@ -1,0 +1,503 @@
+"""QueueConsumer: one of the consumers that compete for a queue, or for a named subscription of a stream.
+
+Laws: it leases the lowest ready records of the partition that was asked longest ago. A lease is of one delivery: what a
+delivery does not take of it goes back at once. Records that were decided to its name come first, before any lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.format import NATIVE_ONLY
+from linn.core.batch.steps import Steps
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import (
+    BatchMalformed,
+    DeliveryFenced,
+    DeliveryNotCurrent,
+    FormatUnknown,
+    LinnError,
+    LogClosed,
+    LogCorrupt,
+    OffsetOutOfRange,
+    StorageError,
+    SubscriptionWrongKind,
+    SyncFailed,
+)
+from linn.core.log.delivery import NOTHING, SETTLE_STEP, Delivery, Settlement, SettleOutcome, nobody
+from linn.core.log.mark import Mark
+from linn.core.log.state_log import ROOM_RETRY_S
+from linn.core.loop.waiting import ReadySignal, WaitDeadline
+from linn.core.queue.lease import Lease
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.partition_queue import PartitionQueue
+from linn.core.queue.record_states import DecidedRange
+
+DAMAGED_RETRY_S = 300.0
+"""Interval at which damaged records are retried: a damaged file may have been replaced by a whole one."""
+LEASE_RECORDS_MAX = 16_384
+"""Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
+
+PREPARE, COMMIT_AGAIN = 1, 2
+"""Phases of a two-phase delivery, as the native protocol numbers them."""
+ACK, DONE = 0, 6
+"""Verdicts: that which settles a lease, and that which ends a two-phase delivery."""
+
+logger = logging.getLogger("linn.queue")
+
+
+class CompetedFor(Protocol):
+    """A queue, as its consumers see it."""
+
+    topic: str
+    closed: bool
+    ready: ReadySignal
+    dispatches: list[PartitionQueue]
+    listed: OrderedDict[int, None]
+    decisions: int
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether consumers say that they are ready, and settle what was decided to them."""
+
+    def gone(self) -> LinnError:
+        """The error for a consumer of a subscription that was closed."""
+
+    def dispatch(self, partition: int) -> PartitionQueue:
+        """One partition's part of the queue. Raises PartitionUnknown."""
+
+    def leave(self, consumer: QueueConsumer, partitions: Collection[int]) -> None:
+        """Remove a consumer; its leases in these partitions are returned, soon and in turns."""
+
+
+class QueueConsumer:
+    """One competing consumer; a `delivery.Consumer`."""
+
+    def __init__(self, queue: CompetedFor, id: int, lease_ms: int, name: str) -> None:
+        self.id = id
+        self.name = name
+        """The name that the client gave it, or ""."""
+        self.lease_ms = lease_ms
+        self.takes_stored = False
+        """Ignored: a damaged record of a queue must be found here, where it can become a dead letter."""
+        self.accepts: Sequence[int] = NATIVE_ONLY
+        self.on_ended: Callable[[], None] = nobody
+        self.on_released: Callable[[], None] = nobody
+        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.held = 0
+        self.repeats: deque[tuple[int, DecidedRange]] = deque()
+        """Records, by partition, that were decided to this name before, and have to be delivered again."""
+        self._unrepeatable: deque[tuple[int, DecidedRange]] = deque()
+        """Those of them that could not be read: they stay decided, and were not delivered."""
+        self._decided = 0
+        """Records that were decided to this consumer and are not done: a part of `held`."""
+        self._queue = queue
+        self._is_two_phase = queue.is_two_phase
+        self._lease: Lease | None = None
+        self._lease_partition = 0
+        self._lease_at = 0
+        self._unreadable_left = 0
+        """Undecodable records after the last lease: the next lease takes them, regardless of credit."""
+        self._leased_in: dict[int, None] = {}
+        """Partitions in which it ever had a lease: of thousands, it leaves these."""
+        self._closed = False
+        self._fenced = False
+
+    @property
+    def ended(self) -> bool:
+        """See `delivery.Consumer.ended`."""
+        return self._queue.closed or self._fenced
+
+    def _check_open(self) -> None:
+        """Check that records may be delivered and settled. Raises DeliveryFenced, or the error of a closed queue."""
+        if self._fenced:
+            raise DeliveryFenced(f"another consumer of {self._queue.topic} has taken over the name {self.name}")
+        if self._queue.closed or self._closed:
+            raise self._queue.gone()
+
+    async def next_from(self, partition: int, start: int, records_max: int, bytes_max: int) -> Delivery:
+        """Take ready records of one partition from offset `start` on; without waiting: there may be none.
+
+        Raises PartitionUnknown; SubscriptionWrongKind if records are settled on delivery; and the errors of `next`.
+        """
+        if not self.lease_ms:
+            text = f"topic {self._queue.topic} delivers at most once: nothing is taken from the middle of its queue"
+            raise SubscriptionWrongKind(text)
+        dispatch = self._queue.dispatch(partition)
+        while True:
+            self._put_back_rest()
+            self._check_open()
+            lease = dispatch.acquire(self.id, min(records_max, LEASE_RECORDS_MAX), start)
+            if lease is None:
+                return NOTHING
+            self._lease, self._lease_partition, self._lease_at = lease, partition, lease.first
+            self._leased_in[partition] = None
+            delivery = await self._deliver(records_max, bytes_max)
+            if delivery.batches:
+                dispatch.count_delivered(delivery)
+                return delivery
+
+    def _put_back_rest(self) -> None:
+        """Return the undelivered part of a lease; the attempt does not count."""
+        lease = self._lease
+        if lease is not None:
+            self._unreadable_left = 0
+            self._queue.dispatches[self._lease_partition].put_back(self.id, lease, self._rest_of(lease), 0.0)
+            self._lease = None
+
+    async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
+        """See `delivery.Consumer.next`."""
+        while True:
+            if self.repeats:
+                delivery = await self._repeat(records_max, bytes_max, deadline)
+                if delivery.batches:
+                    return delivery
+            if not await self._hold_lease(records_max, deadline):
+                return NOTHING
+            delivery = await self._deliver(records_max, bytes_max)
+            if delivery.batches:
+                self._queue.dispatches[delivery.partition].count_delivered(delivery)
+                return delivery
+
+    async def _repeat(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
+        """Deliver again what was decided to this name. Records that can't be read stay decided, for an operator.
+
+        Where a decision can't be written now, it waits, up to the deadline: nothing else could be decided either.
+
+        Raises SyncFailed, LogClosed, DeliveryFenced.
+        """
+        while self.repeats:
+            self._check_open()
+            place, (first, end, decision) = self.repeats[0]
+            dispatch, name = self._queue.dispatches[place], decision.holder.name
+            if dispatch.partition.start_offset > first:
+                dispatch.skip_to_start()
+            left = dispatch.subscription.decided_within(first, end, decision)
+            if left != [(first, end)]:
+                self.repeats.popleft()
+                self.repeats.extendleft([(place, DecidedRange(*rest, decision)) for rest in reversed(left)])
+                continue
+            try:
+                await dispatch.until_decided()
+            except (SyncFailed, LogClosed):
+                raise
+            except StorageError:
+                if not await deadline.wait(partial(dispatch.clock.sleep, ROOM_RETRY_S)):
+                    return NOTHING
+                continue
+            try:
+                stop = min(end, first + records_max)
+                batches = await dispatch.partition.read_range(first, stop, bytes_max, self.accepts)
+            except (SyncFailed, LogClosed):
+                raise
+            except (StorageError, OffsetOutOfRange, BatchMalformed, FormatUnknown) as error:
+                if self.repeats and self.repeats[0] == (place, DecidedRange(first, end, decision)):
+                    self._unrepeatable.append(self.repeats.popleft())
+                text = (
+                    "%(partition)s: records %(first)d to %(last)d were decided to %(name)s and can't be read: %(error)s"
+                )
+                about = {"partition": str(dispatch.partition.id), "first": first, "last": end - 1, "name": name}
+                logger.error(text, about | log_fields(error))
+                continue
+            self._check_open()
+            if not self.repeats or self.repeats[0] != (place, DecidedRange(first, end, decision)):
+                continue  # An operator has ended it meanwhile.
+            self.repeats.popleft()
+            stop = batches[-1].end_offset if batches else end
+            if stop < end:
+                self.repeats.appendleft((place, DecidedRange(stop, end, decision)))
+            self.held += stop - first
+            self._decided += stop - first
+            settled = dispatch.settled_durably()
+            return Delivery(place, decision.delivery_id, decision.attempt, batches, 0, COMMIT_AGAIN, settled)
+        return NOTHING
+
+    def decision_ended(self, place: int, ended: DecidedRange) -> None:
+        """Record that records, all or some of a decision's, are no longer decided to this consumer."""
+        delivered = ended.end - ended.first
+        for waiting in (self.repeats, self._unrepeatable):
+            delivered -= _take_out(waiting, place, ended)
+        if delivered:
+            self._undecide(delivered)
+
+    @property
+    def decided_count(self) -> int:
+        """The number of records that were decided to this consumer, and delivered to it, and are not done."""
+        return self._decided
+
+    def _undecide(self, records: int) -> None:
+        records = min(records, self._decided)
+        self._decided -= records
+        self.held -= records
+        self.on_released()
+
+    def hold(self, settlement: Settlement, holder: str) -> tuple[PartitionQueue, tuple[Mark, int] | None]:
+        """Take leased records out of their lease for a transaction, which acks or returns them at its end.
+
+        Returns their partition's part of the queue, and what has to pass before they are held durably.
+
+        Raises DeliveryNotCurrent, DeliveryFenced, TopicUnknown, PartitionUnknown, LimitExceeded, SubscriptionWrongKind;
+        StorageError: they are held, and their event is written later.
+        """
+        self._check_open()
+        if settlement.verdict != ACK or self._is_two_phase or not self.lease_ms:
+            raise SubscriptionWrongKind(
+                "a transaction acks records of a queue that delivers at least once, and no more"
+            )
+        dispatch = self._queue.dispatch(settlement.partition)
+        dispatch.hold(self.id, settlement, holder)
+        position = dispatch.flush()
+        return dispatch, None if dispatch.state is None else (dispatch.state.partition.committed, position)
+
+    def resolve(self, partition: int, delivery_id: int) -> tuple[bool, Sequence[tuple[Mark, int]]]:
+        """Answer whether a delivery was decided to this consumer, and what has to be committed before that is told.
+
+        If it was not, it is aborted. Raises PartitionUnknown, DeliveryFenced, TopicUnknown, StorageError.
+        """
+        self._check_open()
+        dispatch = self._queue.dispatch(partition)
+        is_decided = dispatch.resolve(self.id, self.name, delivery_id)
+        position = dispatch.flush()
+        awaits = [] if dispatch.state is None else [(dispatch.state.partition.committed, position)]
+        return is_decided, awaits
+
+    def released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
+        """Record that a lease of this consumer no longer holds these offsets."""
+        # Of the lease in delivery, offsets further on were never handed over.
+        end = self._lease_at if lease is self._lease else lease.end
+        self.held -= sum([min(stop, end) - first for first, stop in ranges if first < end])
+        if lost and lease.ended:
+            self.on_lease_lost(partition, lease.delivery_id)
+        self.on_released()
+
+    async def _hold_lease(self, records_max: int, deadline: WaitDeadline) -> bool:
+        """Wait until there is a lease with records to deliver; False if the deadline came first."""
+        ready = self._queue.ready
+        while self._lease is None or (self._lease.ended and self.lease_ms):
+            # A lease that has ended expired, or its records were dropped: the rest belongs to others by now.
+            self._lease = None
+            if self.ended or self._closed:
+                ready.notify()  # Passes the wake-up on to another consumer.
+            self._check_open()
+            wanted = min(max(records_max, self._unreadable_left), LEASE_RECORDS_MAX)
+            if not self._acquire(wanted) and not await deadline.wait(ready.wait):
+                return False
+        return True
+
+    def _acquire(self, records_max: int) -> bool:
+        queue = self._queue
+        while queue.listed:
+            place = next(iter(queue.listed))
+            queue.listed.move_to_end(place)  # First: one that raises must not keep the others from being asked.
+            dispatch = queue.dispatches[place]
+            try:
+                lease = dispatch.acquire(self.id, records_max)
+            except StorageError:
+                if len(queue.listed) > 1:
+                    queue.ready.notify()  # Another partition may have something for another waiting consumer.
+                raise
+            if lease is None or not dispatch.is_ready():
+                del queue.listed[place]
+            if lease is not None:
+                self._lease, self._lease_partition, self._lease_at = lease, place, lease.first
+                self._leased_in[place] = None
+                if queue.listed:
+                    queue.ready.notify()
+                return True
+        return False
+
+    async def _deliver(self, records_max: int, bytes_max: int) -> Delivery:
+        lease = self._lease
+        assert lease is not None
+        dispatch = self._queue.dispatches[self._lease_partition]
+        # Records dropped by retention meanwhile are skipped.
+        first = max(self._lease_at, min(dispatch.partition.start_offset, lease.end))
+        end = min(lease.end, first + records_max)
+        try:
+            batches = await dispatch.read(first, end, bytes_max, self.accepts) if first < end else ()
+        except OffsetOutOfRange:
+            if dispatch.partition.start_offset > first:
+                return NOTHING  # Retention was faster; the next attempt begins after it.
+            self._abandon(dispatch, lease)
+            raise
+        except BatchMalformed as error:
+            await self._bury(dispatch, lease, first, error)
+            return NOTHING
+        except (SyncFailed, LogClosed):
+            self._abandon(dispatch, lease)
+            raise
+        except (StorageError, FormatUnknown) as error:  # The plugin that reads the format may be back soon.
+            await self._put_back(dispatch, lease, first, error)
+            return NOTHING
+        except BaseException:
+            # Also when cancelled: records that were not handed over are returned.
+            self._abandon(dispatch, lease)
+            raise
+        if dispatch.partition.transactions.markers and self.lease_ms:
+            void = _between(batches, first, batches[-1].end_offset if batches else end)
+            if void:
+                with contextlib.suppress(DeliveryNotCurrent):  # It expired meanwhile.
+                    now, subscription = dispatch.clock.monotonic(), dispatch.subscription
+                    dispatch.follow(subscription.settle_void_leased(self.id, lease.delivery_id, void, now))
+        delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
+        if self._is_two_phase:
+            delivery = replace(delivery, phase=PREPARE, settled_before=dispatch.settled_durably())
+        if self.lease_ms:
+            if lease.ended or self._fenced:
+                return NOTHING  # It ended while it was read; the records' next holder must be the only one.
+            self.held += lease.count_within(first, batches[-1].end_offset) if batches else 0
+        self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
+        if self.lease_ms:
+            self._put_back_rest()  # A lease is of one delivery: who settles it whole settles what has arrived.
+        return delivery
+
+    def _go_on(self, dispatch: PartitionQueue, lease: Lease, offset: int) -> None:
+        self._lease_at = offset
+        self._unreadable_left = 0
+        if offset >= lease.end:
+            self._lease = None
+            dispatch.handed_over(self.id)
+
+    async def _put_back(self, dispatch: PartitionQueue, lease: Lease, first: int, error: LinnError) -> None:
+        """Return records that can't be read now, for a time, and continue with others."""
+        end, delay_s = lease.end, 0.0
+        if isinstance(error, LogCorrupt):
+            try:
+                end, delay_s = min(end, (await dispatch.damage.find(first, error)).stop), DAMAGED_RETRY_S
+            except BaseException:
+                self._abandon(dispatch, lease)
+                raise
+        else:
+            dispatch.rest(error)
+        ranges = [(max(begin, first), min(stop, end)) for begin, stop in lease.ranges()]
+        dispatch.put_back(self.id, lease, [(begin, stop) for begin, stop in ranges if begin < stop], delay_s)
+        self._go_on(dispatch, lease, end)
+
+    async def _bury(self, dispatch: PartitionQueue, lease: Lease, first: int, error: BatchMalformed) -> None:
+        """Make dead letters of one batch's undecodable records, and continue after it."""
+        if first not in dispatch.unreadable:
+            try:
+                batch = await dispatch.partition.batch_at(first)
+            except OffsetOutOfRange:
+                return  # Retention was faster; the next attempt begins after it.
+            except BaseException:
+                self._abandon(dispatch, lease)
+                raise
+            dispatch.unreadable = range(batch.base_offset, batch.end_offset)
+            text = "topic %(topic)s: %(count)d records that nobody can read are dead letters: %(error)s"
+            logger.error(text, {"topic": self._queue.topic, "count": batch.count} | log_fields(error))
+        dispatch.reject_unreadable(self.id, lease)
+        behind = dispatch.unreadable.stop
+        self._go_on(dispatch, lease, behind)
+        self._unreadable_left = max(0, behind - lease.end)
+
+    def _abandon(self, dispatch: PartitionQueue, lease: Lease) -> None:
+        self._give_back(dispatch, lease)
+        self._lease = None
+        dispatch.handed_over(self.id)
+
+    def _give_back(self, dispatch: PartitionQueue, lease: Lease) -> None:
+        dispatch.return_unsent(self.id, lease.delivery_id, self._rest_of(lease))
+
+    def _rest_of(self, lease: Lease) -> list[Range]:
+        """The undelivered part of the lease in delivery."""
+        return [(max(first, self._lease_at), end) for first, end in lease.ranges() if end > self._lease_at]
+
+    def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
+        """See `delivery.Consumer.settle`."""
+        refused: list[tuple[int, LinnError]] = []
+        awaits: dict[int, tuple[Mark, int]] = {}
+        touched: dict[int, PartitionQueue] = {}
+        done = 0
+        for index, settlement in enumerate(settlements):
+            if done >= SETTLE_STEP:
+                done = 0
+                with contextlib.suppress(StorageError):  # The events wait for the next flush.
+                    self._flush(touched, awaits)
+                yield
+            done += 1
+            try:
+                if self.ended:
+                    self._check_open()
+                dispatch = self._queue.dispatch(settlement.partition)
+                effects = dispatch.settle(self.id, settlement, self.name)
+                if effects.decided:
+                    self._queue.decisions += 1
+                    self.held += effects.decided
+                    self._decided += effects.decided
+                elif settlement.verdict == DONE:
+                    self._undecide(effects.settled)
+                touched[settlement.partition] = dispatch
+                # What is left of a lease may be thousands of ranges.
+                done = max(done, dispatch.subscription.events_waiting)
+            except LinnError as error:
+                refused.append((index, error))
+        self._flush(touched, awaits)
+        return SettleOutcome(refused, list(awaits.values()))
+
+    @staticmethod
+    def _flush(touched: dict[int, PartitionQueue], awaits: dict[int, tuple[Mark, int]]) -> None:
+        """Write the events of touched partitions, and note what has to be committed. Raises StorageError."""
+        while touched:
+            place, dispatch = next(iter(touched.items()))
+            position = dispatch.flush()
+            if dispatch.state is not None:
+                awaits[place] = dispatch.state.partition.committed, position
+            del touched[place]
+
+    def is_holding(self) -> bool:
+        """Whether records are leased or decided to this consumer."""
+        return self._decided > 0 or any(
+            self._queue.dispatches[place].subscription.holds(self.id) for place in self._leased_in
+        )
+
+    def fence(self) -> None:
+        """Leave for a consumer of the same name; nothing is delivered or settled any more."""
+        on_ended, self._fenced = self.on_ended, True
+        self.close()
+        self._queue.ready.notify_all()
+        on_ended()
+
+    def close(self) -> None:
+        """Leave; leased records are returned soon, and can't be settled until then."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.lease_ms:
+            self._lease = None  # Nothing more of it is delivered.
+        self.on_ended = self.on_released = self.on_lease_lost = nobody  # The callees refer to this consumer.
+        self._queue.leave(self, self._leased_in)
+
+
+def _take_out(waiting: deque[tuple[int, DecidedRange]], place: int, ended: DecidedRange) -> int:
+    """Take the offsets of a decision that has ended out of decided ranges; returns the number of them that it found."""
+    found = 0
+    for _ in range(len(waiting)):
+        where, decided = waiting.popleft()
+        first, end = max(decided.first, ended.first), min(decided.end, ended.end)
+        if where != place or first >= end:
+            waiting.append((where, decided))
+            continue
+        found += end - first
+        left = (decided.first, first), (end, decided.end)
+        waiting.extend((where, decided._replace(first=start, end=stop)) for start, stop in left if start < stop)
+    return found
+
+
+def _between(batches: Sequence[RecordBatch], first: int, end: int) -> list[Range]:
+    """The offsets of [first, end) that no batch covers."""
+    found: list[Range] = []
+    for batch in batches:
+        if first < batch.base_offset:
+            found.append((first, batch.base_offset))
+        first = batch.end_offset
+    if first < end:
+        found.append((first, end))
+    return found

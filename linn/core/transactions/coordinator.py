@@ -1,0 +1,566 @@
+"""TransactionCoordinator: all transactions of the broker, their log, and the marks that end them everywhere.
+
+Laws:
+- The decision to commit is one record of the log, written after everything that counts is as durable as its storage
+  makes it. It is told, and marked in the partitions, only once it is committed. What was not decided is aborted, also
+  by a restart; so an abort is not logged.
+- A decision that was logged is carried out, whatever fails meanwhile: marks that a full disk refuses are retried, and
+  after a restart each partition asks about the transactions that its log has open.
+- A transaction ends before the next one of its name begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import trio
+
+from linn.core.env.alarm import Alarm
+from linn.core.env.env import Clock, Spawn
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import (
+    LimitExceeded,
+    LinnError,
+    LogClosed,
+    StorageError,
+    SyncFailed,
+    TransactionAborted,
+    TransactionBusy,
+    TransactionError,
+    TransactionFenced,
+    TransactionUnknown,
+)
+from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.groups.event import OffsetCommitted
+from linn.core.groups.group import check_name
+from linn.core.groups.member import GroupMember
+from linn.core.log.delivery import Settlement
+from linn.core.log.mark import Mark
+from linn.core.log.partition import Partition
+from linn.core.log.state_log import ROOM_RETRY_S, StateLog
+from linn.core.queue.consumer import QueueConsumer
+from linn.core.queue.partition_queue import PartitionQueue
+from linn.core.topics.topic import Topic
+from linn.core.transactions.event import (
+    Committed,
+    NameForgotten,
+    OffsetsApplied,
+    TransactionEvent,
+    decode_transaction_events,
+    encode_transaction_events,
+)
+from linn.core.transactions.producer import PendingOffset, State, TransactionalProducer, Work
+
+TRANSACTIONS_TOPIC = "__transactions"
+"""The internal topic of the log. It has one partition, so that commits of many clients share one sync."""
+NAMES_MAX = 10_000
+"""Limit of the names that are known: each takes about a kilobyte, and a record of the snapshot."""
+IDLE_MS = 7 * 24 * 3_600_000
+"""Time after which a name that nobody uses is forgotten, when there are too many."""
+TIMEOUT_S_MAX = 3_600.0
+"""Longest time for which a transaction may be open: it holds back all readers of its partitions."""
+
+MakeLog = Callable[[], Awaitable[StateLog]]
+
+logger = logging.getLogger("linn.transactions")
+
+
+def holder_of(producer_id: int, number: int) -> str:
+    """The name under which a transaction holds records of queues. No consumer's name has a NUL."""
+    return f"\0{producer_id}/{number}"
+
+
+class Ending:
+    """A transaction whose end is under way."""
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+        self.error: LinnError | None = None
+
+    async def wait(self) -> None:
+        """Wait for the end. Raises GroupFenced: it was aborted; StorageError: it is open as before."""
+        await self.event.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class TransactionCoordinator:
+    """All transactions. Without a log, they are kept in memory."""
+
+    def __init__(
+        self,
+        topics: Mapping[str, Topic],
+        groups: GroupCoordinator,
+        fresh_id: Callable[[], int],
+        clock: Clock,
+        spawn: Spawn,
+    ) -> None:
+        """`fresh_id` gives a producer id that nobody else has."""
+        self.names: dict[str, TransactionalProducer] = {}
+        self.state: StateLog | None = None
+        self.committed = self.aborted = 0
+        """Counts since the start, for the metrics."""
+        self._topics = topics
+        self._groups = groups
+        self._fresh_id = fresh_id
+        self._clock = clock
+        self._spawn = spawn
+        self._by_id: dict[int, TransactionalProducer] = {}
+        """Names by their own producer id."""
+        self._by_branch: dict[int, TransactionalProducer] = {}
+        self._open: dict[TransactionalProducer, None] = {}
+        """Those with an open transaction, the one opened first in front."""
+        self._alarm = Alarm(clock, spawn, self._abort_overdue)
+        self._make_log: MakeLog | None = None
+        self._making = trio.Lock()
+        self._closed = False
+
+    # --- recovery ----------------------------------------------------------------------------------------------------
+
+    async def recover(self, state: StateLog | None, make_log: MakeLog | None) -> None:
+        """Rebuild the names from the log, and end everything that a log or a queue has open. All topics are open.
+
+        `state`: the log, if there is one already; `make_log` makes it when the first name is opened, None: never.
+
+        Raises LogCorrupt, StorageError.
+        """
+        self.state, self._make_log = state, make_log
+        if state is not None:
+            async for record in state.replay():
+                is_restart, events = decode_transaction_events(record)
+                if is_restart:
+                    self.names.clear()
+                for event in events:
+                    self._replay(event)
+        self._by_id = {each.producer_id: each for each in self.names.values()}
+        for each in self.names.values():
+            if each.committed is not None and each.has_offsets_to_apply:
+                await self._apply_offsets(each, each.committed)
+        try:
+            self.end_left_open()
+        except StorageError as error:
+            logger.error("transactions that a restart ended are not marked yet: %(error)s", log_fields(error))
+            self._spawn(self._end_left_open_later)
+
+    def _replay(self, event: TransactionEvent) -> None:
+        if isinstance(event, NameForgotten):
+            self.names.pop(event.name, None)
+        else:
+            self._known(event.name).apply(event)
+
+    def _known(self, name: str) -> TransactionalProducer:
+        if name not in self.names:
+            self.names[name] = TransactionalProducer(name)
+        return self.names[name]
+
+    def end_left_open(self) -> None:
+        """Mark what an earlier start left open, by the decisions of the log.
+
+        Raises StorageError: some of it is not marked.
+        """
+        committed: set[tuple[int, int]] = set()
+        for each in self.names.values():
+            if each.committed is not None:
+                number = each.committed.number
+                committed.update([(branch, number) for branch in (each.producer_id, *each.committed.branches)])
+        for topic in list(self._topics.values()):
+            for partition in topic.partitions.values():
+                for producer_id, opened in list(partition.open_transactions().items()):
+                    if producer_id not in self._by_branch:
+                        is_commit = (producer_id, opened.number) in committed
+                        partition.end_transaction(producer_id, 0, opened.number, is_commit=is_commit)
+            for dispatch in topic.shared_dispatches():
+                for holder, owner in _transactions_in(dispatch):
+                    if not self._is_present(*owner):
+                        dispatch.end_held(holder, is_commit=owner in committed)
+
+    def _is_present(self, producer_id: int, number: int) -> bool:
+        """Whether a transaction is that of a client which has opened its name since the start."""
+        each = self._by_id.get(producer_id)
+        return each is not None and not each.is_closed and each.number == number
+
+    async def _end_left_open_later(self) -> None:
+        while not self._closed:
+            await self._clock.sleep(ROOM_RETRY_S)
+            with contextlib.suppress(StorageError):
+                self.end_left_open()
+                return
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    async def open(self, name: str, timeout_s: float, owner: tuple[int, int] | None = None) -> TransactionalProducer:
+        """Take over a name: whoever had it is fenced, and what it has open is aborted. Durable when this returns.
+
+        `owner`: only if the name is still that of this producer id and epoch, after a restart of the broker say.
+
+        Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
+        """
+        check_name(name, "transaction")
+        if not 0 < timeout_s <= TIMEOUT_S_MAX:
+            raise LimitExceeded(f"a transaction may be open for up to {TIMEOUT_S_MAX:g} seconds, not {timeout_s:g}")
+        if name not in self.names:
+            self._forget_idle()
+        each = self.names.get(name) or TransactionalProducer(name)
+        if owner is not None and owner != (each.producer_id, each.epoch):
+            raise TransactionFenced(f'another client took over the transactions of "{name}"')
+        if each.state is State.OPEN:
+            self._abort(each, "another client took over its name")
+        if each.is_ending:
+            raise TransactionBusy(f'the last transaction of "{name}" is being ended')
+        if self._make_log is not None:
+            async with self._making:
+                self.state = self.state or await self._make_log()
+        for branch in each.branches:
+            self._by_branch.pop(branch, None)
+        self._by_id.pop(each.producer_id, None)
+        named = each.open(self._fresh_id(), timeout_s, self._clock.now_ms())
+        await self._log(named)
+        self.names[name] = self._by_id[each.producer_id] = each
+        return each
+
+    def _forget_idle(self) -> None:
+        """Make room for another name. Raises LimitExceeded."""
+        if len(self.names) < NAMES_MAX:
+            return
+        oldest_ms = self._clock.now_ms() - IDLE_MS
+        idle = [each for each in self.names.values() if each.state is State.IDLE and each.opened_ms < oldest_ms]
+        if not idle:
+            raise LimitExceeded(f"{NAMES_MAX} names of transactions are in use, and no more are known")
+        for each in idle:
+            del self.names[each.name]
+            self._by_id.pop(each.producer_id, None)
+            for branch in each.branches:
+                self._by_branch.pop(branch, None)
+            if self.state is not None:
+                self.state.append(encode_transaction_events([NameForgotten(each.name)]))
+
+    def owned(self, producer_id: int, epoch: int) -> TransactionalProducer:
+        """The transactions of a client. Raises TransactionUnknown, TransactionFenced."""
+        each = self._by_id.get(producer_id)
+        if each is None:
+            raise TransactionUnknown(f"nobody has opened transactions with producer {producer_id}")
+        each.check_owner(epoch)
+        return each
+
+    def add_branch(self, producer_id: int, epoch: int, branch: int) -> None:
+        """Let a producer write in a client's transactions. Raises TransactionError, LimitExceeded."""
+        each = self.owned(producer_id, epoch)
+        if self._by_branch.get(branch, each) is not each:
+            raise TransactionError(f"producer {branch} writes in other transactions")
+        each.add_branch(branch)
+        self._by_branch[branch] = each
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    def check_write(self, branch: int, number: int, partitions: Iterable[Partition]) -> None:
+        """Check that a batch may be stored in these partitions. Raises TransactionError, LimitExceeded."""
+        each = self._by_branch.get(branch)
+        if each is None:
+            raise TransactionUnknown(f"producer {branch} writes in no transaction: it was fenced, or never announced")
+        each.check_current(number)
+        each.check_room()
+        for partition in partitions:
+            opened = partition.open_transactions().get(branch)
+            if opened is not None and opened.number != number:
+                raise TransactionBusy(
+                    f"transaction {opened.number} of producer {branch} is not marked in {partition.id}"
+                )
+
+    def wrote(self, branch: int, topic: Topic, partition: int, end: int) -> None:
+        """Record a batch that was stored, after `check_write`."""
+        each = self._by_branch[branch]
+        self._begin(each)
+        each.work.wrote.setdefault(branch, {})[topic, partition] = end
+
+    def commit_offset(
+        self, owner: tuple[int, int, int], member: GroupMember, partition: int, epoch: int, offset: int, text: str = ""
+    ) -> None:
+        """Have a group's member commit an offset with a transaction. `owner`: producer id, epoch and number.
+
+        Raises TransactionError, GroupFenced, PartitionUnknown, OffsetOutOfRange, LimitExceeded.
+        """
+        each = self.owned(owner[0], owner[1])
+        each.check_current(owner[2])
+        pending = PendingOffset(member, epoch, member.checked_offset(partition, epoch, offset, text))
+        each.add_offset(member.group.name, pending)
+        self._begin(each)
+
+    def hold(self, owner: tuple[int, int, int], consumer: QueueConsumer, settlements: Sequence[Settlement]) -> None:
+        """Take leased records out of their leases until a transaction ends: its commit acks them.
+
+        Raises TransactionError, DeliveryNotCurrent, LimitExceeded: none of them was taken, or those before the wrong
+        one, which an abort returns.
+        """
+        each = self.owned(owner[0], owner[1])
+        each.check_current(owner[2])
+        holder = holder_of(each.producer_id, each.number)
+        for settlement in settlements:
+            each.check_room()
+            dispatch, awaited = consumer.hold(settlement, holder)
+            self._begin(each)
+            each.work.held[dispatch] = awaited
+
+    def _begin(self, each: TransactionalProducer) -> None:
+        if each.begin(self._clock.monotonic()):
+            self._open[each] = None
+            self._alarm.set(each.began_s + each.timeout_s)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    async def end(
+        self, producer_id: int, epoch: int, number: int, *, is_commit: bool, branches: Collection[int] = ()
+    ) -> None:
+        """End a transaction as `end_nowait` does, and wait until its decision is durable, and marked if there is room.
+
+        Raises as `end_nowait`, and GroupFenced. Cancellation: it ends all the same.
+        """
+        ending = self.end_nowait(producer_id, epoch, number, is_commit=is_commit, branches=branches)
+        if ending is not None:
+            await ending.wait()
+
+    def end_nowait(
+        self, producer_id: int, epoch: int, number: int, *, is_commit: bool, branches: Collection[int] = ()
+    ) -> Ending | None:
+        """End a transaction: commit what these producers have written in it, or abort it. May be asked for again.
+
+        Returns what is to be waited for; None: it has ended. Raises TransactionError; StorageError: it is still open.
+        """
+        each = self._by_id.get(producer_id)
+        if each is not None and each.was_committed(number):
+            if is_commit:
+                return None
+            raise TransactionError(f'transaction {number} of "{each.name}" was committed')
+        if each is not None and not is_commit and number < each.number:
+            return None
+        each = self._owner_of_end(producer_id, epoch, number)
+        if not is_commit:
+            self._abort(each)
+            return None
+        each.check_branches(branches)
+        if not each.work.offsets and not any(True for _ in _missing(each, branches)):
+            decision = each.decided(branches)
+            self._write(decision)
+            if self._is_committed():
+                return self._finish_nowait(each, decision)
+            return self._ending(lambda: self._finish(each, self._decided(each, decision), decision))
+        each.state = State.ENDING
+        return self._ending(lambda: self._commit(each, branches))
+
+    def _ending(self, commit: Callable[[], Awaitable[None]]) -> Ending:
+        ending = Ending()
+
+        async def run() -> None:
+            try:
+                await commit()
+            except LinnError as error:
+                ending.error = error
+                if isinstance(error, SyncFailed):
+                    raise
+            finally:
+                ending.event.set()
+
+        self._spawn(run)
+        return ending
+
+    def _owner_of_end(self, producer_id: int, epoch: int, number: int) -> TransactionalProducer:
+        each = self._by_id.get(producer_id)
+        if each is None:
+            raise TransactionAborted(f"transaction {number} of producer {producer_id} is not known: it was aborted")
+        if epoch == each.epoch:
+            each.check_ended(number)
+        each.check_owner(epoch)
+        return each
+
+    async def _commit(self, each: TransactionalProducer, branches: Collection[int]) -> None:
+        """Decide, mark and finish. Raises GroupFenced: it is aborted; StorageError: it is open as before."""
+        try:
+            for mark, end in list(_missing(each, branches)):
+                await mark.wait(end)
+            for pending in each.work.offsets.values():
+                pending.member.check_owner(pending.committed.partition, pending.epoch)
+            decision = each.decided(branches)
+            self._write(decision)
+        except (StorageError, trio.Cancelled):
+            each.state = State.OPEN
+            raise
+        except LinnError as error:
+            each.state = State.OPEN
+            self._abort(each, error.text)
+            raise
+        await self._finish(each, self._decided(each, decision), decision)
+
+    def _decided(self, each: TransactionalProducer, decision: Committed) -> Work:
+        self._open.pop(each, None)
+        return each.end(decision)
+
+    def _finish_nowait(self, each: TransactionalProducer, decision: Committed) -> Ending | None:
+        """Mark a decision that is durable; what a full disk refuses is left to a task."""
+        work = self._decided(each, decision)
+        self.committed += 1
+        try:
+            self._mark(each, work)
+        except StorageError as error:
+            logger.warning("a committed transaction is not marked yet: %(error)s", log_fields(error))
+            self._spawn(lambda: self._mark_until_done(each, work))
+        else:
+            each.ended()
+        return None
+
+    async def _finish(self, each: TransactionalProducer, work: Work, decision: Committed) -> None:
+        """Wait until a decision is durable, apply it and mark it. Raises SyncFailed."""
+        await self._until_committed()
+        self.committed += 1
+        if decision.offsets:
+            await self._apply_offsets(each, decision)
+        await self._mark_until_done(each, work)
+
+    async def _apply_offsets(self, each: TransactionalProducer, decision: Committed) -> None:
+        """Put the offsets of a commit into the groups' log, durably. Raises SyncFailed."""
+        by_group: dict[str, list[OffsetCommitted]] = {}
+        for group, offset in decision.offsets:
+            by_group.setdefault(group, []).append(offset)
+        while by_group and not self._closed:
+            group, offsets = next(iter(by_group.items()))
+            try:
+                await self._groups.commit_decided(group, offsets)
+                del by_group[group]
+            except SyncFailed:
+                raise
+            except StorageError as error:
+                logger.warning("the offsets of a transaction wait for the disk: %(error)s", log_fields(error))
+                await self._clock.sleep(ROOM_RETRY_S)
+        each.has_offsets_to_apply = False
+        with contextlib.suppress(StorageError):  # They are applied again after a restart, to the same effect.
+            self._write(OffsetsApplied(each.name))
+
+    def _abort(self, each: TransactionalProducer, why: str = "") -> None:
+        """Abort the present transaction, for a reason that its owner is told unless it has asked for it."""
+        self._open.pop(each, None)
+        self.aborted += 1
+        work = each.end(None, why)
+        try:
+            self._mark(each, work)
+        except StorageError as error:
+            logger.warning("an aborted transaction is not marked yet: %(error)s", log_fields(error))
+            self._spawn(lambda: self._mark_until_done(each, work))
+        else:
+            each.ended()
+
+    async def _mark_until_done(self, each: TransactionalProducer, work: Work) -> None:
+        while not self._closed:
+            try:
+                self._mark(each, work)
+            except LogClosed:
+                return
+            except StorageError as error:
+                logger.warning("an ended transaction is not marked yet: %(error)s", log_fields(error))
+                await self._clock.sleep(ROOM_RETRY_S)
+                continue
+            each.ended()
+            return
+
+    def _mark(self, each: TransactionalProducer, work: Work) -> None:
+        """Mark the end of the present transaction where it wrote, and settle or return what it holds. Can be repeated.
+
+        Raises StorageError: some of it is not marked.
+        """
+        decision = each.committed if each.was_committed(each.number) else None
+        markers = []
+        for branch, places in work.wrote.items():
+            is_commit = decision is not None and branch in decision.branches
+            for topic, index in places:
+                if self._topics.get(topic.name) is topic:
+                    partition = topic.partitions[index]
+                    partition.end_transaction(branch, 0, each.number, is_commit=is_commit)
+                    markers.append((partition.committed, partition.log.bounds()[1]))
+        holder = holder_of(each.producer_id, each.number)
+        for dispatch in work.held:
+            dispatch.end_held(holder, is_commit=decision is not None)
+        if decision is not None:
+            each.markers = markers
+
+    def _abort_overdue(self) -> float | None:
+        now_s = self._clock.monotonic()
+        for each in [each for each in self._open if each.began_s + each.timeout_s <= now_s]:
+            if each.state is State.OPEN:
+                text = 'transaction %(number)d of "%(name)s" was open for %(timeout)g s and is aborted'
+                logger.warning(text, {"number": each.number, "name": each.name, "timeout": each.timeout_s})
+                self._abort(each, f"it was open for longer than its timeout of {each.timeout_s:g} s")
+        deadlines = [each.began_s + each.timeout_s for each in self._open if each.state is State.OPEN]
+        return min(deadlines, default=None)
+
+    def abort_by_operator(self, name: str) -> None:
+        """Abort a name's open transaction. Raises TransactionUnknown, TransactionBusy."""
+        each = self.names.get(name)
+        if each is None or each.state is State.IDLE:
+            raise TransactionUnknown(f'"{name[:80]}" has no open transaction')
+        if each.state is State.ENDING:
+            raise TransactionBusy(f'the transaction of "{name}" is being ended')
+        self._abort(each, "an operator aborted it")
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+
+    def _write(self, event: TransactionEvent) -> None:
+        if self.state is not None:
+            self.state.append(encode_transaction_events([event]))
+            if self.state.is_due():
+                state = self.state
+                self._spawn(lambda: state.compact(self._snapshot))
+
+    async def _log(self, event: TransactionEvent) -> None:
+        """Write an event, and wait until it is committed. Raises StorageError: nothing was written."""
+        self._write(event)
+        await self._until_committed()
+
+    def _is_committed(self) -> bool:
+        """Whether everything in the log is committed."""
+        log = self.state.partition if self.state is not None else None
+        return log is None or log.committed.offset >= log.log.bounds()[1]
+
+    async def _until_committed(self) -> None:
+        if self.state is not None:
+            await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])
+
+    def _snapshot(self) -> list[bytes]:
+        events = [event for each in self.names.values() for event in each.snapshot()]
+        return [encode_transaction_events(events, restart=True)]
+
+    async def enforce_retention(self) -> None:
+        """Let the log do its housekeeping."""
+        if self.state is not None:
+            await self.state.partition.enforce_retention(self._clock.now_ms())
+
+    async def close(self) -> None:
+        """Sync and close the log. What is open is aborted by the next start."""
+        self._closed = True
+        self._alarm.cancel()
+        if self.state is not None:
+            await self.state.partition.close()
+
+
+def _transactions_in(dispatch: PartitionQueue) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The transactions that hold records of a queue: the holder's name, and (producer id, number)."""
+    names = {it.decision.holder.name for it in dispatch.subscription.decided()}
+    for name in names:
+        if name.startswith("\0"):
+            producer_id, number = name[1:].split("/")
+            yield name, (int(producer_id), int(number))
+
+
+def _missing(each: TransactionalProducer, branches: Collection[int]) -> Iterator[tuple[Mark, int]]:
+    """The marks that have to pass before a commit is decided.
+
+    What counts is durable first, and so are the markers of the commit before, whose decision this one replaces.
+    """
+    work = each.work
+    yield from [(mark, end) for mark, end in each.markers if mark.offset < end]
+    for branch in branches:
+        for (topic, index), end in work.wrote.get(branch, {}).items():
+            mark = topic.partitions[index].committed
+            if mark.offset < end:
+                yield mark, end
+    for awaited in work.held.values():
+        if awaited is not None and awaited[0].offset < awaited[1]:
+            yield awaited

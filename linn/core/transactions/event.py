@@ -1,0 +1,77 @@
+"""Events of transactions, as records of their log.
+
+Laws: applying all records in order restores each name's producer id, its epoch, and the last transaction that it
+committed. Only commits are decisions: of what the log does not say that it was committed, everything is aborted. A
+record that is a restart replaces everything before it.
+
+Layout: one version byte, one byte that is 1 for a restart, and a MessagePack array of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from linn.core.errors.tree import LogCorrupt
+from linn.core.groups.event import OffsetCommitted
+
+TRANSACTION_EVENT_VERSION: Final = 1
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Named(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_fields=True):
+    """A client took over a name: its transactions have this producer id and epoch, and numbers from `number` on."""
+
+    name: Name
+    producer_id: Number
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
+    number: Number
+    opened_ms: Number
+
+
+class Committed(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True):
+    """The decision to commit a transaction: what these producers have written in it counts."""
+
+    name: Name
+    number: Number
+    branches: list[Number]
+    offsets: list[tuple[str, OffsetCommitted]] = []
+    """(group, offset) that take effect with it."""
+
+
+class OffsetsApplied(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid_unknown_fields=True):
+    """The offsets of the last commit are in the groups' log."""
+
+    name: Name
+
+
+class NameForgotten(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unknown_fields=True):
+    """The name was dropped: nobody has used it for long."""
+
+    name: Name
+
+
+TransactionEvent = Named | Committed | OffsetsApplied | NameForgotten
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[TransactionEvent])
+
+
+def encode_transaction_events(events: Iterable[TransactionEvent], *, restart: bool = False) -> bytes:
+    """Encode events as one record of the log."""
+    return bytes((TRANSACTION_EVENT_VERSION, restart)) + _encoder.encode(list(events))
+
+
+def decode_transaction_events(data: bytes | bytearray | memoryview) -> tuple[bool, Sequence[TransactionEvent]]:
+    """Whether the record is a restart, and its events. Raises LogCorrupt: no broker can have written it."""
+    view = memoryview(data)
+    if len(view) < 2 or view[0] != TRANSACTION_EVENT_VERSION or view[1] > 1:
+        raise LogCorrupt("a record of the transactions' log has a version that this broker can't read")
+    try:
+        return bool(view[1]), _decoder.decode(view[2:])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LogCorrupt(f"a record of the transactions' log can't be read: {error}") from error

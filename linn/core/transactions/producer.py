@@ -1,0 +1,239 @@
+"""TransactionalProducer: the state of one name's transactions, without I/O.
+
+A name has one transaction at a time. It is idle until something is done in it, open until its end is asked for, and
+ending until everything that it wrote is marked; then the number grows, so nothing that is late can touch the next one.
+
+Branches are the producers that write in it, each with its own sequences. The commit names those that count; what others
+have written is aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum
+
+from linn.core.errors.tree import (
+    LimitExceeded,
+    TransactionAborted,
+    TransactionBusy,
+    TransactionError,
+    TransactionFenced,
+    TransactionUnknown,
+)
+from linn.core.groups.event import OffsetCommitted
+from linn.core.groups.member import GroupMember
+from linn.core.log.mark import Mark
+from linn.core.queue.partition_queue import PartitionQueue
+from linn.core.topics.topic import Topic
+from linn.core.transactions.event import Committed, Named, NameForgotten, OffsetsApplied, TransactionEvent
+
+BRANCHES_MAX = 1_024
+"""Limit of the producers that may write in one name's transactions: Spark's tasks, or topics of a client."""
+PLACES_MAX = 4_096
+"""Limit of the partitions that one transaction may touch: each is marked at its end, in about 20 us."""
+OFFSETS_MAX = 4_096
+"""Limit of the offsets of groups in one transaction: they are in one record of the log."""
+
+
+class State(Enum):
+    """The state of a name's present transaction."""
+
+    IDLE = "idle"
+    OPEN = "open"
+    ENDING = "ending"
+
+
+@dataclass(slots=True)
+class PendingOffset:
+    """An offset that a member of a group commits with a transaction."""
+
+    member: GroupMember
+    epoch: int
+    committed: OffsetCommitted
+
+
+@dataclass(slots=True)
+class Work:
+    """Everything that was done in one transaction."""
+
+    wrote: dict[int, dict[tuple[Topic, int], int]] = field(default_factory=dict)
+    """The offset behind the last batch, by producer, and by topic and partition."""
+    offsets: dict[tuple[str, str, int], PendingOffset] = field(default_factory=dict)
+    """By group, topic and partition."""
+    held: dict[PartitionQueue, tuple[Mark, int] | None] = field(default_factory=dict)
+    """Partitions of queues of which it holds records, with what has to pass before they are held durably."""
+
+    @property
+    def places(self) -> int:
+        """The number of partitions that it touches."""
+        return sum(map(len, self.wrote.values())) + len(self.held)
+
+
+class TransactionalProducer:
+    """The transactions of one name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.producer_id = 0
+        self.epoch = -1
+        """-1: nobody has opened the name yet."""
+        self.number = 0
+        """Number of the present transaction."""
+        self.timeout_s = 0.0
+        self.opened_ms = 0
+        """Wall time at which a client took the name."""
+        self.state = State.IDLE
+        self.branches: dict[int, None] = {}
+        """Producers that may write in its transactions."""
+        self.work = Work()
+        self.began_s = 0.0
+        """Monotonic time at which the present transaction was opened."""
+        self.committed: Committed | None = None
+        """The last decision to commit."""
+        self.has_offsets_to_apply = False
+        self.markers: list[tuple[Mark, int]] = []
+        """What has to pass before the markers of the last commit are durable: until then its decision is kept."""
+        self._aborted: tuple[int, str] | None = None
+        """Number of the transaction that was aborted last without its owner having asked for it, and why."""
+        self.is_closed = True
+        """Whether nobody owns it since the start of the broker: numbers from before may be in the logs."""
+
+    # --- the owner ---
+
+    def open(self, fresh_id: int, timeout_s: float, now_ms: int) -> Named:
+        """Take over the name for a client: a later epoch, and a number that was never used. It is idle."""
+        assert self.state is State.IDLE
+        if self.epoch < 0 or self.epoch == (1 << 16) - 1:
+            self.producer_id, self.epoch = fresh_id, 0
+        else:
+            self.epoch += 1
+        self.number += 1
+        self.timeout_s, self.opened_ms, self.is_closed = timeout_s, now_ms, False
+        self.branches.clear()
+        self._aborted = None
+        return Named(self.name, self.producer_id, self.epoch, self.number, now_ms)
+
+    def check_owner(self, epoch: int) -> None:
+        """Check that a request comes from the client that owns the name.
+
+        Raises TransactionFenced, TransactionUnknown.
+        """
+        if epoch != self.epoch:
+            raise TransactionFenced(f'another client took over the transactions of "{self.name}"')
+        if self.is_closed:
+            raise TransactionUnknown(f'the broker was restarted since "{self.name}" was opened: open it again')
+
+    def check_current(self, number: int) -> None:
+        """Check that a request is about the present transaction, and it takes more.
+
+        Raises TransactionBusy, TransactionAborted, TransactionUnknown.
+        """
+        if self._aborted is not None and self._aborted[0] == number:
+            raise TransactionAborted(f'transaction {number} of "{self.name}" was aborted: {self._aborted[1]}')
+        if number != self.number:
+            raise TransactionUnknown(f'"{self.name}" is at transaction {self.number}, not {number}')
+        if self.state is State.ENDING:
+            raise TransactionBusy(f'transaction {number} of "{self.name}" is being ended')
+
+    def add_branch(self, producer_id: int) -> None:
+        """Let a producer write in its transactions. Raises LimitExceeded."""
+        if producer_id not in self.branches and len(self.branches) >= BRANCHES_MAX:
+            raise LimitExceeded(f'"{self.name}" has {BRANCHES_MAX} producers in its transactions, and no more')
+        self.branches[producer_id] = None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the end of the present transaction is under way."""
+        return self.state is State.ENDING
+
+    # --- work ---
+
+    def begin(self, now_s: float) -> bool:
+        """Open the present transaction; whether it was idle."""
+        if self.state is not State.IDLE:
+            return False
+        self.state, self.began_s = State.OPEN, now_s
+        return True
+
+    def check_room(self) -> None:
+        """Check that the transaction may touch another partition. Raises LimitExceeded."""
+        if self.work.places >= PLACES_MAX:
+            raise LimitExceeded(f"a transaction touches at most {PLACES_MAX} partitions")
+
+    def add_offset(self, group: str, pending: PendingOffset) -> None:
+        """Commit an offset with the transaction; the last one for a partition counts. Raises LimitExceeded."""
+        key = group, pending.committed.topic, pending.committed.partition
+        if key not in self.work.offsets and len(self.work.offsets) >= OFFSETS_MAX:
+            raise LimitExceeded(f"a transaction commits at most {OFFSETS_MAX} offsets")
+        self.work.offsets[key] = pending
+
+    # --- the end ---
+
+    def was_committed(self, number: int) -> bool:
+        """Whether this was the last transaction to be committed."""
+        return self.committed is not None and self.committed.number == number
+
+    def check_ended(self, number: int) -> None:
+        """Check what became of a transaction whose owner asks again for its end, and which was not committed.
+
+        Raises TransactionAborted, TransactionUnknown; TransactionBusy while it is being ended.
+        """
+        if self.is_closed:
+            raise TransactionAborted(f'transaction {number} of "{self.name}" was aborted: the broker was restarted')
+        self.check_current(number)
+
+    def check_branches(self, branches: Collection[int]) -> None:
+        """Check the producers that a commit names. Raises TransactionError."""
+        unknown = [branch for branch in branches if branch not in self.branches]
+        if unknown:
+            raise TransactionError(f'producer {unknown[0]} is no branch of the transactions of "{self.name}"')
+
+    def decided(self, branches: Collection[int]) -> Committed:
+        """The decision to commit the present transaction, to be logged."""
+        offsets = [(group, pending.committed) for (group, _, _), pending in self.work.offsets.items()]
+        return Committed(self.name, self.number, list(branches), offsets)
+
+    def end(self, committed: Committed | None, why: str = "") -> Work:
+        """End the present transaction, whose decision is logged if it is committed. Call `ended` when all is marked.
+
+        `why`: the reason of an abort for which its owner did not ask.
+        """
+        self.state = State.ENDING
+        if committed is not None:
+            self.committed, self.has_offsets_to_apply = committed, bool(committed.offsets)
+        elif why:
+            self._aborted = self.number, why
+        return self.work
+
+    def ended(self) -> None:
+        """Go on to the next transaction: everything is marked."""
+        self.state, self.work = State.IDLE, Work()
+        self.number += 1
+
+    # --- the log ---
+
+    def snapshot(self) -> list[TransactionEvent]:
+        """Its state as events."""
+        events: list[TransactionEvent] = [
+            Named(self.name, self.producer_id, self.epoch, self.number, self.opened_ms),
+        ]
+        if self.committed is not None:
+            events.append(self.committed)
+            if not self.has_offsets_to_apply:
+                events.append(OffsetsApplied(self.name))
+        return events
+
+    def apply(self, event: TransactionEvent) -> None:
+        """Apply an event of the log."""
+        match event:
+            case Named(_, producer_id, epoch, number, opened_ms):
+                self.producer_id, self.epoch, self.opened_ms = producer_id, epoch, opened_ms
+                self.number = max(self.number, number)
+            case Committed(_, number):
+                self.committed, self.has_offsets_to_apply = event, bool(event.offsets)
+                self.number = max(self.number, number + 1)
+            case OffsetsApplied():
+                self.has_offsets_to_apply = False
+            case NameForgotten():
+                pass

@@ -1,0 +1,80 @@
+"""Transactions over the native protocol: their names, branches, settlements and ends."""
+
+from __future__ import annotations
+
+from linn.core.errors.tree import LimitExceeded
+from linn.protocols.capnp.responder import Responder
+from linn.protocols.capnp.subscribing import Subscribing
+from linn.wire import messages as m
+from linn.wire.connection import Event
+
+ENTRIES_MAX = 256
+"""Limit of the entries that are settled together: they are carried out without a pause, in a few milliseconds."""
+
+
+class Transacting:
+    """The transactions of one connection. They are not bound to it: a client may go on over another one."""
+
+    def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
+        self._responder = responder
+        self._subscribing = subscribing
+
+    def open(self, event: Event) -> None:
+        """Take over a name; answered once that is durable."""
+        message = event.message
+        assert isinstance(message, m.OpenTransactions)
+        responder = self._responder
+
+        async def work() -> None:
+            owner = (message.producer_id, message.epoch) if message.producer_id else None
+            opened = await responder.gateway.open_transactions(
+                responder.principal, message.name, message.timeout_ms / 1000, owner
+            )
+            responder.reply(event.correlation, m.OpenedTransactions(*opened))
+
+        responder.in_task(event, work)
+
+    def add_branch(self, event: Event) -> None:
+        """Let a producer write in a client's transactions. Raises TransactionError, LimitExceeded."""
+        message = event.message
+        assert isinstance(message, m.AddBranch)
+        numbers = message.producer_id, message.epoch, message.branch
+        self._responder.gateway.add_branch(self._responder.principal, *numbers)
+        self._responder.reply(event.correlation, m.Done())
+
+    def settle(self, event: Event) -> None:
+        """Ack records, or commit offsets, if a transaction is committed.
+
+        Raises SubscriptionUnknown, TransactionError, LimitExceeded, DeliveryNotCurrent, GroupFenced, ...
+        """
+        message = event.message
+        assert isinstance(message, m.SettleInTransaction)
+        if len(message.entries) > ENTRIES_MAX:
+            text = f"{len(message.entries)} entries to settle in a transaction, more than {ENTRIES_MAX}"
+            raise LimitExceeded(text)
+        owner = message.producer_id, message.epoch, message.number
+        consumer = self._subscribing.consumer(message.subscription)
+        settlements = [self._subscribing.settlement(entry) for entry in message.entries]
+        self._responder.gateway.settle_in_transaction(self._responder.principal, owner, consumer, settlements)
+        self._responder.reply(event.correlation, m.Done())
+
+    def end(self, event: Event) -> None:
+        """End a transaction; answered once its decision is durable, and marked wherever the disk has room.
+
+        Raises TransactionError, StorageError.
+        """
+        message = event.message
+        assert isinstance(message, m.EndTransaction)
+        responder = self._responder
+        owner = message.producer_id, message.epoch, message.number
+        gateway, is_commit = responder.gateway, message.is_commit
+        ending = gateway.end_transaction(responder.principal, owner, is_commit=is_commit, branches=message.branches)
+        if ending is None:
+            responder.reply(event.correlation, m.Done())
+            return
+
+        async def work() -> None:
+            await ending.wait()
+            responder.reply(event.correlation, m.Done())
+
+        responder.in_task(event, work)
