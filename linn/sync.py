@@ -7,6 +7,7 @@ It has the names of `linn.client`, without `await`, and any number of threads ma
 from linn.client.admin_types import (
     BindingDescription,
     BrokerDescription,
+    CommittedOffset,
     ConnectionDescription,
     ConnectionSubscription,
     DecidedDeliveries,
@@ -16,6 +17,7 @@ from linn.client.admin_types import (
     GroupMember,
     GroupOffset,
     GroupSummary,
+    HeldRecords,
     MetricDescription,
     PartitionBounds,
     QueueConsumer,
@@ -26,6 +28,10 @@ from linn.client.admin_types import (
     RecordStates,
     TopicDescription,
     TopicSettings,
+    TransactionDescription,
+    TransactionSummaries,
+    TransactionSummary,
+    WrittenPartition,
 )
 from linn.client.blocking.admin import Admin
 from linn.client.blocking.client import Client, connect
@@ -34,7 +40,9 @@ from linn.client.blocking.exactly_once import ExactlyOnceConsumer
 from linn.client.blocking.message import Batch, FetchedBatches, Message
 from linn.client.blocking.producer import Producer
 from linn.client.blocking.settling import Settled
+from linn.client.blocking.transaction import Transaction
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
+from linn.client.transactions.process import Output
 
 __all__ = [
     "Admin",
@@ -43,6 +51,7 @@ __all__ = [
     "BrokerDescription",
     "BulkReceipt",
     "Client",
+    "CommittedOffset",
     "ConnectionDescription",
     "ConnectionSubscription",
     "Consumer",
@@ -55,9 +64,11 @@ __all__ = [
     "GroupMember",
     "GroupOffset",
     "GroupSummary",
+    "HeldRecords",
     "Message",
     "MetricDescription",
     "Offsets",
+    "Output",
     "PartitionBounds",
     "Producer",
     "QueueConsumer",
@@ -70,6 +81,11 @@ __all__ = [
     "Settled",
     "TopicDescription",
     "TopicSettings",
+    "Transaction",
+    "TransactionDescription",
+    "TransactionSummaries",
+    "TransactionSummary",
+    "WrittenPartition",
     "connect",
 ]
 

@@ -4,6 +4,7 @@ from linn.client.admin import Admin
 from linn.client.admin_types import (
     BindingDescription,
     BrokerDescription,
+    CommittedOffset,
     ConnectionDescription,
     ConnectionSubscription,
     DecidedDeliveries,
@@ -13,6 +14,7 @@ from linn.client.admin_types import (
     GroupMember,
     GroupOffset,
     GroupSummary,
+    HeldRecords,
     MetricDescription,
     PartitionBounds,
     QueueConsumer,
@@ -23,6 +25,10 @@ from linn.client.admin_types import (
     RecordStates,
     TopicDescription,
     TopicSettings,
+    TransactionDescription,
+    TransactionSummaries,
+    TransactionSummary,
+    WrittenPartition,
 )
 from linn.client.client import Client, connect
 from linn.client.connection.any_env import AnyEnv, ClientEnv
@@ -32,6 +38,8 @@ from linn.client.consume.message import Batch, FetchedBatches, Message
 from linn.client.options import ClientOptions
 from linn.client.produce.producer import Producer
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
+from linn.client.transactions.process import Output
+from linn.client.transactions.transaction import Transaction
 
 __all__ = [
     "Admin",
@@ -43,6 +51,7 @@ __all__ = [
     "Client",
     "ClientEnv",
     "ClientOptions",
+    "CommittedOffset",
     "ConnectionDescription",
     "ConnectionSubscription",
     "Consumer",
@@ -55,9 +64,11 @@ __all__ = [
     "GroupMember",
     "GroupOffset",
     "GroupSummary",
+    "HeldRecords",
     "Message",
     "MetricDescription",
     "Offsets",
+    "Output",
     "PartitionBounds",
     "Producer",
     "QueueConsumer",
@@ -69,6 +80,11 @@ __all__ = [
     "RecordStates",
     "TopicDescription",
     "TopicSettings",
+    "Transaction",
+    "TransactionDescription",
+    "TransactionSummaries",
+    "TransactionSummary",
+    "WrittenPartition",
     "connect",
 ]
 

@@ -24,6 +24,8 @@ from linn.client.admin_types import (
     QueueDetails,
     TopicDescription,
     TopicSettings,
+    TransactionDescription,
+    TransactionSummaries,
 )
 from linn.client.arguments import checked_text, timestamp_ms_of
 from linn.client.connection.connector import Connector
@@ -395,6 +397,44 @@ class Admin:
             **bounds,
         )
         return int(resolved["records"])
+
+    async def transactions(
+        self, state: Literal["idle", "open", "ending"] | None = None, *, limit: int = 1_000
+    ) -> TransactionSummaries:
+        """Describe the names of transactions, or those in one state: the open ones first, the oldest in front.
+
+        At most `limit`, and never more than 1,000; `more` counts the others.
+
+        Example:
+            for transaction in (await client.admin.transactions("open"))["transactions"]:
+                print(transaction["name"], transaction["open_s"])
+        """
+        arguments = {} if state is None else {"state": state}
+        found: TransactionSummaries = await self.perform("transaction.list", limit=limit, **arguments)
+        return found
+
+    async def transaction(self, name: str) -> TransactionDescription:
+        """Describe the transactions of one name, and what the present one has touched. Raises TransactionUnknown.
+
+        Example:
+            async with client.transaction("billing-1") as tx:
+                await tx.publish("orders", b"two coffees")
+                print((await client.admin.transaction("billing-1"))["wrote"])
+        """
+        found: TransactionDescription = await self.perform("transaction.show", name=name)
+        return found
+
+    async def abort_transaction(self, name: str) -> int:
+        """Abort the open transaction of a name, and return its number. The broker logs who asked.
+
+        Raises TransactionUnknown if none is open, TransactionBusy while its end is under way.
+
+        Example:
+            for transaction in (await client.admin.transactions("open"))["transactions"]:
+                if (transaction["open_s"] or 0) > 600:
+                    await client.admin.abort_transaction(transaction["name"])
+        """
+        return int((await self.perform("transaction.abort", name=name))["number"])
 
     async def metrics(self, *names: str) -> list[MetricDescription]:
         """Return the broker's metrics whose names begin with one of `names`, or all: name, kind, labels and samples.

@@ -218,6 +218,72 @@ class DecidedDeliveries(TypedDict):
     more: int
 
 
+class TransactionSummary(TypedDict):
+    """The transactions of one name: who has it, and what the present one has touched so far."""
+
+    name: str
+    state: Literal["idle", "open", "ending"]
+    producer_id: int
+    epoch: int
+    number: int
+    """The number of the present transaction, or of the next one."""
+    open_s: float | None
+    """Seconds since it was opened; None while idle."""
+    timeout_s: float | None
+    """None if no client has used the name since the start of the broker."""
+    partitions: int
+    branches: int
+    """Producers that may write in it."""
+    offsets: int
+    """Offsets of groups that it commits."""
+    queue_partitions: int
+    """Partitions of queues of which it holds records."""
+    since_ms: int
+    """The time at which the name was taken."""
+
+
+class TransactionSummaries(TypedDict):
+    """Names of transactions, the ones that are open in front, and the number of those that are left out."""
+
+    transactions: list[TransactionSummary]
+    more: int
+
+
+class WrittenPartition(TypedDict):
+    """A partition in which a transaction has written, and the offset from which it holds readers back."""
+
+    topic: str
+    partition: int
+    held_from: int | None
+    """None: it is marked there, and holds nobody back."""
+
+
+class HeldRecords(TypedDict):
+    """Records of a queue's partition that a transaction holds: its commit acks them."""
+
+    topic: str
+    subscription: str
+    partition: int
+    records: int
+
+
+class CommittedOffset(TypedDict):
+    """An offset of a group that a transaction commits."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class TransactionDescription(TransactionSummary):
+    """The transactions of one name, also by partition."""
+
+    wrote: list[WrittenPartition]
+    holds: list[HeldRecords]
+    commits: list[CommittedOffset]
+
+
 class MetricDescription(TypedDict):
     """One metric: the names of its labels, and samples of [values of the labels, value]."""
 

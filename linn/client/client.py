@@ -253,8 +253,8 @@ class Client:
 
         Example:
             async with client.transaction("billing-1") as tx:
-                await tx.publish("invoices", b"42 EUR")
-                await tx.publish("audit", b"invoice written")
+                await tx.publish("bills", b"42 EUR")
+                await tx.publish("audit", b"bill written")
         """
         checked_text(name, "a transaction's name")
         if not name:
@@ -295,11 +295,10 @@ class Client:
         TopicUnknown, SubscriptionWrongKind.
 
         Example:
-            await client.process("orders", lambda order: b"invoice for " + order.value, "invoices", name="billing")
+            with anyio.move_on_after(0.5):
+                await client.process("orders", lambda order: b"bill for " + order.value, "bills", name="billing")
         """
-        if (sink is None) == (exchange is None):
-            raise MessageInvalid("a process publishes to a topic or to an exchange")
-        checked_number(workers, "workers", U32_MAX, lowest=1)
+        check_process(sink, exchange, workers)
         try:
             async with anyio.create_task_group() as tasks:
                 for number in range(workers):
@@ -436,6 +435,13 @@ class Client:
             print(prices.kind, len(prices.partitions))
         """
         return await metadata.describe(self._connector, topics)
+
+
+def check_process(sink: str | None, exchange: str | None, workers: int) -> None:
+    """Check arguments of `Client.process`. Raises MessageInvalid."""
+    if (sink is None) == (exchange is None):
+        raise MessageInvalid("a process publishes to a topic or to an exchange")
+    checked_number(workers, "workers", U32_MAX, lowest=1)
 
 
 def _is_uncommitted(isolation: object) -> bool:

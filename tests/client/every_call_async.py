@@ -31,12 +31,16 @@ from linn.client import (
     GroupSummary,
     Message,
     Offsets,
+    Output,
     Producer,
     Receipt,
     TopicDescription,
+    Transaction,
+    TransactionDescription,
+    TransactionSummaries,
 )
 from linn.core.batch.record import LabelValue, Record
-from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded
+from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded, TransactionUnknown
 from linn.participants import SqliteParticipant
 
 
@@ -134,10 +138,40 @@ async def administer(admin: Admin, topic: str) -> None:
     assert_type(await admin.decided_deliveries(topic, "", "c", partition=0, delivery_id=1), DecidedDeliveries)
     with suppress(DeliveryNotCurrent):
         await admin.resolve_delivery(topic, 0, 1, "c", "return", subscription="", first=0, end=1)
+    assert_type(await admin.transactions("open", limit=10), TransactionSummaries)
+    with suppress(TransactionUnknown):
+        assert_type(await admin.transaction("nobody"), TransactionDescription)
+    with suppress(TransactionUnknown):
+        assert_type(await admin.abort_transaction("nobody"), int)
     assert_type(await admin.connections(), list[ConnectionDescription])
     with suppress(ConnectionUnknown):
         await admin.close_connection(0, "reason")
     assert_type(await admin.broker(), BrokerDescription)
+
+
+async def transact(client: Client, topic: str) -> None:
+    await client.admin.create_topic(f"{topic}-in", kind="both")
+    await client.admin.create_topic(f"{topic}-out")
+    async with client.producer(f"{topic}-in") as producer:
+        await producer.publish_many([b"1", b"2"])
+    async with client.consumer(f"{topic}-in", isolation="read_uncommitted") as consumer:
+        message = await anext(consumer)
+        async with client.transaction("t", timeout_s=10) as tx:
+            assert_type(tx, Transaction)
+            assert_type(tx.name, str)
+            assert_type(await tx.publish(f"{topic}-out", b"1", key=b"k"), Receipt)
+            assert_type(await tx.publish_many(f"{topic}-out", [b"1"]), BulkReceipt)
+            assert_type(await tx.producer(f"{topic}-out"), Producer)
+            tx.ack(message)
+    async with client.consumer(f"{topic}-in", "g") as member, client.transaction("t") as tx:
+        tx.commit(await member.next_batch())
+        await tx.abort()
+
+    def double(message: Message) -> list[bytes | Output]:
+        return [message.value or b"", Output(b"2", key=b"k", topic=f"{topic}-out")]
+
+    with anyio.move_on_after(0.5):
+        await client.process(f"{topic}-in", double, f"{topic}-out", name="p", workers=2, prefetch=10, timeout_s=10)
 
 
 async def store(client: Client, topic: str) -> None:
@@ -170,6 +204,7 @@ async def main(url: str, topic: str) -> None:
                 await batch.ack()
                 await puller.aclose()
         await read(client, topic)
+        await transact(client, topic)
         await store(client, topic)
         assert_type((await client.admin.group("g"))["offsets"], list[GroupOffset])
         assert_type(await client.admin.purge_topic(topic), int)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import linn
 from linn.core.batch.record import LabelValue, Record
-from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded
+from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded, TransactionUnknown
 from linn.participants import SqliteParticipant
 from linn.sync import (
     Admin,
@@ -30,10 +30,14 @@ from linn.sync import (
     GroupSummary,
     Message,
     Offsets,
+    Output,
     Producer,
     Receipt,
     Settled,
     TopicDescription,
+    Transaction,
+    TransactionDescription,
+    TransactionSummaries,
 )
 
 
@@ -132,10 +136,40 @@ def administer(admin: Admin, topic: str) -> None:
     assert_type(admin.decided_deliveries(topic, "", "c", partition=0, delivery_id=1), DecidedDeliveries)
     with suppress(DeliveryNotCurrent):
         admin.resolve_delivery(topic, 0, 1, "c", "return", subscription="", first=0, end=1)
+    assert_type(admin.transactions("open", limit=10), TransactionSummaries)
+    with suppress(TransactionUnknown):
+        assert_type(admin.transaction("nobody"), TransactionDescription)
+    with suppress(TransactionUnknown):
+        assert_type(admin.abort_transaction("nobody"), int)
     assert_type(admin.connections(), list[ConnectionDescription])
     with suppress(ConnectionUnknown):
         admin.close_connection(0, "reason")
     assert_type(admin.broker(), BrokerDescription)
+
+
+def transact(client: Client, topic: str) -> None:
+    client.admin.create_topic(f"{topic}-in", kind="both")
+    client.admin.create_topic(f"{topic}-out")
+    with client.producer(f"{topic}-in") as producer:
+        producer.publish_many([b"1", b"2"])
+    with client.consumer(f"{topic}-in", isolation="read_uncommitted") as consumer:
+        message = next(consumer)
+        with client.transaction("t", timeout_s=10) as tx:
+            assert_type(tx, Transaction)
+            assert_type(tx.name, str)
+            assert_type(tx.publish(f"{topic}-out", b"1", key=b"k"), Receipt)
+            assert_type(tx.publish_many(f"{topic}-out", [b"1"], timeout_s=5), BulkReceipt)
+            assert_type(tx.producer(f"{topic}-out"), Producer)
+            tx.ack(message)
+    with client.consumer(f"{topic}-in", "g") as member, client.transaction("t") as tx:
+        tx.commit(member.next_batch())
+        tx.abort()
+
+    def interrupt(message: Message) -> Output:
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        client.process(f"{topic}-in", interrupt, f"{topic}-out", name="p", prefetch=10, timeout_s=10)
 
 
 def store(client: Client, topic: str) -> None:
@@ -167,6 +201,7 @@ def main(url: str, topic: str) -> None:
                 batch.ack()
                 puller.close()
         read(client, topic)
+        transact(client, topic)
         store(client, topic)
         assert_type(client.admin.group("g")["offsets"], list[GroupOffset])
         assert_type(client.admin.purge_topic(topic), int)

@@ -121,3 +121,31 @@ def test_descriptions_of_decided_deliveries(broker: str, name: str, tmp_path: Pa
 
 def _fail(marks: object, floor: object) -> None:
     raise OSError("the store is on fire")
+
+
+def test_descriptions_of_transactions(broker: str, name: str) -> None:
+    async def look() -> None:
+        async with linn.connect(broker) as client:
+            await client.admin.create_topic(name, kind="both")
+            async with client.producer(name) as producer:
+                await producer.publish_many([b"1", b"2"])
+            async with (
+                client.consumer(name, group="readers") as member,
+                client.consumer(name) as consumer,
+                client.transaction(name) as tx,
+            ):
+                await tx.publish(name, b"3")
+                tx.commit(await anext(member))
+                tx.ack(await anext(consumer))
+                await tx._settle()
+                found = await client.admin.transactions("open")
+                check(found, admin_types.TransactionSummaries)
+                described = await client.admin.transaction(name)
+                check(described, admin_types.TransactionDescription)
+                counts = described["partitions"], described["offsets"], described["queue_partitions"]
+                assert counts == (1, 1, 1)
+                assert [len(described[key]) for key in ("wrote", "holds", "commits")] == [1, 1, 1]
+                assert await client.admin.abort_transaction(name) == described["number"]
+                await tx.abort()
+
+    anyio.run(look)

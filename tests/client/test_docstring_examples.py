@@ -81,7 +81,15 @@ def names_wanted(example: str) -> set[str]:
 def compiled(example: str, url: str, given: dict[str, Any], kind: str) -> Callable[[], Any]:
     """The example as a function that finds in its scope what it was given."""
     source = f"{kind} example():\n{textwrap.indent(example.replace(DOCS_URL, url), '    ')}"
-    scope = {"linn": linn, "datetime": datetime, "timedelta": timedelta, "AnyEnv": linn.client.AnyEnv, **given}
+    scope = {
+        "linn": linn,
+        "datetime": datetime,
+        "timedelta": timedelta,
+        "AnyEnv": linn.client.AnyEnv,
+        "anyio": anyio,
+        **given,
+    }
+    scope["contextlib"] = contextlib
     scope["print"] = lambda *shown: None
     exec(compile(source, "<example>", "exec"), scope)
     function: Callable[[], Any] = scope["example"]
@@ -104,6 +112,8 @@ async def settle_world(client: linn.client.Client) -> None:
             await producer.publish_many([b"%d" % number for number in range(20)], keys=[b"%d" % n for n in range(20)])
     async with client.consumer("prices", group="dashboard") as member:
         await (await anext(member)).ack()
+    for topic in ("bills", "audit"):
+        await admin.create_topic(topic)
     await admin.create_topic("payments", delivery="exactly-once")
     async with client.producer("payments") as producer:
         await producer.publish_many([b"the first", b"the last of today"])
@@ -128,7 +138,7 @@ async def async_names(
     name: str, wanted: set[str], client: linn.client.Client, folder: Path
 ) -> AsyncIterator[dict[str, Any]]:
     """The names that an example of the async client uses without defining them."""
-    given: dict[str, Any] = {"client": client, "SqliteParticipant": ledger_of(folder)}
+    given: dict[str, Any] = {"client": client, "SqliteParticipant": ledger_of(folder), "Output": linn.client.Output}
     async with contextlib.AsyncExitStack() as stack:
         if is_exactly_once(name):
             participant = ledger_of(folder)("ledger.db")
@@ -149,7 +159,7 @@ async def async_names(
 @contextlib.contextmanager
 def blocking_names(name: str, wanted: set[str], client: linn.sync.Client, folder: Path) -> Iterator[dict[str, Any]]:
     """The names that an example of the blocking client uses without defining them."""
-    given: dict[str, Any] = {"client": client, "SqliteParticipant": ledger_of(folder)}
+    given: dict[str, Any] = {"client": client, "SqliteParticipant": ledger_of(folder), "Output": linn.client.Output}
     with contextlib.ExitStack() as stack:
         if is_exactly_once(name):
             participant = ledger_of(folder)("ledger.db")
@@ -184,7 +194,7 @@ def test_examples_of_the_async_client_run(own_broker: str, name: str, loop: str,
 
 @pytest.mark.parametrize("name", BLOCKING)
 def test_examples_of_the_blocking_client_run(own_broker: str, name: str, tmp_path: Path) -> None:
-    example = re.sub(r"\bawait ", "", BLOCKING[name])  # Those of Admin and of what both clients give back.
+    example = re.sub(r"\b(await|async) ", "", BLOCKING[name])  # Those of Admin and of what both clients give back.
 
     async def settle() -> None:
         async with linn.connect(own_broker) as client:

@@ -47,7 +47,19 @@ def shown(thing: object) -> list[str]:
     return [name for name in dir(thing) if not name.startswith("_")]
 
 
-CLIENT = ["admin", "broker", "consumer", "describe", "env", "fetch", "find_offset", "options", "producer"]
+CLIENT = [
+    "admin",
+    "broker",
+    "consumer",
+    "describe",
+    "env",
+    "fetch",
+    "find_offset",
+    "options",
+    "process",
+    "producer",
+    "transaction",
+]
 PRODUCER = ["aclose", "buffered_bytes", "flush", "message_bytes_max", "publish", "publish_many", "publish_nowait"]
 CONSUMER = [
     *("aclose", "batches", "commit", "next_batch", "partitions", "pause", "paused", "pull", "resume", "seek", "topics"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 from uuid import UUID
@@ -21,8 +22,19 @@ from linn.client.blocking.consumer import Consumer
 from linn.client.blocking.exactly_once import ExactlyOnceConsumer, check_participant
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.blocking.message import Batch, FetchedBatches
+from linn.client.blocking.process import Function, Worker, run_all
 from linn.client.blocking.producer import Producer
-from linn.client.client import BATCH_BYTES_MAX, BUFFER_BYTES_MAX, IN_FLIGHT_MAX, RENEWAL_MAX_S, SESSION_TIMEOUT_S
+from linn.client.blocking.transaction import Transaction
+from linn.client.client import (
+    BATCH_BYTES_MAX,
+    BUFFER_BYTES_MAX,
+    IN_FLIGHT_MAX,
+    RENEWAL_MAX_S,
+    SESSION_TIMEOUT_S,
+    TRANSACTION_TIMEOUT_S,
+    Isolation,
+    check_process,
+)
 from linn.client.consume.consumer import Consumer as AsyncConsumer
 from linn.client.consume.consumer import Mode
 from linn.client.consume.exactly_once import ExactlyOnceConsumer as AsyncExactlyOnceConsumer
@@ -30,6 +42,7 @@ from linn.client.consume.start_position import Start
 from linn.client.participants.participant import Participant
 from linn.client.produce.producer import AcksName
 from linn.client.produce.producer import Producer as AsyncProducer
+from linn.client.transactions.transaction import Transaction as AsyncTransaction
 from linn.core.errors.tree import LinnError
 from linn.wire.messages import Description
 
@@ -167,6 +180,7 @@ class Client:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        isolation: Isolation = "read_committed",
         exactly_once: None = None,
     ) -> Consumer: ...
     @overload
@@ -183,6 +197,7 @@ class Client:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        isolation: Isolation = "read_committed",
         exactly_once: Participant[H],
     ) -> ExactlyOnceConsumer[H]: ...
     def consumer(
@@ -199,6 +214,7 @@ class Client:
         session_timeout_s: float = SESSION_TIMEOUT_S,
         static: bool = False,
         shared: str | None = None,
+        isolation: Isolation = "read_committed",
         exactly_once: Participant[H] | None = None,
     ) -> Consumer | ExactlyOnceConsumer[H]:
         """Open a consumer of a topic, or of several as a member of a group.
@@ -223,6 +239,7 @@ class Client:
             "session_timeout_s": session_timeout_s,
             "static": static,
             "shared": shared,
+            "isolation": isolation,
         }
         if exactly_once is not None:
             return self._exactly_once(topic, group, exactly_once, options)
@@ -251,6 +268,67 @@ class Client:
         made: AsyncExactlyOnceConsumer[Any] = self._made.consumer(topic, group, **options)
         return made
 
+    def transaction(self, name: str, *, timeout_s: float = TRANSACTION_TIMEOUT_S) -> Transaction:
+        """Make a transaction; enter it with `with`. Those of one name follow one another.
+
+        For the options see `linn.client.Client.transaction`. Raises MessageInvalid if an argument is wrong.
+
+        Example:
+            with client.transaction("billing-1") as tx:
+                tx.publish("bills", b"42 EUR")
+                tx.publish("audit", b"bill written")
+        """
+        made = self._thread.call(self._make_transaction, name, timeout_s)
+        return Transaction(self, self._thread, made)
+
+    async def _make_transaction(self, name: str, timeout_s: float) -> AsyncTransaction:
+        return self._made.transaction(name, timeout_s=timeout_s)
+
+    def process(
+        self,
+        source: str,
+        function: Function,
+        sink: str | None = None,
+        *,
+        name: str,
+        group: str | None = None,
+        exchange: str | None = None,
+        workers: int = 1,
+        prefetch: int | None = None,
+        timeout_s: float = TRANSACTION_TIMEOUT_S,
+    ) -> None:
+        """Read a topic, and publish what a function makes of each message, exactly once; runs until interrupted.
+
+        For the options see `linn.client.Client.process`. The function is called in this thread; each further worker
+        has a thread of its own. It ends with an interrupt (KeyboardInterrupt), or with what the function raises: the
+        transaction in hand is aborted then, and its messages come again when it is started again.
+
+        Raises as `linn.client.Client.process`.
+
+        Example:
+            def bill(order):
+                if order.text == "19":
+                    raise KeyboardInterrupt  # as Ctrl-C does
+                return b"bill for " + order.value
+
+            with contextlib.suppress(KeyboardInterrupt):
+                client.process("orders", bill, "bills", name="billing")
+        """
+        check_process(sink, exchange, workers)
+        made: list[Worker] = []
+        try:
+            for number in range(workers):
+                own = f"{name}/{number}"
+                consumer = self.consumer(source, group, name=own, prefetch=prefetch)
+                begin = partial(self.transaction, own, timeout_s=timeout_s)
+                is_group = group is not None
+                made.append(Worker(self._thread, consumer, begin, function, (sink, exchange), is_group=is_group))
+        except BaseException:
+            for worker in made:
+                worker.close()
+            raise
+        run_all(made)
+
     def fetch(
         self,
         topic: str,
@@ -264,6 +342,7 @@ class Client:
         unsettled: bool = False,
         leader_epoch: int = 0,
         topic_id: UUID | None = None,
+        isolation: Isolation = "read_committed",
     ) -> FetchedBatches:
         """Read a partition from `offset`; for the options see `linn.client.Client.fetch`.
 
@@ -286,6 +365,7 @@ class Client:
             unsettled=unsettled,
             leader_epoch=leader_epoch,
             topic_id=topic_id,
+            isolation=isolation,
         )
         return FetchedBatches([Batch(batch) for batch in batches], *offsets)
 

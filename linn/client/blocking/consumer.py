@@ -177,6 +177,18 @@ class Consumer:
             raise ClientClosed("the consumer is closed")
         return found
 
+    def _next_delivery(self) -> list[Batch] | None:
+        """Wait for the next batch, and take it with the others of its delivery; None if the consumer is closed."""
+        first = self._step_batch()
+        if first is None:
+            return None
+        batches = [first]
+        with self._lock:
+            while self._ready and self._ready[0]._delivery is first._delivery:
+                batches.append(self._ready.popleft())
+                batches[-1].records.check_crc()
+        return batches
+
     def _step_batch(self) -> Batch | None:
         """Wait for the next batch; return None if the consumer is closed."""
         return self._step(self._pick_batch, None)

@@ -202,3 +202,9 @@ def make_void(settlings: Iterable[PendingSettlement]) -> None:
 def records_in(settlings: Iterable[PendingSettlement]) -> int:
     """Count the records that would be settled."""
     return sum([s.end - s.first for s in settlings if s.verdict not in _SETTLES_NOTHING])
+
+
+def lease_over(delivery: Delivery) -> DeliveryNotCurrent:
+    """The error of a settlement that comes too late."""
+    text = f"the lease of delivery {delivery.delivery_id} is over; the broker delivers its records again"
+    return DeliveryNotCurrent(text)

@@ -30,6 +30,7 @@ from linn.client.consume.settling import (
     PendingSettlement,
     Settled,
     latest_commits,
+    lease_over,
     make_void,
     merged,
     records_in,
@@ -38,7 +39,6 @@ from linn.client.consume.start_position import Read
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import (
     ConnectionLost,
-    DeliveryNotCurrent,
     LinnError,
     SubscriptionWrongKind,
     error_from_code,
@@ -450,7 +450,7 @@ class Subscription:
         if self.leased:
             now = self.monotonic()
             for late in [settling for settling in settlings if now >= settling.delivery.until_s]:
-                self._finish([late], _lease_over(late.delivery))
+                self._finish([late], lease_over(late.delivery))
             settlings = [settling for settling in settlings if now < settling.delivery.until_s]
         if not settlings or not self.alive:
             return
@@ -559,11 +559,6 @@ class Subscription:
 def check_ms(ms: int) -> None:
     """Check a number of milliseconds. Raises MessageInvalid if it can't be sent."""
     checked_number(ms, "a time in milliseconds", U32_MAX)
-
-
-def _lease_over(delivery: Delivery) -> DeliveryNotCurrent:
-    text = f"the lease of delivery {delivery.delivery_id} is over; the broker delivers its records again"
-    return DeliveryNotCurrent(text)
 
 
 class UnsubscribeRequest(Answer):

@@ -78,6 +78,8 @@ class Producer:
         self._sender = self._accumulator.sender
         self._refresh = TopicRefresh(connector, target, self._follow)
         self._errors: list[LinnError] = []
+        self._outlives_blocks = False
+        """Whether closing it only flushes: it is a transaction's, and used by the next one as well."""
 
     # --- life ---
 
@@ -112,7 +114,7 @@ class Producer:
         elif isinstance(exc, Exception):
             with contextlib.suppress(LinnError):  # The block's own error is raised.
                 await self.aclose()
-        else:
+        elif not self._outlives_blocks:
             self._end()
 
     async def aclose(self) -> None:
@@ -126,6 +128,9 @@ class Producer:
             await producer.aclose()
         """
         self._check_loop()
+        if self._outlives_blocks:
+            await self.flush()
+            return
         self._bound = -1
         try:
             await self.flush()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import anyio
+
 from linn.client.connection.connector import Connector
 from linn.client.produce.producer import Producer
 from linn.core.errors.tree import (
-    ConnectionLost,
     LinnError,
     ProtocolError,
-    RequestTimeout,
     TransactionBusy,
     TransactionError,
     TransactionFenced,
@@ -40,6 +40,7 @@ class TransactionOwner:
         self._is_open = False
         self._fenced: LinnError | None = None
         self._producers: dict[Target, Producer] = {}
+        self._making = anyio.Lock()
         self._branches: set[int] = set()
         """Producers that the broker lets write in them."""
 
@@ -87,14 +88,17 @@ class TransactionOwner:
     async def producer(self, target: str, to_exchange: bool) -> Producer:
         """The producer for a topic or an exchange, ready to write in the present transaction."""
         key = target, to_exchange
-        producer = self._producers.get(key)
-        if producer is None:
-            producer = await self._make_producer(target, to_exchange).__aenter__()
-            self._producers[key] = producer
-        branch = producer._begin(self.number)
-        if branch not in self._branches:
-            await self.connector.request(AddBranch(self.producer_id, self.epoch, branch), repeat=True)
-            self._branches.add(branch)
+        async with self._making:  # Tasks that publish at the same time share one: the commit names each branch.
+            producer = self._producers.get(key)
+            if producer is None:
+                producer = self._make_producer(target, to_exchange)
+                producer._outlives_blocks = True
+                await producer.__aenter__()
+                self._producers[key] = producer
+            branch = producer._begin(self.number)
+            if branch not in self._branches:
+                await self.connector.request(AddBranch(self.producer_id, self.epoch, branch), repeat=True)
+                self._branches.add(branch)
         return producer
 
     async def flush(self, targets: Sequence[Target]) -> list[int]:
@@ -118,7 +122,7 @@ class TransactionOwner:
         message = EndTransaction(self.producer_id, self.epoch, self.number, is_commit, list(branches))
         try:
             await self._until_not_busy(message)
-        except (ConnectionLost, RequestTimeout, TransactionError):
+        except BaseException:
             self._is_open = False  # Whatever became of it, the name is opened again before the next.
             raise
         finally:
@@ -126,8 +130,9 @@ class TransactionOwner:
             self.is_busy = False
 
     def give_up(self) -> None:
-        """Leave a transaction to its timeout, or to the next opening of the name, because no request can be made."""
-        self._is_open = self.is_busy = False
+        """Leave a transaction to the next opening of the name, or to its timeout, unless its end was asked for."""
+        if self.is_busy:
+            self._is_open = self.is_busy = False
 
     async def aclose(self) -> None:
         """Close the producers."""

@@ -9,14 +9,22 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from linn.client.consume.consumer import Consumer
 from linn.client.consume.message import Batch, Message
 from linn.client.produce.properties import HeadersInput
 from linn.client.transactions.transaction import Transaction
 from linn.core.batch.record import Labels
-from linn.core.errors.tree import ConnectionLost, DeliveryError, RequestTimeout, TransactionError, TransactionFenced
+from linn.core.errors.tree import (
+    ClientClosed,
+    ConnectionLost,
+    DeliveryError,
+    LinnError,
+    RequestTimeout,
+    TransactionError,
+    TransactionFenced,
+)
 
 logger = logging.getLogger("linn.client")
 
@@ -28,7 +36,7 @@ class Output(NamedTuple):
     """A message that a function makes.
 
     Example:
-        Output(b"42 EUR", key=b"customer 7", topic="invoices")
+        Output(b"42 EUR", key=b"customer 7", topic="bills")
     """
 
     value: bytes | None
@@ -73,38 +81,61 @@ class Worker:
         async with self._consumer as consumer:
             while True:
                 batches = await consumer._next_delivery()
+                tx = self._transaction()
+                tx._note_before(batches, is_group=self._is_group)
                 try:
-                    await self._handle(batches)
-                except TransactionFenced:
-                    raise
-                except (TransactionError, DeliveryError, ConnectionLost, RequestTimeout) as error:
-                    text = "%(topic)s: a transaction was aborted, and its messages come again: %(error)s"
-                    about = {"topic": ", ".join(consumer.topics), "error": error.text, "code": error.code}
-                    logger.info(text, about)
+                    await self._handle(tx, batches)
+                except LinnError as error:
+                    if not is_repeated(error):
+                        raise
+                    await tx._give_back()
+                    log_repeated(consumer.topics, error)
                     await consumer._connector.env.clock.sleep(PAUSE_S)
 
-    async def _handle(self, batches: Sequence[Batch]) -> None:
-        async with self._transaction() as tx:
-            outputs: dict[Target, list[Output]] = {}
+    async def _handle(self, tx: Transaction, batches: Sequence[Batch]) -> None:
+        async with tx:
+            outputs: list[Output] = []
             for batch in batches:
                 for message in batch:
                     made = self._function(message)
-                    for output in _listed(await made if inspect.isawaitable(made) else made):
-                        target = self._sink if output.topic is None else (output.topic, None)
-                        outputs.setdefault(target, []).append(output)
-                (tx.commit if self._is_group else tx.ack)(batch)
-            for (topic, exchange), some in outputs.items():
-                producer = await tx.producer(topic, exchange=exchange)
-                await producer.publish_many(
-                    [output.value for output in some],
-                    keys=[output.key for output in some],
-                    routing_keys=[output.routing_key for output in some],
-                    labels=[output.labels for output in some],
-                    headers=[output.headers for output in some],
-                )
+                    outputs += listed(await made if inspect.isawaitable(made) else made)
+            for (topic, exchange), columns in by_target(outputs, self._sink).items():
+                await (await tx.producer(topic, exchange=exchange)).publish_many(**columns)
 
 
-def _listed(outputs: Outputs) -> list[Output]:
+def by_target(outputs: Iterable[Output], sink: Target) -> dict[Target, dict[str, Any]]:
+    """The arguments of `publish_many` by topic or exchange."""
+    found: dict[Target, list[Output]] = {}
+    for output in outputs:
+        found.setdefault(sink if output.topic is None else (output.topic, None), []).append(output)
+    return {
+        target: {
+            "values": [output.value for output in some],
+            "keys": [output.key for output in some],
+            "routing_keys": [output.routing_key for output in some],
+            "labels": [output.labels for output in some],
+            "headers": [output.headers for output in some],
+        }
+        for target, some in found.items()
+    }
+
+
+def is_repeated(error: LinnError) -> bool:
+    """Whether a worker goes on after an error: its transaction was aborted, and its messages come again."""
+    if isinstance(error, TransactionFenced):
+        return False
+    again = TransactionError, DeliveryError, ConnectionLost, RequestTimeout
+    return not isinstance(error, ClientClosed) and (error.retriable or isinstance(error, again))
+
+
+def log_repeated(topics: Sequence[str], error: LinnError) -> None:
+    """Say that messages come again."""
+    text = "%(topic)s: a transaction was aborted, and its messages come again: %(error)s"
+    logger.info(text, {"topic": ", ".join(topics), "error": error.text, "code": error.code})
+
+
+def listed(outputs: Outputs) -> list[Output]:
+    """The outputs of a function as a list."""
     if outputs is None:
         return []
     if isinstance(outputs, bytes | Output):

@@ -37,8 +37,8 @@ class Transaction:
 
     Example:
         async with client.transaction("billing-1") as tx:
-            await tx.publish("invoices", b"42 EUR")
-            await tx.publish("audit", b"invoice written")
+            await tx.publish("bills", b"42 EUR")
+            await tx.publish("audit", b"bill written")
     """
 
     def __init__(self, owner: TransactionOwner) -> None:
@@ -49,7 +49,7 @@ class Transaction:
 
     @property
     def name(self) -> str:
-        """The name that fences its zombies."""
+        """Its name, which one client has at a time."""
         return self._owner.name
 
     # --- life ---
@@ -97,7 +97,7 @@ class Transaction:
         except TransactionUnknown as error:
             self._return_settled()
             raise TransactionAborted(error.text) from error
-        except LinnError:
+        except BaseException:
             self._return_settled()
             raise
 
@@ -106,19 +106,20 @@ class Transaction:
 
         Example:
             async with client.transaction("billing-1") as tx:
-                await tx.publish("invoices", b"42 EUR")
+                await tx.publish("bills", b"42 EUR")
                 await tx.abort()
         """
         if not self._is_open:
             return
         self._is_open = False
-        for target in self._targets:
-            with contextlib.suppress(LinnError):
-                await self._owner.flush([target])
         try:
+            for target in self._targets:
+                with contextlib.suppress(LinnError):
+                    await self._owner.flush([target])
             with contextlib.suppress(TransactionAborted, TransactionUnknown):  # It is what was asked for.
                 await self._owner.end((), is_commit=False)
         finally:
+            self._owner.give_up()
             self._return_settled()
 
     # --- publishing ---
@@ -130,7 +131,7 @@ class Transaction:
 
         Example:
             async with client.transaction("billing-1") as tx:
-                invoices = await tx.producer("invoices")
+                invoices = await tx.producer("bills")
                 await invoices.publish_many([b"42 EUR", b"43 EUR"])
         """
         self._check_open()
@@ -148,7 +149,7 @@ class Transaction:
 
         Example:
             async with client.transaction("billing-1") as tx:
-                receipt = await tx.publish("invoices", b"42 EUR", key=b"customer 7")
+                receipt = await tx.publish("bills", b"42 EUR", key=b"customer 7")
         """
         return await (await self.producer(topic, exchange=exchange)).publish(value, **properties)
 
@@ -159,7 +160,7 @@ class Transaction:
 
         Example:
             async with client.transaction("billing-1") as tx:
-                await tx.publish_many("invoices", [b"42 EUR", b"43 EUR"])
+                await tx.publish_many("bills", [b"42 EUR", b"43 EUR"])
         """
         return await (await self.producer(topic, exchange=exchange)).publish_many(values, **properties)
 
@@ -173,7 +174,7 @@ class Transaction:
         Example:
             message = await anext(consumer)
             async with client.transaction("billing-1") as tx:
-                await tx.publish("invoices", message.value)
+                await tx.publish("bills", message.value)
                 tx.ack(message)
         """
         self._note(received, SubscriptionKind.SHARED)
@@ -184,15 +185,28 @@ class Transaction:
         Raises SubscriptionWrongKind, TransactionError.
 
         Example:
-            batch = await consumer.next_batch()
-            async with client.transaction("billing-1") as tx:
-                await tx.publish_many("invoices", batch.values)
-                tx.commit(batch)
+            async with client.consumer("prices", group="billing") as member:
+                batch = await member.next_batch()
+                async with client.transaction("billing-1") as tx:
+                    await tx.publish_many("bills", batch.values)
+                    tx.commit(batch)
         """
         self._note(received, SubscriptionKind.GROUP)
 
     def _note(self, received: Message | Batch, kind: SubscriptionKind) -> None:
         self._check_open()
+        self._add(received, kind)
+
+    def _note_before(self, batches: Sequence[Batch], *, is_group: bool) -> None:
+        """Settle batches with the transaction, before it begins; if it does not, `_give_back` has them come again."""
+        for batch in batches:
+            self._add(batch, SubscriptionKind.GROUP if is_group else SubscriptionKind.SHARED)
+
+    async def _give_back(self) -> None:
+        """Have what was to be settled delivered again, if that was not done at its end."""
+        self._return_settled()
+
+    def _add(self, received: Message | Batch, kind: SubscriptionKind) -> None:
         batch = received if isinstance(received, Batch) else received.batch
         subscription, delivery = batch._subscription, batch._delivery
         if not isinstance(subscription, Subscription) or delivery is None or subscription.kind != kind:

@@ -24,6 +24,7 @@ from linn.core.routing.graph import ExchangeGraph
 from linn.core.routing.router import Router
 from linn.core.topics.shared_entry import SharedEntry
 from linn.core.topics.topic import Topic
+from linn.core.transactions.coordinator import TransactionCoordinator
 
 
 class PluginMaker(Kinds, Protocol):
@@ -69,6 +70,8 @@ class Administered(Protocol):
     def routers(self) -> dict[str, Router]: ...
     @property
     def groups(self) -> GroupCoordinator: ...
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
     @property
     def exchanges(self) -> ExchangeGraph[Router]: ...
 

@@ -31,6 +31,7 @@ from linn.core.admin.stored_entries import TOPIC as _TOPIC
 from linn.core.admin.stored_entries import settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
 from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
+from linn.core.admin.transactions import TransactionAdministration
 from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments, only_validates
 from linn.core.batch.steps import Steps
 from linn.core.config.decoder import encode_each, encode_settings
@@ -92,6 +93,7 @@ class Administration:
         self._groups = GroupAdministration(broker)
         self._subscriptions = SubscriptionAdministration(broker, self)
         self._deliveries = DeliveryAdministration(broker)
+        self._transactions = TransactionAdministration(broker)
         self._exchanges = ExchangeAdministration(broker, self)
         self._lock = trio.Lock()
         self._revisions: dict[str, int] = {}
@@ -122,6 +124,9 @@ class Administration:
             "subscription.delete": Verb(self._subscriptions.delete_subscription, _END),
             "delivery.list": Verb(self._deliveries.list_decided, _DECIDED, changes=False),
             "delivery.resolve": Verb(self._deliveries.resolve, _RESOLVE, names_caller=True),
+            "transaction.list": Verb(self._transactions.list_all, ("state", "limit"), changes=False),
+            "transaction.show": Verb(self._transactions.show, ("name",), changes=False),
+            "transaction.abort": Verb(self._transactions.abort, ("name", "validate_only"), names_caller=True),
             "connection.list": Verb(self._list_connections, (), changes=False),
             "connection.close": Verb(self._close_connection, ("number", "reason", "validate_only")),
             "broker.show": Verb(self._show_broker, (), changes=False),

@@ -6,6 +6,7 @@ Law: a decision that was ended by an operator is on record, with everything that
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -14,10 +15,11 @@ from linn.core.admin.verb import only_validates
 from linn.core.batch.steps import Steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.texts import counted
-from linn.core.errors.tree import ConfigError, DeliveryNotCurrent, StorageError, SubscriptionWrongKind
-from linn.core.queue.decided import Outcome, PlacedDecision, decisions_of, end_decision
+from linn.core.errors.tree import ConfigError, DeliveryNotCurrent, StorageError, SubscriptionWrongKind, TransactionError
+from linn.core.queue.decided import Outcome, PlacedDecision, decisions_of, end_decision, is_transactions
 from linn.core.queue.queue import Queue
 from linn.core.topics.topic import Topic
+from linn.core.transactions.holder import holder_of
 
 logger = logging.getLogger("linn.administration")
 
@@ -40,17 +42,18 @@ class DeliveryAdministration:
         queues = [queue for topic in chosen_topics for _, queue in sorted(topic.subscriptions.items())]
         if "subscription" in arguments:
             queues = [_queue(self._topic(arguments), arguments)]
-        consumer = _text(arguments, "consumer") if "consumer" in arguments else None
+        consumer = self._holder(_text(arguments, "consumer")) if "consumer" in arguments else None
         chosen = consumer, _optional_number(arguments, "partition"), _optional_number(arguments, "delivery_id")
         if chosen[1] is not None:
             self._topic(arguments).partition(chosen[1])
         found, more = await self._broker.long_work.run(_first_of(queues, *chosen), immediate=True)
-        return {"deliveries": [_as_json(placed) for placed in found], "more": more}
+        return {"deliveries": [self._as_json(placed) for placed in found], "more": more}
 
     async def resolve(self, arguments: Arguments, caller: str) -> Any:
         """End a decision for its consumer, which may never come back. Durable when it is answered."""
         topic = self._topic(arguments)
         queue, outcome = _queue(topic, arguments), _outcome(arguments)
+        self._check_no_transaction(queue, arguments)
         found = list(_chosen(queue, arguments))
         records = sum(placed.decided.end - placed.decided.first for placed in found)
         result = {"records": records, "warnings": [{"text": text} for text in _warnings(topic, found[0], outcome)]}
@@ -72,6 +75,49 @@ class DeliveryAdministration:
 
     def _topic(self, arguments: Arguments) -> Topic:
         return self._broker.topic(_text(arguments, "topic"))
+
+    def _check_no_transaction(self, queue: Queue, arguments: Arguments) -> None:
+        """Check that a resolution is not about what a transaction holds. Raises TransactionError."""
+        consumer, delivery = self._holder(_text(arguments, "consumer")), _number(arguments, "delivery_id")
+        holders = {
+            placed.decided.decision.holder.name
+            for found in decisions_of(queue, None, _number(arguments, "partition"), delivery)
+            for placed in found
+        }
+        if consumer in holders and not is_transactions(consumer):
+            return
+        for holder in filter(is_transactions, holders):
+            name = self._broker.transactions.name_of(holder)
+            advice = f": abort it with linn transactions abort {name}" if name else ", which is being ended"
+            raise TransactionError(f"the records are held by {self._shown(holder)}{advice}")
+
+    def _shown(self, holder: str) -> str:
+        """The name of a holder, for people."""
+        if not is_transactions(holder):
+            return holder
+        name = self._broker.transactions.name_of(holder)
+        return f'transaction "{name}"' if name else "a transaction of an earlier time"
+
+    def _holder(self, shown: str) -> str:
+        """The holder that an operator calls so: a consumer's name, or a transaction as it is shown."""
+        found = re.fullmatch('transaction "(.*)"', shown)
+        each = self._broker.transactions.names.get(found[1]) if found is not None else None
+        return shown if each is None else holder_of(each.producer_id, each.number)
+
+    def _as_json(self, placed: PlacedDecision) -> dict[str, Any]:
+        queue, partition, (first, end, (holder, delivery_id, attempt)) = placed
+        return {
+            "topic": queue.topic,
+            "subscription": queue.name,
+            "partition": partition,
+            "delivery_id": delivery_id,
+            "first": first,
+            "end": end,
+            "consumer": self._shown(holder.name),
+            "attempt": attempt,
+            "since_ms": holder.since_ms,
+            "connected": placed.is_connected,
+        }
 
 
 def _first_of(
@@ -146,22 +192,6 @@ def _record(found: Sequence[PlacedDecision], outcome: Outcome, records: int, cal
         "attempt": attempt,
     }
     logger.warning(text, about)
-
-
-def _as_json(placed: PlacedDecision) -> dict[str, Any]:
-    queue, partition, (first, end, (holder, delivery_id, attempt)) = placed
-    return {
-        "topic": queue.topic,
-        "subscription": queue.name,
-        "partition": partition,
-        "delivery_id": delivery_id,
-        "first": first,
-        "end": end,
-        "consumer": holder.name,
-        "attempt": attempt,
-        "since_ms": holder.since_ms,
-        "connected": placed.is_connected,
-    }
 
 
 def _queue(topic: Topic, arguments: Arguments) -> Queue:

@@ -104,7 +104,7 @@ class Broker:
         self.groups = GroupCoordinator(self._stream, self._assignor_of, env.clock, self.spawn)
         make_topic = self.administration.create_default_topic if config.broker.auto_create_topics else None
         self.producer_ids = ProducerIds()
-        self.transactions = TransactionCoordinator(
+        self.transactions: TransactionCoordinator = TransactionCoordinator(
             self.topics, self.groups, self.producer_ids.take, env.clock, self.spawn
         )
         parts = self.catalog, self.limits, self.formats, self.long_work, self.memory.received

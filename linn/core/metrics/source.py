@@ -16,6 +16,7 @@ from linn.core.ports.observer import Observers
 from linn.core.publish.publisher import Publisher
 from linn.core.routing.router import Router
 from linn.core.topics.topic import Topic
+from linn.core.transactions.coordinator import TransactionCoordinator
 
 
 class LoopReport(Protocol):
@@ -40,6 +41,8 @@ class MetricSource(Protocol):
     def topics(self) -> Mapping[str, Topic]: ...
     @property
     def groups(self) -> GroupCoordinator: ...
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
     @property
     def group_storage(self) -> str: ...
     @property

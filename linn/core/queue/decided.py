@@ -22,6 +22,11 @@ OVERDUE_MS = 600_000
 """Age from which on a decision is reported whose holder is not connected."""
 
 
+def is_transactions(holder: str) -> bool:
+    """Whether a holder is a transaction, whose end settles or returns the records: no consumer's name has a NUL."""
+    return holder.startswith("\0")
+
+
 class PlacedDecision(NamedTuple):
     """Decided records of one partition of a queue or named subscription."""
 
@@ -99,7 +104,9 @@ class DecisionWatch:
             by_holder: dict[str, list[PlacedDecision]] = {}
             for found in decisions_of(queue):
                 for placed in found:
-                    by_holder.setdefault(placed.decided.decision.holder.name, []).append(placed)
+                    name = placed.decided.decision.holder.name
+                    if not is_transactions(name):  # Those have timeouts.
+                        by_holder.setdefault(name, []).append(placed)
                 yield
             for name, decisions in by_holder.items():
                 key = queue.topic, queue.name, name

@@ -41,7 +41,6 @@ from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.queue.consumer import QueueConsumer
-from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.topics.topic import Topic
 from linn.core.transactions.event import (
     Committed,
@@ -51,7 +50,8 @@ from linn.core.transactions.event import (
     decode_transaction_events,
     encode_transaction_events,
 )
-from linn.core.transactions.producer import PendingOffset, State, TransactionalProducer, Work
+from linn.core.transactions.holder import holder_of, owner_of, transactions_in
+from linn.core.transactions.producer import AbortReason, PendingOffset, State, TransactionalProducer, Work
 
 TRANSACTIONS_TOPIC = "__transactions"
 """The internal topic of the log. It has one partition, so that commits of many clients share one sync."""
@@ -65,11 +65,6 @@ TIMEOUT_S_MAX = 3_600.0
 MakeLog = Callable[[], Awaitable[StateLog]]
 
 logger = logging.getLogger("linn.transactions")
-
-
-def holder_of(producer_id: int, number: int) -> str:
-    """The name under which a transaction holds records of queues. No consumer's name has a NUL."""
-    return f"\0{producer_id}/{number}"
 
 
 class Ending:
@@ -100,8 +95,10 @@ class TransactionCoordinator:
         """`fresh_id` gives a producer id that nobody else has."""
         self.names: dict[str, TransactionalProducer] = {}
         self.state: StateLog | None = None
-        self.committed = self.aborted = 0
-        """Counts since the start, for the metrics."""
+        self.committed = 0
+        """Number of commits since the start."""
+        self.aborted = dict.fromkeys(AbortReason, 0)
+        """Number of aborts since the start, by reason."""
         self._topics = topics
         self._groups = groups
         self._fresh_id = fresh_id
@@ -172,7 +169,7 @@ class TransactionCoordinator:
                         is_commit = (producer_id, opened.number) in committed
                         partition.end_transaction(producer_id, 0, opened.number, is_commit=is_commit)
             for dispatch in topic.shared_dispatches():
-                for holder, owner in _transactions_in(dispatch):
+                for holder, owner in transactions_in(dispatch):
                     if not self._is_present(*owner):
                         dispatch.end_held(holder, is_commit=owner in committed)
 
@@ -206,7 +203,7 @@ class TransactionCoordinator:
         if owner is not None and owner != (each.producer_id, each.epoch):
             raise TransactionFenced(f'another client took over the transactions of "{name}"')
         if each.state is State.OPEN:
-            self._abort(each, "another client took over its name")
+            self._abort(each, AbortReason.FENCED, "another client took over its name")
         if each.is_ending:
             raise TransactionBusy(f'the last transaction of "{name}" is being ended')
         if self._make_log is not None:
@@ -336,7 +333,7 @@ class TransactionCoordinator:
             return None
         each = self._owner_of_end(producer_id, epoch, number)
         if not is_commit:
-            self._abort(each)
+            self._abort(each, AbortReason.ASKED)
             return None
         each.check_branches(branches)
         if not each.work.offsets and not any(True for _ in _missing(each, branches)):
@@ -387,7 +384,7 @@ class TransactionCoordinator:
             raise
         except LinnError as error:
             each.state = State.OPEN
-            self._abort(each, error.text)
+            self._abort(each, AbortReason.GROUP, error.text)
             raise
         await self._finish(each, self._decided(each, decision), decision)
 
@@ -435,10 +432,10 @@ class TransactionCoordinator:
         with contextlib.suppress(StorageError):  # They are applied again after a restart, to the same effect.
             self._write(OffsetsApplied(each.name))
 
-    def _abort(self, each: TransactionalProducer, why: str = "") -> None:
-        """Abort the present transaction, for a reason that its owner is told unless it has asked for it."""
+    def _abort(self, each: TransactionalProducer, reason: AbortReason, why: str = "") -> None:
+        """Abort the present transaction. `why`: what its owner is told, unless it has asked for it."""
         self._open.pop(each, None)
-        self.aborted += 1
+        self.aborted[reason] += 1
         work = each.end(None, why)
         try:
             self._mark(each, work)
@@ -487,18 +484,46 @@ class TransactionCoordinator:
             if each.state is State.OPEN:
                 text = 'transaction %(number)d of "%(name)s" was open for %(timeout)g s and is aborted'
                 logger.warning(text, {"number": each.number, "name": each.name, "timeout": each.timeout_s})
-                self._abort(each, f"it was open for longer than its timeout of {each.timeout_s:g} s")
+                why = f"it was open for longer than its timeout of {each.timeout_s:g} s"
+                self._abort(each, AbortReason.TIMEOUT, why)
         deadlines = [each.began_s + each.timeout_s for each in self._open if each.state is State.OPEN]
         return min(deadlines, default=None)
 
+    # --- operators ---------------------------------------------------------------------------------------------------
+
+    def open_now(self) -> list[TransactionalProducer]:
+        """The names with an open transaction, the one opened first in front."""
+        return list(self._open)
+
+    def opened_s(self, branch: int) -> float | None:
+        """The monotonic time at which a producer's present transaction was opened; None if it is not known."""
+        each = self._by_branch.get(branch)
+        return None if each is None or each.state is State.IDLE else each.began_s
+
+    def named(self, name: str) -> TransactionalProducer:
+        """The transactions of a name. Raises TransactionUnknown."""
+        each = self.names.get(name)
+        if each is None:
+            raise TransactionUnknown(f'there are no transactions of the name "{name[:80]}"')
+        return each
+
+    def opened(self, name: str) -> TransactionalProducer:
+        """The transactions of a name that has an open one. Raises TransactionUnknown, TransactionBusy."""
+        each = self.named(name)
+        if each.state is State.IDLE:
+            raise TransactionUnknown(f'"{name}" has no open transaction')
+        if each.is_ending:
+            raise TransactionBusy(f'the transaction of "{name}" is being ended')
+        return each
+
+    def name_of(self, holder: str) -> str:
+        """The name of the transactions one of which is this holder of records; "" if it is not known any more."""
+        each = self._by_id.get(owner_of(holder)[0])
+        return "" if each is None else each.name
+
     def abort_by_operator(self, name: str) -> None:
         """Abort a name's open transaction. Raises TransactionUnknown, TransactionBusy."""
-        each = self.names.get(name)
-        if each is None or each.state is State.IDLE:
-            raise TransactionUnknown(f'"{name[:80]}" has no open transaction')
-        if each.state is State.ENDING:
-            raise TransactionBusy(f'the transaction of "{name}" is being ended')
-        self._abort(each, "an operator aborted it")
+        self._abort(self.opened(name), AbortReason.OPERATOR, "an operator aborted it")
 
     # --- the log -----------------------------------------------------------------------------------------------------
 
@@ -538,15 +563,6 @@ class TransactionCoordinator:
         self._alarm.cancel()
         if self.state is not None:
             await self.state.partition.close()
-
-
-def _transactions_in(dispatch: PartitionQueue) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The transactions that hold records of a queue: the holder's name, and (producer id, number)."""
-    names = {it.decision.holder.name for it in dispatch.subscription.decided()}
-    for name in names:
-        if name.startswith("\0"):
-            producer_id, number = name[1:].split("/")
-            yield name, (int(producer_id), int(number))
 
 
 def _missing(each: TransactionalProducer, branches: Collection[int]) -> Iterator[tuple[Mark, int]]:

@@ -44,6 +44,16 @@ class State(Enum):
     ENDING = "ending"
 
 
+class AbortReason(Enum):
+    """The reason for which a transaction was aborted."""
+
+    ASKED = "asked"
+    TIMEOUT = "timeout"
+    FENCED = "fenced"
+    OPERATOR = "operator"
+    GROUP = "group"
+
+
 @dataclass(slots=True)
 class PendingOffset:
     """An offset that a member of a group commits with a transaction."""
@@ -93,7 +103,7 @@ class TransactionalProducer:
         """The last decision to commit."""
         self.has_offsets_to_apply = False
         self.markers: list[tuple[Mark, int]] = []
-        """What has to pass before the markers of the last commit are durable: until then its decision is kept."""
+        """Marks that have to pass before the last commit is marked durably: until then its decision is kept."""
         self._aborted: tuple[int, str] | None = None
         """Number of the transaction that was aborted last without its owner having asked for it, and why."""
         self.is_closed = True
