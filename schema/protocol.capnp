@@ -246,26 +246,26 @@ struct OpenTransactions {
   name      @0 :Text;
   timeoutMs @1 :UInt32;          # for which one may be open
   producerId @2 :Int64;          # not 0: only if the name is still this owner's, and nobody else has taken it over
-  epoch     @3 :UInt16;
+  epoch     @3 :UInt32;
 }
 
 struct OpenedTransactions {
   producerId @0 :Int64;          # with the epoch, the owner of the name
-  epoch      @1 :UInt16;
+  epoch      @1 :UInt32;
   number     @2 :UInt64;         # of the next transaction; the others are numbered from there
 }
 
 # Lets a producer write in them: its batches have the attribute TRANSACTIONAL, and the transaction's number.
 struct AddBranch {
   producerId @0 :Int64;
-  epoch      @1 :UInt16;
+  epoch      @1 :UInt32;
   branch     @2 :Int64;
 }
 
 # Takes records of a queue out of their leases, or commits offsets of a group, if the transaction is committed.
 struct SettleInTransaction {
   producerId   @0 :Int64;
-  epoch        @1 :UInt16;
+  epoch        @1 :UInt32;
   number       @2 :UInt64;
   subscription @3 :UInt32;
   entries      @4 :List(Settlement);  # with verdict ack
@@ -273,7 +273,7 @@ struct SettleInTransaction {
 
 struct EndTransaction {
   producerId @0 :Int64;
-  epoch      @1 :UInt16;
+  epoch      @1 :UInt32;
   number     @2 :UInt64;
   isCommit   @3 :Bool;
   branches   @4 :List(Int64);    # of a commit: the producers whose batches count; those of others are aborted

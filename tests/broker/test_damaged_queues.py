@@ -8,7 +8,7 @@ import pytest
 import trio
 from raw_client import RawClient, Refused, broker_on, connected, simulated, values
 
-from linn.core.queue import queue
+from linn.core.queue import consumer
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -92,10 +92,10 @@ async def test_records_that_are_whole_again_are_delivered_with_their_first_attem
         await flip(env, 5)
         worker = (await client.call(m.Subscribe("q", credit=100))).subscription
         await everything(client, worker, 69)
-        await stay(client, 3 * queue.DAMAGED_RETRY_S)
+        await stay(client, 3 * consumer.DAMAGED_RETRY_S)
         assert await client.is_silent(1), "looking again uses no attempt up, and makes no dead letter"
         await flip(env, 5)
-        await stay(client, 2 * queue.DAMAGED_RETRY_S)
+        await stay(client, 2 * consumer.DAMAGED_RETRY_S)
         event = await client.delivery()
         assert (values(event.batches), event.message.attempt) == (["0.5.0", "0.5.1", "0.5.2"], 1)  # type: ignore[attr-defined]
         assert (await client.administer("subscription.show", topic="q"))["damaged"] == 0

@@ -54,7 +54,7 @@ async def test_one_sync_confirms_all_that_wait_for_it(env: SimEnv) -> None:
 
 
 @simulated
-async def test_reserved_fields_are_refused(env: SimEnv) -> None:
+async def test_a_batch_that_belongs_to_a_transaction_without_a_producer_is_refused(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\n"):
         client = await connected(env)
         for place, kind in ((86, "<H"), (112, "<Q")):
@@ -63,7 +63,7 @@ async def test_reserved_fields_are_refused(env: SimEnv) -> None:
             seal(message)
             with pytest.raises(Refused) as refused:
                 await client.call(m.Publish("t"), [RecordBatch(message)])
-            assert refused.value.code == "message.unsupported"
+            assert refused.value.code == "batch.malformed"
         assert await client.fetch("t") == []
 
 

@@ -25,6 +25,7 @@ from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
 from linn.client.consume.arrivals import Arrivals, Matches, TakeUnread, Unread, rest_of
 from linn.client.consume.batches import Batches
+from linn.client.consume.limits import Limits
 from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, Message
 from linn.client.consume.prefetch import PREFETCH_MAX
@@ -32,7 +33,7 @@ from linn.client.consume.requests import PullRequest, SubscribeRequest
 from linn.client.consume.seeking import Seeking
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Read, Start, requests_for
-from linn.client.consume.subscription import Limits, Subscription
+from linn.client.consume.subscription import Subscription
 from linn.core.errors.tree import (
     ClientClosed,
     ConnectionLost,

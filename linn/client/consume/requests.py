@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from linn.client.connection.answer import Answer
 from linn.client.connection.connection import Connection
-from linn.client.consume.subscription import Limits, Subscriber, Subscription
+from linn.client.consume.limits import Limits
+from linn.client.consume.subscription import Subscriber, Subscription
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LinnError, ProtocolError
 from linn.wire.messages import Deliver, Message, Subscribed

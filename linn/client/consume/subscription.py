@@ -12,17 +12,18 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.connection.answer import Answer
 from linn.client.connection.connection import Connection
 from linn.client.consume.arrivals import Matches, Unread
+from linn.client.consume.limits import Limits
 from linn.client.consume.membership import Heartbeats
 from linn.client.consume.message import Batch
 from linn.client.consume.positions import Positions
-from linn.client.consume.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
+from linn.client.consume.prefetch import PREFETCH_MAX, AdaptivePrefetch
 from linn.client.consume.settling import (
     NOTHING_TO_SETTLE,
     SENT,
@@ -66,24 +67,6 @@ _STARVED_S = 0.1
 """Wait of an application that holds the whole window and settles nothing, until the window is doubled."""
 _CHECKS_PER_LEASE = 4
 """Lease checks per lease: an application may keep the loop busy for a quarter of a lease and lose none."""
-
-
-class Limits(NamedTuple):
-    """Limits of one subscription."""
-
-    credit: int
-    """Records that may be on their way; 0: pull mode."""
-    adapts: bool
-    """Whether a queue's credit adapts, from `PREFETCH_FIRST` on; `credit` holds for streams then."""
-    renewal_max_s: float
-    """Time after a delivery for which its lease is renewed; 0: never."""
-    session_s: float
-    is_two_phase: bool = False
-
-    @property
-    def first_credit(self) -> int:
-        """Credit to subscribe with, before it is known whether the topic is a queue."""
-        return min(self.credit, PREFETCH_FIRST) if self.adapts else self.credit
 
 
 class Subscriber(Protocol):

@@ -520,11 +520,10 @@ class PartitionQueue:
 
     def end_held(self, holder: str, *, is_commit: bool) -> None:
         """Settle what a transaction holds, or return it. Its event is written as soon as there is room."""
-        now = self.clock.monotonic()
-        subscription = self.subscription
-        for first, end, decision in subscription.decided_to(holder):
-            held = holder, decision.delivery_id, first, end
-            self.follow(subscription.done(*held) if is_commit else subscription.give_up_decided(*held, now))
+        end, give_up = self.subscription.done, self.subscription.give_up_decided
+        for first, stop, decision in self.subscription.decided_to(holder):
+            held = holder, decision.delivery_id, first, stop
+            self.follow(end(*held) if is_commit else give_up(*held, self.clock.monotonic()))
         self._flush_or_keep()
 
     def follow(self, effects: Effects) -> None:
