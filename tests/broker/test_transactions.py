@@ -355,7 +355,8 @@ def test_a_decision_is_carried_out_after_a_restart_that_came_before_the_markers(
             await owner.settle(*job)
             await owner.settle(member, read.message, read.batches)
             each = broker.transactions.names["billing"]
-            await broker.transactions._log(each.decided([A]))
+            broker.transactions._write(each.decided([A]))
+            await broker.transactions._until_committed()
             getattr(env, end)()
             await trio.sleep(1)
 

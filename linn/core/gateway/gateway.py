@@ -41,7 +41,8 @@ from linn.core.queue.unsettled import Unsettled
 from linn.core.routing.record_filter import RecordFilter
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
-from linn.core.transactions.coordinator import Ending, TransactionCoordinator
+from linn.core.transactions.coordinator import TransactionCoordinator
+from linn.core.transactions.ending import Ending
 
 START_EARLIEST = -2
 START_LATEST = -1

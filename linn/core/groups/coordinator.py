@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -94,6 +95,11 @@ class GroupCoordinator:
         self._alarms: dict[str, Alarm] = {}
         self._forgetting: dict[StateLog, None] = {}
         """Logs in which the end of offsets of a deleted topic is perhaps not durable."""
+        self._tickets = 0
+        self._held: dict[str, dict[int, None]] = {}
+        """Tickets by group of decisions that will move its positions, and must be carried out first; ascending."""
+        self._waiting: dict[str, deque[tuple[int, Callable[[], None]]]] = {}
+        """(last ticket, callback) by group of those that wait for such decisions."""
 
     # --- recovery ----------------------------------------------------------------------------------------------------
 
@@ -357,6 +363,26 @@ class GroupCoordinator:
         group.move(offsets)
         return awaits
 
+    def hold_positions(self, name: str) -> int:
+        """Have nobody begin to read at a group's positions, because a decision will move them; returns a ticket.
+
+        Call `release_positions` with it.
+        """
+        self._tickets += 1
+        self._held.setdefault(name, {})[self._tickets] = None
+        return self._tickets
+
+    def release_positions(self, name: str, ticket: int) -> None:
+        """Let those begin that have waited for this decision, and for none that was made before it."""
+        held, waiting = self._held[name], self._waiting.get(name)
+        del held[ticket]
+        first = next(iter(held), self._tickets + 1)
+        while waiting and waiting[0][0] < first:
+            self._when_logged(name, waiting.popleft()[1])
+        if not held:
+            del self._held[name]
+            self._waiting.pop(name, None)
+
     async def commit_decided(self, name: str, offsets: Sequence[OffsetCommitted]) -> None:
         """Move a group to the offsets of a committed transaction; durable when this returns.
 
@@ -371,8 +397,16 @@ class GroupCoordinator:
         return ((state.partition.committed, state.partition.log.bounds()[1]),)
 
     def when_committed(self, group: ConsumerGroup, callback: Callable[[], None]) -> None:
-        """Call back once everything logged of a group is durable: at once, or later from the loop."""
-        state = self._state_of(group.name)
+        """Call back once everything logged of a group is durable, and the decisions that move its positions are carried
+        out: at once, or later from the loop.
+        """
+        if group.name in self._held:
+            self._waiting.setdefault(group.name, deque()).append((self._tickets, callback))
+        else:
+            self._when_logged(group.name, callback)
+
+    def _when_logged(self, name: str, callback: Callable[[], None]) -> None:
+        state = self._state_of(name)
         if state is None:
             callback()
         else:

@@ -41,7 +41,7 @@ class OpenTransaction(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """A marker of a transaction that began before the part of the log that is known."""
+    """A producer's first marker: its transaction may have begun before the part of the log that is known."""
 
     producer_id: int
     number: int
@@ -61,7 +61,8 @@ class LogTransactions:
         """Number of markers so far. 0: every batch can be handed to anybody once no transaction is open."""
         self._aborted: dict[int, list[tuple[int, int]]] = {}
         """By producer: the offset of an aborted transaction's first batch, and that of its marker, ascending."""
-        self._ended: list[_Ended] = []
+        self._ended: dict[int, _Ended] = {}
+        """By producer, the first marker of a part of a log."""
 
     @property
     def first_open(self) -> int | None:
@@ -81,9 +82,8 @@ class LogTransactions:
     def _end(self, marker: _Ended) -> None:
         self.markers += 1
         known = self.open.pop(marker.producer_id, None)
-        if known is None:
-            self._ended.append(marker)
-        elif not marker.is_commit:
+        self._ended.setdefault(marker.producer_id, marker)
+        if known is not None and not marker.is_commit:
             self._aborted.setdefault(marker.producer_id, []).append((known.first, marker.offset))
 
     def is_open(self, producer_id: int, number: int) -> bool:
@@ -101,7 +101,8 @@ class LogTransactions:
         return at >= 0 and batch.base_offset < spans[at][1]
 
     def forget_before(self, offset: int) -> None:
-        """Forget aborted transactions that ended before the log's start."""
+        """Forget aborted transactions that ended before the log's start. These are the transactions of a whole log."""
+        self._ended.clear()
         for producer_id, spans in list(self._aborted.items()):
             if spans[0][1] < offset:
                 kept = [span for span in spans if span[1] >= offset]
@@ -112,11 +113,16 @@ class LogTransactions:
 
     def extend(self, later: LogTransactions) -> None:
         """Add what the part of the log that follows says."""
-        markers = self.markers + later.markers
-        for marker in later._ended:
-            self._end(marker)
-        self.markers = markers
-        for producer_id, spans in later._aborted.items():
+        aborted = {producer_id: list(spans) for producer_id, spans in later._aborted.items()}
+        for producer_id, marker in later._ended.items():
+            self._ended.setdefault(producer_id, marker)
+            if producer_id in self.open:
+                first = self.open.pop(producer_id).first
+                if not marker.is_commit:
+                    spans = aborted.setdefault(producer_id, [])
+                    spans[:] = [(first, marker.offset), *[span for span in spans if span[0] > marker.offset]]
+        self.markers += later.markers
+        for producer_id, spans in aborted.items():
             self._aborted.setdefault(producer_id, []).extend(spans)
         for producer_id, opened in later.open.items():
             self.open.setdefault(producer_id, opened)
@@ -128,7 +134,7 @@ class LogTransactions:
         aborted = [(producer_id, *span) for producer_id, spans in self._aborted.items() for span in spans]
         parts = [_COUNTS.pack(self.markers, len(self.open), len(self._ended), len(aborted))]
         parts += [_OPEN.pack(producer_id, *opened) for producer_id, opened in self.open.items()]
-        parts += [_ENDED.pack(*marker) for marker in self._ended]
+        parts += [_ENDED.pack(*marker) for marker in self._ended.values()]
         parts += [_ABORTED.pack(*row) for row in aborted]
         return b"".join(parts)
 
@@ -146,7 +152,8 @@ class LogTransactions:
                 found.open[producer_id] = OpenTransaction(*rest)
                 at += _OPEN.size
             for _ in range(ended):
-                found._ended.append(_Ended(*_ENDED.unpack_from(data, at)))
+                marker = _Ended(*_ENDED.unpack_from(data, at))
+                found._ended[marker.producer_id] = marker
                 at += _ENDED.size
             for _ in range(aborted):
                 producer_id, first, end = _ABORTED.unpack_from(data, at)

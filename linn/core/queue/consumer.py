@@ -35,6 +35,7 @@ from linn.core.log.delivery import NOTHING, SETTLE_STEP, Delivery, Settlement, S
 from linn.core.log.mark import Mark
 from linn.core.log.state_log import ROOM_RETRY_S
 from linn.core.loop.waiting import ReadySignal, WaitDeadline
+from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.partition_queue import PartitionQueue
@@ -238,13 +239,12 @@ class QueueConsumer:
         self.held -= records
         self.on_released()
 
-    def hold(self, settlement: Settlement, holder: str) -> tuple[PartitionQueue, tuple[Mark, int] | None]:
+    def hold(self, settlement: Settlement, holder: str) -> PartitionQueue:
         """Take leased records out of their lease for a transaction, which acks or returns them at its end.
 
-        Returns their partition's part of the queue, and what has to pass before they are held durably.
+        Returns their partition's part of the queue: call `flushed`.
 
-        Raises DeliveryNotCurrent, DeliveryFenced, TopicUnknown, PartitionUnknown, LimitExceeded, SubscriptionWrongKind;
-        StorageError: they are held, and their event is written later.
+        Raises DeliveryNotCurrent, DeliveryFenced, TopicUnknown, PartitionUnknown, LimitExceeded, SubscriptionWrongKind.
         """
         self._check_open()
         if settlement.verdict != ACK or self._is_two_phase or not self.lease_ms:
@@ -252,9 +252,10 @@ class QueueConsumer:
                 "a transaction acks records of a queue that delivers at least once, and no more"
             )
         dispatch = self._queue.dispatch(settlement.partition)
-        dispatch.hold(self.id, settlement, holder)
-        position = dispatch.flush()
-        return dispatch, None if dispatch.state is None else (dispatch.state.partition.committed, position)
+        ranges = None if settlement.is_whole else [(settlement.first, settlement.end)]
+        now, since = dispatch.clock.monotonic(), Holder(holder, dispatch.clock.now_ms())
+        dispatch.subscription.decide(self.id, settlement.delivery_id, ranges, since, now)
+        return dispatch
 
     def resolve(self, partition: int, delivery_id: int) -> tuple[bool, Sequence[tuple[Mark, int]]]:
         """Answer whether a delivery was decided to this consumer, and what has to be committed before that is told.

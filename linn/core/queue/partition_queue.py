@@ -31,6 +31,7 @@ from linn.core.errors.tree import (
     SyncFailed,
 )
 from linn.core.log.delivery import Delivery, Settlement
+from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.queue.damage import Damage
@@ -509,22 +510,21 @@ class PartitionQueue:
 
     # --- transactions ---
 
-    def hold(self, consumer: int, settlement: Settlement, holder: str) -> None:
-        """Take leased records out of their lease for a transaction. Call `flush`.
+    def end_held(self, holder: str, *, is_commit: bool) -> tuple[Mark, int] | None:
+        """Settle what a transaction holds, or return it. Can be repeated; returns as `flushed`.
 
-        Raises as `SharedSubscription.decide`.
+        Raises StorageError: it is done, and its event is written with the next ones.
         """
-        ranges = None if settlement.is_whole else [(settlement.first, settlement.end)]
-        now, since = self.clock.monotonic(), Holder(holder, self.clock.now_ms())
-        self.subscription.decide(consumer, settlement.delivery_id, ranges, since, now)
-
-    def end_held(self, holder: str, *, is_commit: bool) -> None:
-        """Settle what a transaction holds, or return it. Its event is written as soon as there is room."""
         end, give_up = self.subscription.done, self.subscription.give_up_decided
         for first, stop, decision in self.subscription.decided_to(holder):
             held = holder, decision.delivery_id, first, stop
             self.follow(end(*held) if is_commit else give_up(*held, self.clock.monotonic()))
-        self._flush_or_keep()
+        return self.flushed()
+
+    def flushed(self) -> tuple[Mark, int] | None:
+        """Flush, and return what has to pass before it is durable; None: nothing is. Raises StorageError as `flush`."""
+        position = self.flush()
+        return None if self.state is None else (self.state.partition.committed, position)
 
     def follow(self, effects: Effects) -> None:
         """Do what a change of the subscription asks for. Call `flush` after it."""

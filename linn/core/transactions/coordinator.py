@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import trio
 
@@ -37,13 +37,14 @@ from linn.core.groups.event import OffsetCommitted
 from linn.core.groups.group import check_name
 from linn.core.groups.member import GroupMember
 from linn.core.log.delivery import Settlement
-from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.queue.consumer import QueueConsumer
 from linn.core.topics.topic import Topic
+from linn.core.transactions.ending import Ending, missing_marks
 from linn.core.transactions.event import (
     Committed,
+    Named,
     NameForgotten,
     OffsetsApplied,
     TransactionEvent,
@@ -65,20 +66,6 @@ TIMEOUT_S_MAX = 3_600.0
 MakeLog = Callable[[], Awaitable[StateLog]]
 
 logger = logging.getLogger("linn.transactions")
-
-
-class Ending:
-    """A transaction whose end is under way."""
-
-    def __init__(self) -> None:
-        self.event = trio.Event()
-        self.error: LinnError | None = None
-
-    async def wait(self) -> None:
-        """Wait for the end. Raises GroupFenced: it was aborted; StorageError: it is open as before."""
-        await self.event.wait()
-        if self.error is not None:
-            raise self.error
 
 
 class TransactionCoordinator:
@@ -109,9 +96,13 @@ class TransactionCoordinator:
         self._by_branch: dict[int, TransactionalProducer] = {}
         self._open: dict[TransactionalProducer, None] = {}
         """Those with an open transaction, the one opened first in front."""
+        self._endings: dict[TransactionalProducer, Ending] = {}
+        """Commits under way, whose decision may not be durable yet."""
         self._alarm = Alarm(clock, spawn, self._abort_overdue)
         self._make_log: MakeLog | None = None
         self._making = trio.Lock()
+        self._unmarked: set[str] = set()
+        """Names whose last commit of an earlier start is not marked everywhere."""
         self._closed = False
 
     # --- recovery ----------------------------------------------------------------------------------------------------
@@ -134,6 +125,7 @@ class TransactionCoordinator:
         self._by_id = {each.producer_id: each for each in self.names.values()}
         for each in self.names.values():
             if each.committed is not None and each.has_offsets_to_apply:
+                self._hold_positions(each, each.committed)
                 await self._apply_offsets(each, each.committed)
         try:
             self.end_left_open()
@@ -157,26 +149,28 @@ class TransactionCoordinator:
 
         Raises StorageError: some of it is not marked.
         """
-        committed: set[tuple[int, int]] = set()
+        committed: dict[tuple[int, int], TransactionalProducer] = {}
         for each in self.names.values():
-            if each.committed is not None:
-                number = each.committed.number
-                committed.update([(branch, number) for branch in (each.producer_id, *each.committed.branches)])
+            if each.committed is not None and (each.is_closed or each.name in self._unmarked):
+                branches = each.producer_id, *each.committed.branches
+                committed.update({(branch, each.committed.number): each for branch in branches})
+                self._unmarked.add(each.name)
         for topic in list(self._topics.values()):
             for partition in topic.partitions.values():
                 for producer_id, opened in list(partition.open_transactions().items()):
-                    if producer_id not in self._by_branch:
-                        is_commit = (producer_id, opened.number) in committed
-                        partition.end_transaction(producer_id, 0, opened.number, is_commit=is_commit)
+                    if not _is_present(self._by_branch.get(producer_id), opened.number):
+                        owner = committed.get((producer_id, opened.number))
+                        partition.end_transaction(producer_id, 0, opened.number, is_commit=owner is not None)
+                        if owner is not None:
+                            owner.markers.append((partition.committed, partition.log.bounds()[1]))
             for dispatch in topic.shared_dispatches():
-                for holder, owner in transactions_in(dispatch):
-                    if not self._is_present(*owner):
-                        dispatch.end_held(holder, is_commit=owner in committed)
-
-    def _is_present(self, producer_id: int, number: int) -> bool:
-        """Whether a transaction is that of a client which has opened its name since the start."""
-        each = self._by_id.get(producer_id)
-        return each is not None and not each.is_closed and each.number == number
+                for holder, numbers in transactions_in(dispatch):
+                    if not _is_present(self._by_id.get(numbers[0]), numbers[1]):
+                        owner = committed.get(numbers)
+                        marked = dispatch.end_held(holder, is_commit=owner is not None)
+                        if owner is not None and marked is not None:
+                            owner.markers.append(marked)
+        self._unmarked.clear()
 
     async def _end_left_open_later(self) -> None:
         while not self._closed:
@@ -187,35 +181,51 @@ class TransactionCoordinator:
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    async def open(self, name: str, timeout_s: float, owner: tuple[int, int] | None = None) -> TransactionalProducer:
+    async def open(self, name: str, timeout_s: float, owner: tuple[int, int] | None = None) -> Named:
         """Take over a name: whoever had it is fenced, and what it has open is aborted. Durable when this returns.
 
-        `owner`: only if the name is still that of this producer id and epoch, after a restart of the broker say.
+        `owner`: only if the name is still that of this producer id and epoch, after a restart of the broker say. If
+        the client has opened it again already, and asks because it got no answer, it gets the same one.
 
         Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
         """
         check_name(name, "transaction")
         if not 0 < timeout_s <= TIMEOUT_S_MAX:
             raise LimitExceeded(f"a transaction may be open for up to {TIMEOUT_S_MAX:g} seconds, not {timeout_s:g}")
-        if name not in self.names:
-            self._forget_idle()
-        each = self.names.get(name) or TransactionalProducer(name)
-        if owner is not None and owner != (each.producer_id, each.epoch):
-            raise TransactionFenced(f'another client took over the transactions of "{name}"')
-        if each.state is State.OPEN:
-            self._abort(each, AbortReason.FENCED, "another client took over its name")
-        if each.is_ending:
-            raise TransactionBusy(f'the last transaction of "{name}" is being ended')
         if self._make_log is not None:
             async with self._making:
                 self.state = self.state or await self._make_log()
-        for branch in each.branches:
-            self._by_branch.pop(branch, None)
-        self._by_id.pop(each.producer_id, None)
-        named = each.open(self._fresh_id(), timeout_s, self._clock.now_ms())
-        await self._log(named)
-        self.names[name] = self._by_id[each.producer_id] = each
-        return each
+        # From here on no other task runs before the name is taken over.
+        if name not in self.names:
+            self._forget_idle()
+        each = self.names.get(name) or TransactionalProducer(name)
+        named = self._opened_before(each, owner)
+        if named is None:
+            if each.state is State.OPEN:
+                self._abort(each, AbortReason.FENCED, "another client took over its name")
+            if each.is_ending or name in self._unmarked:
+                raise TransactionBusy(f'the last transaction of "{name}" is being ended')
+            named = each.opening(self._fresh_id(), self._clock.now_ms(), owner)
+            self._write(named)
+            for branch in each.branches:
+                self._by_branch.pop(branch, None)
+            self._by_id.pop(each.producer_id, None)
+            each.opened(named, timeout_s)
+            self.names[name] = self._by_id[each.producer_id] = each
+        await self._until_committed()
+        return named
+
+    def _opened_before(self, each: TransactionalProducer, owner: tuple[int, int] | None) -> Named | None:
+        """The opening that a client asks for again; None: it asks for a new one. Raises TransactionFenced."""
+        if owner is None:
+            return None
+        if not each.is_its_own(owner):
+            raise TransactionFenced(f'another client took over the transactions of "{each.name}"')
+        if owner[1] == each.epoch or each.is_closed:
+            return None
+        if not each.is_untouched:
+            raise TransactionFenced(f'"{each.name}" was opened again since')
+        return Named(each.name, each.producer_id, each.epoch, each.number, each.opened_ms, each.resumed)
 
     def _forget_idle(self) -> None:
         """Make room for another name. Raises LimitExceeded."""
@@ -288,16 +298,17 @@ class TransactionCoordinator:
         """Take leased records out of their leases until a transaction ends: its commit acks them.
 
         Raises TransactionError, DeliveryNotCurrent, LimitExceeded: none of them was taken, or those before the wrong
-        one, which an abort returns.
+        one, which an abort returns; StorageError: some are held, and a commit writes their event.
         """
         each = self.owned(owner[0], owner[1])
         each.check_current(owner[2])
         holder = holder_of(each.producer_id, each.number)
         for settlement in settlements:
             each.check_room()
-            dispatch, awaited = consumer.hold(settlement, holder)
+            dispatch = consumer.hold(settlement, holder)
             self._begin(each)
-            each.work.held[dispatch] = awaited
+            each.work.held[dispatch] = None  # It holds them also if their event can't be written now.
+            each.work.held[dispatch] = dispatch.flushed()
 
     def _begin(self, each: TransactionalProducer) -> None:
         if each.begin(self._clock.monotonic()):
@@ -327,7 +338,7 @@ class TransactionCoordinator:
         each = self._by_id.get(producer_id)
         if each is not None and each.was_committed(number):
             if is_commit:
-                return None
+                return self._endings.get(each)
             raise TransactionError(f'transaction {number} of "{each.name}" was committed')
         if each is not None and not is_commit and number < each.number:
             return None
@@ -336,17 +347,18 @@ class TransactionCoordinator:
             self._abort(each, AbortReason.ASKED)
             return None
         each.check_branches(branches)
-        if not each.work.offsets and not any(True for _ in _missing(each, branches)):
+        if not each.work.offsets and not any(True for _ in missing_marks(each, branches)):
             decision = each.decided(branches)
             self._write(decision)
             if self._is_committed():
                 return self._finish_nowait(each, decision)
-            return self._ending(lambda: self._finish(each, self._decided(each, decision), decision))
-        each.state = State.ENDING
-        return self._ending(lambda: self._commit(each, branches))
+            work = self._decided(each, decision)
+            return self._ending(each, lambda: self._finish(each, work, decision))
+        before, each.state = each.state, State.ENDING
+        return self._ending(each, lambda: self._commit(each, branches, before))
 
-    def _ending(self, commit: Callable[[], Awaitable[None]]) -> Ending:
-        ending = Ending()
+    def _ending(self, each: TransactionalProducer, commit: Callable[[], Awaitable[None]]) -> Ending:
+        ending = self._endings[each] = Ending()
 
         async def run() -> None:
             try:
@@ -356,6 +368,7 @@ class TransactionCoordinator:
                 if isinstance(error, SyncFailed):
                     raise
             finally:
+                del self._endings[each]
                 ending.event.set()
 
         self._spawn(run)
@@ -370,26 +383,29 @@ class TransactionCoordinator:
         each.check_owner(epoch)
         return each
 
-    async def _commit(self, each: TransactionalProducer, branches: Collection[int]) -> None:
-        """Decide, mark and finish. Raises GroupFenced: it is aborted; StorageError: it is open as before."""
+    async def _commit(self, each: TransactionalProducer, branches: Collection[int], before: State) -> None:
+        """Decide, mark and finish. Raises GroupFenced: it is aborted; StorageError: it is in the state of before."""
         try:
-            for mark, end in list(_missing(each, branches)):
+            for mark, end in list(missing_marks(each, branches)):
                 await mark.wait(end)
             for pending in each.work.offsets.values():
                 pending.member.check_owner(pending.committed.partition, pending.epoch)
             decision = each.decided(branches)
             self._write(decision)
         except (StorageError, trio.Cancelled):
-            each.state = State.OPEN
+            each.state = before
+            if before is State.OPEN:
+                self._alarm.set(each.began_s + each.timeout_s)
             raise
         except LinnError as error:
-            each.state = State.OPEN
+            each.state = before
             self._abort(each, AbortReason.GROUP, error.text)
             raise
         await self._finish(each, self._decided(each, decision), decision)
 
     def _decided(self, each: TransactionalProducer, decision: Committed) -> Work:
         self._open.pop(each, None)
+        self._hold_positions(each, decision)
         return each.end(decision)
 
     def _finish_nowait(self, each: TransactionalProducer, decision: Committed) -> Ending | None:
@@ -413,6 +429,13 @@ class TransactionCoordinator:
             await self._apply_offsets(each, decision)
         await self._mark_until_done(each, work)
 
+    def _hold_positions(self, each: TransactionalProducer, decision: Committed) -> None:
+        """Have members of the groups that a decision moves begin to read when it is carried out: others may own their
+        partitions by then.
+        """
+        groups = {group: None for group, _ in decision.offsets}
+        each.tickets = {group: self._groups.hold_positions(group) for group in groups}
+
     async def _apply_offsets(self, each: TransactionalProducer, decision: Committed) -> None:
         """Put the offsets of a commit into the groups' log, durably. Raises SyncFailed."""
         by_group: dict[str, list[OffsetCommitted]] = {}
@@ -423,14 +446,21 @@ class TransactionCoordinator:
             try:
                 await self._groups.commit_decided(group, offsets)
                 del by_group[group]
+                self._groups.release_positions(group, each.tickets.pop(group))
             except SyncFailed:
                 raise
             except StorageError as error:
                 logger.warning("the offsets of a transaction wait for the disk: %(error)s", log_fields(error))
                 await self._clock.sleep(ROOM_RETRY_S)
         each.has_offsets_to_apply = False
-        with contextlib.suppress(StorageError):  # They are applied again after a restart, to the same effect.
-            self._write(OffsetsApplied(each.name))
+        while not self._closed:
+            # Not later than the next decision: they must not be applied again when others have gone on from there.
+            try:
+                self._write(OffsetsApplied(each.name))
+            except StorageError:
+                await self._clock.sleep(ROOM_RETRY_S)
+            else:
+                return
 
     def _abort(self, each: TransactionalProducer, reason: AbortReason, why: str = "") -> None:
         """Abort the present transaction. `why`: what its owner is told, unless it has asked for it."""
@@ -474,7 +504,9 @@ class TransactionCoordinator:
                     markers.append((partition.committed, partition.log.bounds()[1]))
         holder = holder_of(each.producer_id, each.number)
         for dispatch in work.held:
-            dispatch.end_held(holder, is_commit=decision is not None)
+            marked = dispatch.end_held(holder, is_commit=decision is not None)
+            if marked is not None:
+                markers.append(marked)
         if decision is not None:
             each.markers = markers
 
@@ -534,11 +566,6 @@ class TransactionCoordinator:
                 state = self.state
                 self._spawn(lambda: state.compact(self._snapshot))
 
-    async def _log(self, event: TransactionEvent) -> None:
-        """Write an event, and wait until it is committed. Raises StorageError: nothing was written."""
-        self._write(event)
-        await self._until_committed()
-
     def _is_committed(self) -> bool:
         """Whether everything in the log is committed."""
         log = self.state.partition if self.state is not None else None
@@ -565,18 +592,6 @@ class TransactionCoordinator:
             await self.state.partition.close()
 
 
-def _missing(each: TransactionalProducer, branches: Collection[int]) -> Iterator[tuple[Mark, int]]:
-    """The marks that have to pass before a commit is decided.
-
-    What counts is durable first, and so are the markers of the commit before, whose decision this one replaces.
-    """
-    work = each.work
-    yield from [(mark, end) for mark, end in each.markers if mark.offset < end]
-    for branch in branches:
-        for (topic, index), end in work.wrote.get(branch, {}).items():
-            mark = topic.partitions[index].committed
-            if mark.offset < end:
-                yield mark, end
-    for awaited in work.held.values():
-        if awaited is not None and awaited[0].offset < awaited[1]:
-            yield awaited
+def _is_present(each: TransactionalProducer | None, number: int) -> bool:
+    """Whether a transaction is that of a client which has opened its name since the start."""
+    return each is not None and not each.is_closed and each.number == number

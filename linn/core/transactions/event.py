@@ -31,6 +31,8 @@ class Named(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_
     epoch: Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
     number: Number
     opened_ms: Number
+    resumed: Annotated[int, msgspec.Meta(ge=-1, le=2**16 - 1)] = -1
+    """The first epoch of the same client, which has opened the name again since; -1: `epoch` is its first."""
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True):

@@ -103,26 +103,43 @@ class TransactionalProducer:
         """The last decision to commit."""
         self.has_offsets_to_apply = False
         self.markers: list[tuple[Mark, int]] = []
-        """Marks that have to pass before the last commit is marked durably: until then its decision is kept."""
+        """Marks that pass when the markers of the last commit are durable: until then its decision is kept."""
+        self.tickets: dict[str, int] = {}
+        """Tickets by group that hold back new readers until the offsets of the decision are applied."""
         self._aborted: tuple[int, str] | None = None
         """Number of the transaction that was aborted last without its owner having asked for it, and why."""
+        self.resumed = -1
+        """The first epoch of the client that owns the name, which has opened it again since; -1: only this one."""
+        self.is_untouched = False
+        """Whether its owner has not asked for anything yet: it may not know of its epoch."""
         self.is_closed = True
         """Whether nobody owns it since the start of the broker: numbers from before may be in the logs."""
 
     # --- the owner ---
 
-    def open(self, fresh_id: int, timeout_s: float, now_ms: int) -> Named:
-        """Take over the name for a client: a later epoch, and a number that was never used. It is idle."""
+    def is_its_own(self, owner: tuple[int, int]) -> bool:
+        """Whether the client that owned the name with this producer id and epoch still does."""
+        first = self.epoch if self.resumed < 0 else self.resumed
+        return owner[0] == self.producer_id and first <= owner[1] <= self.epoch
+
+    def opening(self, fresh_id: int, now_ms: int, owner: tuple[int, int] | None) -> Named:
+        """The event of a client that takes over the name, to be logged: a later epoch, and numbers that nobody had.
+
+        Numbers count from a new 2**32 on: the log does not say how many transactions were aborted before a restart.
+        """
         assert self.state is State.IDLE
+        number = ((self.number >> 32) + 1) << 32
         if self.epoch < 0 or self.epoch == (1 << 16) - 1:
-            self.producer_id, self.epoch = fresh_id, 0
-        else:
-            self.epoch += 1
-        self.number += 1
-        self.timeout_s, self.opened_ms, self.is_closed = timeout_s, now_ms, False
+            return Named(self.name, fresh_id, 0, number, now_ms)
+        resumed = -1 if owner is None else owner[1] if self.resumed < 0 else self.resumed
+        return Named(self.name, self.producer_id, self.epoch + 1, number, now_ms, resumed)
+
+    def opened(self, named: Named, timeout_s: float) -> None:
+        """Record that a client has taken over the name."""
+        self.apply(named)
+        self.timeout_s, self.is_closed, self.is_untouched = timeout_s, False, True
         self.branches.clear()
         self._aborted = None
-        return Named(self.name, self.producer_id, self.epoch, self.number, now_ms)
 
     def check_owner(self, epoch: int) -> None:
         """Check that a request comes from the client that owns the name.
@@ -133,6 +150,7 @@ class TransactionalProducer:
             raise TransactionFenced(f'another client took over the transactions of "{self.name}"')
         if self.is_closed:
             raise TransactionUnknown(f'the broker was restarted since "{self.name}" was opened: open it again')
+        self.is_untouched = False
 
     def check_current(self, number: int) -> None:
         """Check that a request is about the present transaction, and it takes more.
@@ -226,7 +244,7 @@ class TransactionalProducer:
     def snapshot(self) -> list[TransactionEvent]:
         """Its state as events."""
         events: list[TransactionEvent] = [
-            Named(self.name, self.producer_id, self.epoch, self.number, self.opened_ms),
+            Named(self.name, self.producer_id, self.epoch, self.number, self.opened_ms, self.resumed),
         ]
         if self.committed is not None:
             events.append(self.committed)
@@ -237,8 +255,8 @@ class TransactionalProducer:
     def apply(self, event: TransactionEvent) -> None:
         """Apply an event of the log."""
         match event:
-            case Named(_, producer_id, epoch, number, opened_ms):
-                self.producer_id, self.epoch, self.opened_ms = producer_id, epoch, opened_ms
+            case Named(_, producer_id, epoch, number, opened_ms, resumed):
+                self.producer_id, self.epoch, self.opened_ms, self.resumed = producer_id, epoch, opened_ms, resumed
                 self.number = max(self.number, number)
             case Committed(_, number):
                 self.committed, self.has_offsets_to_apply = event, bool(event.offsets)

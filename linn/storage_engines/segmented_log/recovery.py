@@ -485,13 +485,16 @@ class Recovery:
 
         Snapshots for missing index files are made on the way. Raises LogCorrupt, StorageError.
         """
-        segments, found = self._whole, LogFacts()
+        segments = self._whole
+        if not segments:
+            return LogFacts()
         unsealed = [place for place, each in enumerate(segments) if each.indexed_bytes != each.size_bytes]
         first = max(min(unsealed, default=len(segments)) - 1, 0)
-        while first and not segments[first].indexed_bytes:
+        while (found := await segments[first].facts_at_end(None if first else LogFacts())) is None:
             first -= 1
         for segment in segments[first:]:
-            found = await segment.facts_at_end(found)
+            if segment is not segments[first]:
+                found = await segment.facts_at_end(found) or found
             if segment.indexed_bytes != segment.size_bytes:
                 segment.facts = found.encode()
         return found

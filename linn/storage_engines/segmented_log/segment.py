@@ -399,19 +399,21 @@ class Segment:
             self._index = decode_entries(await self._index_file_bytes()) or await self._rebuilt()
         return self._index
 
-    async def facts_at_end(self, before: LogFacts) -> LogFacts:
+    async def facts_at_end(self, before: LogFacts | None) -> LogFacts | None:
         """The log's facts as of the end of this segment: from its index file and what was scanned behind that, or
-        from all of it and those of `before`.
+        from all of it and those of `before`; None if that is needed and None.
 
         Raises LogCorrupt, StorageError.
         """
+        scanned = self.scanned
         if self.indexed_bytes:
             snapshot = decode_facts(await self._index_file_bytes())
-            if snapshot is None:
-                before.extend((await self._scanned_again()).scanned)
-                return before
-            before = snapshot
-        before.extend(self.scanned)
+            if snapshot is not None:
+                before = snapshot
+            elif before is not None:
+                scanned = (await self._scanned_again()).scanned
+        if before is not None:
+            before.extend(scanned)
         return before
 
     async def _rebuilt(self) -> SparseIndex:
