@@ -88,7 +88,7 @@ class DeliveryAdministration:
             return
         for holder in filter(is_transactions, holders):
             name = self._broker.transactions.name_of(holder)
-            advice = f": abort it with linn transactions abort {name}" if name else ", which is being ended"
+            advice = f": abort it with client.admin.abort_transaction({name!r})" if name else ", which is being ended"
             raise TransactionError(f"the records are held by {self._shown(holder)}{advice}")
 
     def _shown(self, holder: str) -> str:
