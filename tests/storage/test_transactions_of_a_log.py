@@ -64,7 +64,7 @@ def noted(log: Sequence[RecordBatch]) -> LogTransactions:
 
 
 class Naive:
-    """What a search of the whole log says."""
+    """The answer of a search of the whole log."""
 
     def __init__(self, log: Sequence[RecordBatch]) -> None:
         self.open: dict[int, OpenTransaction] = {}

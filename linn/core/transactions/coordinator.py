@@ -430,9 +430,7 @@ class TransactionCoordinator:
         await self._mark_until_done(each, work)
 
     def _hold_positions(self, each: TransactionalProducer, decision: Committed) -> None:
-        """Have members of the groups that a decision moves begin to read when it is carried out: others may own their
-        partitions by then.
-        """
+        """Have new members of the groups that a decision moves begin to read when it is carried out."""
         groups = {group: None for group, _ in decision.offsets}
         each.tickets = {group: self._groups.hold_positions(group) for group in groups}
 
