@@ -127,8 +127,8 @@ struct Fetch {
   leaderEpoch @8 :Int32;         # the epoch in which what lies before offset was read; 0: not checked
   topicIdHigh @9 :UInt64;        # the id of the topic that was read; 0: not checked
   topicIdLow  @10 :UInt64;
-  uncommitted @12 :Bool;         # also what belongs to a transaction that is open, or was aborted
   formats   @11 :List(UInt32);   # formats of bodies that the client reads; others come in the first; empty: only 0
+  uncommitted @12 :Bool;         # also what belongs to a transaction that is open, or was aborted
 }
 
 struct Fetched {

@@ -58,6 +58,10 @@ FROM_CLIENT: list[m.Message] = [
         ],
     ),
     m.Resolve(7, 3, 2**64 - 1),
+    m.OpenTransactions("billing-ä", 60_000, 2**62, 65_535),
+    m.AddBranch(2**62, 65_535, 2**40 + 7),
+    m.SettleInTransaction(2**62, 65_535, 2**63 + 1, 7, [m.Settlement(1, 5, 20, 21, m.Verdict.ACK, 0)]),
+    m.EndTransaction(2**62, 65_535, 2**63 + 1, True, [2**40 + 7, 1]),
     m.Describe(["orders", "", "späte-flüge"]),
     m.Administer("topic.create", '{"name": "orders"}'),
 ]
@@ -73,6 +77,7 @@ FROM_BROKER: list[m.Message] = [
     m.Deliver(7, 3, 2**64 - 1, 65_535, 2**62, m.Phase.COMMIT, 2**61),
     m.Settled([m.Refusal(3, "delivery.not_current", "the lease ended")]),
     m.Resolved(True),
+    m.OpenedTransactions(2**62, 65_535, 2**63 + 1),
     m.Assigned(7, 12, [0, 1, 5], [2, 3]),
     m.Description(
         "linn",

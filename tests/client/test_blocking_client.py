@@ -228,8 +228,8 @@ def test_eight_threads_publish_and_consume_through_one_client(broker: str, name:
 
     def work() -> None:
         for message in consumer:
-            worked.append(int(message.value or b""))
             message.ack()
+            worked.append(int(message.value or b""))  # Behind the ack: whoever sees all of them closes the consumer.
             if len(worked) >= THREADS * each:
                 break
         consumer.close()

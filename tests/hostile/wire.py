@@ -14,7 +14,8 @@ MEMBERS: Final = (
     "hello", "welcome", "failed", "ping", "pong", "goodbye", "done", "publish", "published", "fetch", "fetched",
     "findOffset", "foundOffset", "subscribe", "subscribed", "unsubscribe", "credit", "deliver", "pull", "settle",
     "settled", "assigned", "describe", "description", "administer", "administered", "ended", "leaseEnded",
-    "heartbeat", "seek", "commit",
+    "heartbeat", "seek", "commit", "resolve", "resolved", "openTransactions", "openedTransactions", "addBranch",
+    "settleInTransaction", "endTransaction",
 )  # fmt: skip
 """The union of Frame, in the schema's order."""
 BYTES, POINTERS, STRUCTS = 2, 6, 7

@@ -148,6 +148,8 @@ Incoming read_member(Frame::Reader root) {
     case Frame::LEASE_ENDED: return read(root.getLeaseEnded());
     case Frame::DESCRIPTION: return read(root.getDescription());
     case Frame::ADMINISTERED: return Administered{read_text(root.getAdministered().getResult())};
+    case Frame::RESOLVED:
+    case Frame::OPENED_TRANSACTIONS: malformed_frame("the broker answered what this client never asks");
     case Frame::HELLO:
     case Frame::PUBLISH:
     case Frame::FETCH:
@@ -158,6 +160,11 @@ Incoming read_member(Frame::Reader root) {
     case Frame::HEARTBEAT:
     case Frame::SEEK:
     case Frame::COMMIT:
+    case Frame::RESOLVE:
+    case Frame::OPEN_TRANSACTIONS:
+    case Frame::ADD_BRANCH:
+    case Frame::SETTLE_IN_TRANSACTION:
+    case Frame::END_TRANSACTION:
     case Frame::PULL:
     case Frame::SETTLE:
     case Frame::DESCRIBE:

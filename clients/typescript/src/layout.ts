@@ -30,6 +30,15 @@ export const STRUCTS = {
       pairs: ["structs", 0, "Pair"],
     },
   },
+  AddBranch: {
+    words: 3,
+    pointers: 0,
+    fields: {
+      producerId: ["i64", 0],
+      epoch: ["u32", 8],
+      branch: ["i64", 16],
+    },
+  },
   Administer: {
     words: 0,
     pointers: 2,
@@ -103,6 +112,17 @@ export const STRUCTS = {
       topics: ["structs", 2, "TopicInfo"],
     },
   },
+  EndTransaction: {
+    words: 3,
+    pointers: 1,
+    fields: {
+      producerId: ["i64", 0],
+      epoch: ["u32", 8],
+      number: ["u64", 16],
+      isCommit: ["bool", 96],
+      branches: ["i64s", 0],
+    },
+  },
   Ended: {
     words: 1,
     pointers: 2,
@@ -139,6 +159,7 @@ export const STRUCTS = {
       topicIdHigh: ["u64", 32],
       topicIdLow: ["u64", 40],
       formats: ["u32s", 2],
+      uncommitted: ["bool", 193],
     },
   },
   Fetched: {
@@ -207,6 +228,25 @@ export const STRUCTS = {
     fields: {
       id: ["u32", 0],
       address: ["text", 0],
+    },
+  },
+  OpenTransactions: {
+    words: 2,
+    pointers: 1,
+    fields: {
+      name: ["text", 0],
+      timeoutMs: ["u32", 0],
+      producerId: ["i64", 8],
+      epoch: ["u32", 4],
+    },
+  },
+  OpenedTransactions: {
+    words: 3,
+    pointers: 0,
+    fields: {
+      producerId: ["i64", 0],
+      epoch: ["u32", 8],
+      number: ["u64", 16],
     },
   },
   PartitionInfo: {
@@ -304,6 +344,17 @@ export const STRUCTS = {
       entries: ["structs", 0, "Settlement"],
     },
   },
+  SettleInTransaction: {
+    words: 3,
+    pointers: 1,
+    fields: {
+      producerId: ["i64", 0],
+      epoch: ["u32", 8],
+      number: ["u64", 16],
+      subscription: ["u32", 12],
+      entries: ["structs", 0, "Settlement"],
+    },
+  },
   Settled: {
     words: 0,
     pointers: 1,
@@ -343,6 +394,7 @@ export const STRUCTS = {
       shared: ["text", 6],
       formats: ["u32s", 7],
       twoPhase: ["bool", 129],
+      uncommitted: ["bool", 130],
     },
   },
   Subscribed: {
@@ -431,4 +483,9 @@ export const MEMBERS = [
   ["commit", "Commit"],
   ["resolve", "Resolve"],
   ["resolved", "Resolved"],
+  ["openTransactions", "OpenTransactions"],
+  ["openedTransactions", "OpenedTransactions"],
+  ["addBranch", "AddBranch"],
+  ["settleInTransaction", "SettleInTransaction"],
+  ["endTransaction", "EndTransaction"],
 ] as const;

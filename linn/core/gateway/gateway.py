@@ -19,7 +19,7 @@ from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env, Spawn
 from linn.core.errors.texts import one_line
-from linn.core.errors.tree import SubscriptionWrongKind
+from linn.core.errors.tree import DeliveryError, SubscriptionWrongKind
 from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.groups.group import check_name
 from linn.core.groups.member import GroupMember, JoinRequest, OnAssigned
@@ -390,6 +390,8 @@ class Gateway:
 def _competing(topic: Topic, queue: Queue, request: SubscribeRequest) -> Subscription:
     if request.member:
         check_name(request.member, "consumer")
+        if "\0" in request.member:  # Under such a name a transaction holds records.
+            raise DeliveryError("a consumer's name has no NUL")
     if queue.is_two_phase != request.is_two_phase or (queue.is_two_phase and not request.member):
         raise _wrong_phases(topic, queue)
     lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0

@@ -40,8 +40,8 @@ def check_name(name: str, whose: str) -> None:
         name_bytes = len(name.encode())
     except UnicodeEncodeError as error:
         raise DeliveryError(f"a {whose}'s name must be encodable as UTF-8") from error
-    if not name or "\0" in name:
-        raise DeliveryError(f"a {whose}'s name must not be empty, and has no NUL")
+    if not name:
+        raise DeliveryError(f"a {whose}'s name must not be empty")
     if name_bytes > NAME_BYTES_MAX:
         raise LimitExceeded(f"a {whose}'s name has at most {NAME_BYTES_MAX} bytes")
 
