@@ -424,17 +424,20 @@ class Admin:
         found: TransactionDescription = await self.perform("transaction.show", name=name)
         return found
 
-    async def abort_transaction(self, name: str) -> int:
+    async def abort_transaction(self, name: str, number: int | None = None) -> int:
         """Abort the open transaction of a name, and return its number. The broker logs who asked.
 
-        Raises TransactionUnknown if none is open, TransactionBusy while its end is under way.
+        `number`: only if it is that one, and not the next one, which its client may have begun since you looked.
+
+        Raises TransactionUnknown if none is open, or another one; TransactionBusy while its end is under way.
 
         Example:
             for transaction in (await client.admin.transactions("open"))["transactions"]:
                 if (transaction["open_s"] or 0) > 600:
-                    await client.admin.abort_transaction(transaction["name"])
+                    await client.admin.abort_transaction(transaction["name"], transaction["number"])
         """
-        return int((await self.perform("transaction.abort", name=name))["number"])
+        only = {} if number is None else {"number": number}
+        return int((await self.perform("transaction.abort", name=name, **only))["number"])
 
     async def metrics(self, *names: str) -> list[MetricDescription]:
         """Return the broker's metrics whose names begin with one of `names`, or all: name, kind, labels and samples.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from raw_client import RawClient, Refused, broker_on, connected, simulated
+from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, simulated
 from test_transactions import TOPICS, A, B, Owner, refused, states
 
 from linn.core.queue.decided import OVERDUE_MS
@@ -70,8 +70,15 @@ async def test_arguments_that_make_no_sense_are_refused(env: SimEnv) -> None:
             await refused("config.invalid", client.administer("transaction.list", **arguments))
         await refused("transaction.unknown", client.administer("transaction.show", name="nobody"))
         await refused("transaction.unknown", client.administer("transaction.abort", name="nobody"))
-        await Owner.open(client)
-        await refused("transaction.unknown", client.administer("transaction.abort", name="billing"))
+        owner = await Owner.open(client)
+        for number in (True, "1"):
+            await refused("config.invalid", client.administer("transaction.abort", name="billing", number=number))
+        with pytest.raises(Refused, match="it is idle") as error:
+            await client.administer("transaction.abort", name="billing")
+        assert error.value.code == "transaction.unknown"
+        with pytest.raises(Refused, match='did you mean "billing"'):
+            await client.administer("transaction.show", name="bilings")
+        await owner.publish("s", ["a"])
 
 
 @simulated
@@ -114,6 +121,44 @@ async def test_a_description_has_the_offsets_that_would_be_committed(env: SimEnv
         assert shown["commits"] == [{"group": "readers", "topic": "s", "partition": 0, "offset": 2}]
 
 
+@simulated
+async def test_with_a_number_only_that_transaction_is_aborted(env: SimEnv) -> None:
+    async with broker_on(env, TOPICS):
+        client = await connected(env)
+        owner = await Owner.open(client)
+        await owner.publish("s", ["a"])
+        checked = await client.administer("transaction.abort", name="billing", validate_only=True)
+        await owner.end(commit=True)
+        await owner.publish("s", ["b"])
+        for only in ({}, {"validate_only": True}):
+            request = client.administer("transaction.abort", name="billing", number=checked["number"], **only)
+            await refused("transaction.unknown", request)
+        await owner.end(commit=True)
+        assert await client.fetch("s") == ["a", "b"]
+        await owner.publish("s", ["c"])
+        aborted = await client.administer("transaction.abort", name="billing", number=owner.number)
+        assert aborted["number"] == owner.number
+
+
+def test_a_transaction_whose_end_is_under_way_is_not_aborted() -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, ALWAYS + TOPICS):
+            client = await connected(env)
+            owner = await Owner.open(client)
+            await owner.publish("s", ["a"])
+            env.disk.sync_delay_s_max = 12.0
+            end = await client.send(m.EndTransaction(owner.id, owner.epoch, owner.number, True, [A]))
+            while await _names(client, state="ending") != [("billing", "ending")]:
+                await env.clock.sleep(0.01)
+            with pytest.raises(Refused, match="under way") as error:
+                await client.administer("transaction.abort", name="billing")
+            assert error.value.code == "transaction.busy"
+            await client.answer(end)
+            assert await client.fetch("s") == ["a"]
+
+    run_simulation(0, scenario)
+
+
 def test_an_operator_aborts_a_transaction_and_is_on_record(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, TOPICS) as broker:
@@ -125,10 +170,12 @@ def test_an_operator_aborts_a_transaction_and_is_on_record(caplog: pytest.LogCap
             checked = await operator.administer("transaction.abort", name="billing", validate_only=True)
             assert checked["number"] == owner.number
             assert len(checked["warnings"]) == 1
+            assert (checked["partitions"], checked["offsets"], checked["queue_partitions"]) == (1, 0, 1)
             assert await client.fetch("s") == []
             with caplog.at_level(logging.WARNING, "linn.administration"):
                 aborted = await operator.administer("transaction.abort", name="billing")
-            assert aborted["number"] == owner.number
+            assert aborted["open_s"] >= checked["open_s"]
+            assert aborted | {"open_s": None} == checked | {"open_s": None}
             (record,) = [it for it in caplog.records if it.name == "linn.administration"]
             assert record.levelno == logging.WARNING
             assert "the-operator" in record.getMessage()

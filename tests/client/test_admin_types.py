@@ -13,6 +13,7 @@ import linn
 from linn.client import admin_types
 from linn.core.config import topic_settings
 from linn.core.config.decoder import fields_of, plain_types, unit_of
+from linn.core.errors.tree import TransactionUnknown
 from linn.participants import SqliteParticipant
 
 
@@ -145,7 +146,9 @@ def test_descriptions_of_transactions(broker: str, name: str) -> None:
                 counts = described["partitions"], described["offsets"], described["queue_partitions"]
                 assert counts == (1, 1, 1)
                 assert [len(described[key]) for key in ("wrote", "holds", "commits")] == [1, 1, 1]
-                assert await client.admin.abort_transaction(name) == described["number"]
+                with pytest.raises(TransactionUnknown):
+                    await client.admin.abort_transaction(name, described["number"] - 1)
+                assert await client.admin.abort_transaction(name, described["number"]) == described["number"]
                 await tx.abort()
 
     anyio.run(look)

@@ -126,7 +126,7 @@ class Administration:
             "delivery.resolve": Verb(self._deliveries.resolve, _RESOLVE, names_caller=True),
             "transaction.list": Verb(self._transactions.list_all, ("state", "limit"), changes=False),
             "transaction.show": Verb(self._transactions.show, ("name",), changes=False),
-            "transaction.abort": Verb(self._transactions.abort, ("name", "validate_only"), names_caller=True),
+            "transaction.abort": Verb(self._transactions.abort, ("name", "number", "validate_only"), names_caller=True),
             "connection.list": Verb(self._list_connections, (), changes=False),
             "connection.close": Verb(self._close_connection, ("number", "reason", "validate_only")),
             "broker.show": Verb(self._show_broker, (), changes=False),

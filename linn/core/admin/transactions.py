@@ -13,7 +13,7 @@ from linn.core.admin.administered import Administered
 from linn.core.admin.exchanges import text_of
 from linn.core.admin.verb import only_validates
 from linn.core.batch.steps import Steps
-from linn.core.errors.tree import ConfigError
+from linn.core.errors.tree import ConfigError, TransactionUnknown
 from linn.core.log.partition import Partition
 from linn.core.transactions.holder import holder_of
 from linn.core.transactions.producer import State, TransactionalProducer
@@ -24,6 +24,8 @@ Arguments = Mapping[str, Any]
 
 TRANSACTIONS_SHOWN_MAX = 1_000
 """Limit of the transactions in one answer, which is about 250 KiB; the others are counted."""
+_ABORTED = ("number", "open_s", "partitions", "offsets", "queue_partitions")
+"""Keys of the summary that the answer to an abort has."""
 _STEP = 100
 """Entries that are described in one step, which takes well below a millisecond."""
 
@@ -111,13 +113,19 @@ class TransactionAdministration:
         return found
 
     async def abort(self, arguments: Arguments, caller: str) -> Any:
-        """Abort a name's open transaction, for a client that is lost, or in the way of others."""
+        """Abort a name's open transaction, for a client that is lost, or in the way of others.
+
+        With a `number` only that one: a client goes on with the next one as soon as one has ended.
+        """
         name, coordinator = text_of(arguments, "name"), self._broker.transactions
-        each = coordinator.opened(name)
-        result = {"number": each.number, "warnings": [{"text": text} for text in _warnings(each)]}
+        asked, each = _number(arguments), coordinator.opened(name)
+        if asked not in (None, each.number):
+            raise TransactionUnknown(f'"{name}" is at transaction {each.number}, not {asked}')
+        summary = self._summary(each)
+        result = {key: summary[key] for key in _ABORTED} | {"warnings": [{"text": text} for text in _warnings(each)]}
         if only_validates(arguments):
             return result
-        about = self._summary(each) | {"caller": caller}
+        about = summary | {"caller": caller}
         coordinator.abort_by_operator(name)
         text = (
             'an operator, %(caller)s, has aborted transaction %(number)d of "%(name)s", which was open for '
@@ -135,9 +143,7 @@ def _first(partition: Partition, branch: int, number: int) -> int | None:
 
 def _warnings(each: TransactionalProducer) -> list[str]:
     """Warnings of what an abort may lead to."""
-    return [
-        f"a client that is still at work in transaction {each.number} gets an error, and nothing of it takes effect"
-    ]
+    return [f"a client that is still at work in transaction {each.number} gets transaction.aborted, and has to redo it"]
 
 
 def _state(arguments: Arguments) -> State | None:
@@ -149,6 +155,14 @@ def _state(arguments: Arguments) -> State | None:
     if asked is not None:
         raise ConfigError('the argument "state" must be "idle", "open" or "ending"')
     return None
+
+
+def _number(arguments: Arguments) -> int | None:
+    """The number of the transaction that is meant; None: the present one. Raises ConfigError."""
+    number = arguments.get("number")
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+        raise ConfigError('the argument "number" must be a whole number')
+    return number
 
 
 def _limit(arguments: Arguments) -> int:

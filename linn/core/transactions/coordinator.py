@@ -20,6 +20,7 @@ import trio
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     LimitExceeded,
     LinnError,
@@ -534,16 +535,16 @@ class TransactionCoordinator:
         """The transactions of a name. Raises TransactionUnknown."""
         each = self.names.get(name)
         if each is None:
-            raise TransactionUnknown(f'there are no transactions of the name "{name[:80]}"')
+            raise TransactionUnknown(f'no transactions have the name "{name[:80]}"{did_you_mean(name, self.names)}')
         return each
 
     def opened(self, name: str) -> TransactionalProducer:
         """The transactions of a name that has an open one. Raises TransactionUnknown, TransactionBusy."""
         each = self.named(name)
         if each.state is State.IDLE:
-            raise TransactionUnknown(f'"{name}" has no open transaction')
+            raise TransactionUnknown(f'"{name}" has no open transaction: it is idle')
         if each.is_ending:
-            raise TransactionBusy(f'the transaction of "{name}" is being ended')
+            raise TransactionBusy(f'the end of the transaction of "{name}" is under way: it can\'t be aborted now')
         return each
 
     def name_of(self, holder: str) -> str:
