@@ -42,6 +42,7 @@ from linn.cli.commands import (
     subscriptions,
     top,
     topics,
+    transactions,
 )
 from linn.cli.demo import command as demo
 from linn.cli.exit_code import boundary
@@ -93,6 +94,7 @@ _COMMANDS: dict[str, Any] = {
     "subscriptions": subscriptions.app,
     "dead-letters": dead_letters.app,
     "deliveries": deliveries.app,
+    "transactions": transactions.app,
     "connections": connections.app,
     "definitions": definitions.app,
     "publish": publish.publish,

@@ -94,6 +94,24 @@ def decided_ids(ctx: typer.Context) -> list[str]:
     return _answer(ctx, ask)
 
 
+def transaction_names(ctx: typer.Context) -> list[str]:
+    """Return the names of transactions, those with an open one in front."""
+
+    async def ask(client: Client) -> list[str]:
+        return [each["name"] for each in (await client.admin.transactions())["transactions"]]
+
+    return _answer(ctx, ask)
+
+
+def open_transaction_names(ctx: typer.Context) -> list[str]:
+    """Return the names of transactions that are open, the oldest in front."""
+
+    async def ask(client: Client) -> list[str]:
+        return [each["name"] for each in (await client.admin.transactions("open"))["transactions"]]
+
+    return _answer(ctx, ask)
+
+
 def target_names(ctx: typer.Context) -> list[str]:
     """Return the possible targets of a binding: topics or, with --to-exchange, exchanges."""
     return exchange_names(ctx) if ctx.params.get("to_exchange") else topic_names(ctx)

@@ -14,8 +14,8 @@ _YES = ("y", "yes")
 _NO = ("", "n", "no")
 
 
-def confirm(url: str, verb: str, question: str, undone: str, **arguments: Any) -> None:
-    """Have the broker validate a change, print its warnings, and ask as `ask` does.
+def confirm(url: str, verb: str, question: str, undone: str, **arguments: Any) -> Any:
+    """Have the broker validate a change, print its warnings, and ask as `ask` does; return the broker's answer.
 
     Raises the LinnError with which the broker would refuse the change; typer.Exit.
     """
@@ -23,6 +23,7 @@ def confirm(url: str, verb: str, question: str, undone: str, **arguments: Any) -
     for warning in checked.get("warnings", ()) if isinstance(checked, dict) else ():
         complain(f"warning: {warning['text']}")
     ask(question, undone)
+    return checked
 
 
 def ask(question: str, undone: str) -> None:

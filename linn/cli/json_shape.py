@@ -79,6 +79,20 @@ _DECIDED = {
     "since_ms": "number",
     "connected": "boolean",
 }
+_TRANSACTION = {
+    "name": "text",
+    "state": "text",
+    "producer_id": "number",
+    "epoch": "number",
+    "number": "number",
+    "open_s": "number?",
+    "timeout_s": "number?",
+    "partitions": "number",
+    "branches": "number",
+    "offsets": "number",
+    "queue_partitions": "number",
+    "since_ms": "number",
+}
 _DEAD_LETTER = {
     "partition": "number",
     "offset": "number",
@@ -246,6 +260,21 @@ SHAPES: Mapping[str, Any] = {
         "records": [{"offset": "number", "key": "any", "size": "number"}],
     },
     "linn deliveries resolve": {"records": "number", "outcome": "text", "dry_run": "boolean"},
+    "linn transactions list": {"transactions": [_TRANSACTION], "more": "number"},
+    "linn transactions describe": {
+        **_TRANSACTION,
+        "wrote": [{"topic": "text", "partition": "number", "held_from": "number?"}],
+        "holds": [{"topic": "text", "subscription": "text", "partition": "number", "records": "number"}],
+        "commits": [{"group": "text", "topic": "text", "partition": "number", "offset": "number"}],
+    },
+    "linn transactions abort": {
+        "number": "number",
+        "open_s": "number",
+        "partitions": "number",
+        "offsets": "number",
+        "queue_partitions": "number",
+        "dry_run": "boolean",
+    },
     "linn browse": _MESSAGE,
     "linn connections close": {"closed": "number"},
     "linn connections list": [

@@ -207,7 +207,7 @@ async def test_records_that_a_transaction_holds_are_listed_as_its_own_and_resolv
             assert len(found["deliveries"]) == count
         place = {"topic": "q", "partition": 0, "delivery_id": event.message.delivery_id}
         for consumer in ('transaction "billing"', f"\0{owner.id}/{owner.number}", "ann"):
-            with pytest.raises(Refused, match=r"abort_transaction\('billing'\)") as error:
+            with pytest.raises(Refused, match="`linn transactions abort billing`") as error:
                 await client.administer("delivery.resolve", **place, consumer=consumer, outcome="done")
             assert error.value.code == "transaction.invalid"
         await owner.end(commit=True)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from lost_consumer import decide_and_leave
+from open_transaction import open_transaction
 
+from linn.core.errors.tree import TransactionAborted
 from linn.sync import connect
 from linn.testing.process import BrokerProcess
 
@@ -153,6 +155,87 @@ def test_the_question_says_what_may_happen(linn, broker, tmp_path: Path) -> None
     assert warning == "linn: warning: if ledger-1 has stored the effect, it happens twice"
     assert answer == "linn: not ended: the answer was no"
     assert linn(*ending, stdin="yes\n").stdout == "ended 1 record of ledger-1 as return\n"
+
+
+def cells(table: str, word: str) -> list[str]:
+    """The cells of the one row that has a word."""
+    (row,) = [line for line in table.splitlines() if word in line and line.startswith("│")]
+    return [cell.strip() for cell in row.split("│")[1:-1]]
+
+
+def test_transactions_are_listed_described_and_aborted(quick, line_of, broker: BrokerProcess) -> None:
+    assert quick("transactions").stdout == "no client has used a transaction yet\n"
+    with connect(broker.url) as client, client.transaction("earlier"):
+        pass
+    with open_transaction(broker.url, "billing", "accounts") as transaction:
+        (shown,) = json.loads(quick("transactions", "list", "--state", "open", "--json").stdout)["transactions"]
+        *row, taken = cells(quick("transactions").stdout, "billing")
+        row[2] = "3.5"
+        assert row == ["billing", "open", "3.5", "600", "1", "0", "1", "1"]
+        assert taken.startswith("20")
+        idle = quick("transactions", "list", "--state", "idle").stdout
+        assert cells(idle, "earlier")[:5] == ["earlier", "idle", "", "60", "0"]
+        assert "billing" not in idle
+        assert quick("transactions", "list", "--state", "ending").stdout == "no transaction is ending\n"
+        first = quick("transactions", "list", "--count", "1")
+        assert "billing" in first.stdout
+        assert "earlier" not in first.stdout
+        assert line_of(first.stderr) == "linn: and 1 more: --state shows fewer"
+        described = quick("transactions", "show", "billing").stdout
+        assert f"billing: transaction {shown['number']}\n" in described
+        _, published = described.split("published\n")
+        assert cells(published.split("acked")[0], "accounts") == ["accounts", "0", "1"]
+        assert cells(published.split("acked")[1].split("offsets")[0], "accounts") == ["accounts", "", "0", "1"]
+        assert cells(published, "readers") == ["readers", "accounts", "0", "1"]
+        tried = quick("transactions", "abort", "billing", "--dry-run")
+        assert tried.stdout.startswith(f"would abort transaction {shown['number']} of billing, which was open for ")
+        warning = f"linn: warning: a client that is still at work in transaction {shown['number']} gets "
+        assert line_of(tried.stderr).startswith(warning)
+        transaction.publish("accounts", b"three")
+        done = quick("transactions", "abort", "billing", "--yes")
+        assert done.stdout.startswith(f"aborted transaction {shown['number']} of billing, which was open for ")
+        assert done.stdout.endswith(" s: 1 partition, 1 offset, 1 partition of queues\n")
+        with pytest.raises(TransactionAborted, match="an operator aborted it"):
+            transaction.publish("accounts", b"four")
+    assert "billing: no transaction is open\n" in quick("transactions", "describe", "billing").stdout
+    assert quick("consume", "accounts", "--count", "1").stdout == "one\n", "what it has acked is delivered again"
+
+
+def test_a_transaction_that_can_not_be_aborted_is_one_line(quick, line_of, broker: BrokerProcess) -> None:
+    with connect(broker.url) as client, client.transaction("payroll"):
+        pass
+    for verb, name, said in (
+        ("describe", "pay-rol", 'no transactions have the name "pay-rol"; did you mean "payroll"?'),
+        ("abort", "pay-rol", 'no transactions have the name "pay-rol"; did you mean "payroll"?'),
+        ("abort", "payroll", '"payroll" has no open transaction: it is idle'),
+    ):
+        done = quick("transactions", verb, name)
+        assert done.returncode == 1
+        assert line_of(done.stderr) == f"linn: {said} [transaction.unknown]"
+    for wrong in (("--state", "closed"), ("--count", "0"), ("--count", "1001")):
+        assert quick("transactions", "list", *wrong).returncode == 2
+
+
+def test_only_the_transaction_that_was_asked_about_is_aborted(linn, broker: BrokerProcess) -> None:
+    command = [sys.executable, "-m", "linn", "transactions", "abort", "wages", "--url", broker.url]
+    with open_transaction(broker.url, "wages", "wages") as transaction:
+        refused = linn("transactions", "abort", "wages", stdin="no\n")
+        assert refused.returncode == 1
+        warning, answer = refused.stderr.splitlines()
+        assert warning.endswith("gets transaction.aborted, and has to redo it")
+        assert answer == "linn: not aborted: the answer was no"
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asking:
+            assert asking.stderr is not None
+            assert "warning" in asking.stderr.readline()
+            transaction.abort()
+            with connect(broker.url) as client, client.transaction("wages") as later:
+                later.publish("wages", b"next")
+                _, said = asking.communicate("yes\n", timeout=30)
+                assert asking.returncode == 1
+                assert said.endswith("[transaction.unknown]\n")
+                done = linn("transactions", "abort", "wages", stdin="yes\n")
+                assert done.stdout.startswith("aborted transaction ")
+                later.abort()
 
 
 def test_purge_empties_a_queue_and_no_stream(quick, line_of) -> None:

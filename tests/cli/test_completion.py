@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lost_consumer import decide_and_leave
+from open_transaction import open_transaction
 
 import linn.sync
 from linn.cli.completion import ANSWER_S
@@ -112,6 +113,17 @@ def test_decided_deliveries_are_offered_by_partition_and_id(broker: BrokerProces
             assert completions(f"linn deliveries {verb} ledgers ", broker.url) == [str(place.partition)]
             assert completions(f"linn deliveries {verb} ledgers {place.partition} ", broker.url) == [delivery]
         client.admin.delete_topic("ledgers")
+
+
+def test_names_of_transactions_are_offered_and_to_abort_only_open_ones(broker: BrokerProcess) -> None:
+    with linn.sync.connect(broker.url) as client, client.transaction("audit"):
+        pass
+    with open_transaction(broker.url, "billing", "accounts", "clerks"):
+        assert completions("linn transactions describe ", broker.url) == ["billing", "audit"]
+        assert completions("linn transactions abort ", broker.url) == ["billing"]
+    with linn.sync.connect(broker.url) as client:
+        client.admin.delete_topic("accounts")
+        client.admin.delete_group("clerks")
 
 
 def test_the_broker_may_be_an_option(furnished: str) -> None:

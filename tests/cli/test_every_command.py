@@ -53,6 +53,10 @@ WITH_BROKER = [
     ("deliveries", "list"),
     ("deliveries", "describe", "t", "0", "1"),
     ("deliveries", "resolve", "t", "0", "1", "--consumer", "c", "--as", "done", "--yes"),
+    ("transactions",),
+    ("transactions", "list"),
+    ("transactions", "describe", "n"),
+    ("transactions", "abort", "n", "--yes"),
     ("purge", "t", "--yes"),
     ("bench", "publish", "t"),
     ("bench", "consume", "t"),
@@ -68,8 +72,14 @@ WITH_BROKER = [
     ("definitions", "import", "/dev/null"),
 ]
 ASKING = [command[:-1] for command in WITH_BROKER if command[-1] == "--yes"]
-NOT_THERE = {"connections": "[connection.unknown]", "deliveries": "[delivery.wrong_kind]"}
-"""Errors of the commands of ASKING that name a connection that has ended, or a delivery that there is not."""
+NOT_THERE = {
+    "connections": "[connection.unknown]",
+    "deliveries": "[delivery.wrong_kind]",
+    "transactions": "[transaction.unknown]",
+}
+"""Errors of the commands of ASKING that name a connection that has ended, or a delivery or transaction that there is
+not.
+"""
 PRINTING = [("topics",), ("topics", "--json"), ("exchanges", "list"), ("browse", "many"), ("plugins", "list")]
 
 
@@ -151,6 +161,7 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
         (("groups", "delete", "read"), "group.busy"),
         (("subscriptions", "delete", "t", "nothing"), "shared.unknown"),
         (("deliveries", "resolve", "q", "0", "1", "--consumer", "c", "--as", "done"), "delivery.not_current"),
+        (("transactions", "abort", "nothing"), "transaction.unknown"),
         (("groups", "reset", "read", "--to", "earliest"), "group.busy"),
         (("groups", "reset", "g", "--to", "earliest", "--partition", "7"), "topic.partition_unknown"),
     ],

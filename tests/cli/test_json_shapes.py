@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from lost_consumer import decide_and_leave
+from open_transaction import open_transaction
 
 import linn.sync
 from linn.cli.json_shape import EACH_LINE, OPTIONAL, SHAPES
@@ -61,6 +62,9 @@ SCENE = [
     ("deliveries", "list", "ledgers", "--json"),
     ("deliveries", "describe", "ledgers", "0", "DELIVERY", "--json"),
     ("deliveries", "resolve", "ledgers", "0", "DELIVERY", "--consumer", "ledger-1", "--as", "done", "--yes", "--json"),
+    ("transactions", "list", "--json"),
+    ("transactions", "describe", "billing", "--json"),
+    ("transactions", "abort", "billing", "--yes", "--json"),
     ("move", "queue", "passing", "--count", "1", "--json"),
     ("connections", "list", "--json"),
     ("ping", "--count", "2", "--json"),
@@ -129,7 +133,8 @@ def test_every_command_prints_the_shape_that_the_page_has(
         with idle.producer("ledgers") as producer:
             producer.publish(b"v", key=b"k")
         delivery = str(decide_and_leave(broker.url, "ledgers", "ledger-1", tmp_path))
-        check_shapes(within, broker.url, {"NUMBER": number, "DELIVERY": delivery})
+        with open_transaction(broker.url, "billing", "accounts", "clerks"):
+            check_shapes(within, broker.url, {"NUMBER": number, "DELIVERY": delivery})
 
 
 def check_shapes(within, url: str, numbers: dict[str, str]) -> None:

@@ -1,11 +1,13 @@
 """Tables on a terminal of 80 columns: long names fold, and nothing is cropped or wider than the terminal."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lost_consumer import decide_and_leave
+from open_transaction import open_transaction
 
 import linn.sync
 from linn.cli.reference.commands import commands
@@ -17,9 +19,9 @@ SENTENCES = ("It goes to ", "1 message, each to ", "warning ", "hint ", "linn.to
 """Beginnings of lines that stand alone: the terminal wraps them, so that they can be copied and searched whole."""
 GUIDES = "│├└─ "
 """Characters that the trees of `linn route explain` draw before their texts."""
-JOBS, VISITS, GRAVES, LEDGERS, SHOP, SPARE = (
+JOBS, VISITS, GRAVES, LEDGERS, ORDERS, SHOP, SPARE = (
     f"{name}.of-the-warehouse-in-rotterdam.with-a-name-that.no-terminal-has-room-for"
-    for name in ("jobs", "visits", "graves", "ledgers", "shop", "spare")
+    for name in ("jobs", "visits", "graves", "ledgers", "orders", "shop", "spare")
 )
 GROUP = "readers-" + "of-many-things." * 6 + "end"
 LISTENER, ADDRESS = "for-the-machines-of-the-warehouse-in-rotterdam", "[2001:db8:85a3:8d3:1319:8a2e:370:7348]:15466"
@@ -53,6 +55,8 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("dead-letters", "list", GRAVES), (JOBS,)),
     (("deliveries", "list"), (LEDGERS, GROUP)),
     (("deliveries", "describe", LEDGERS, "0", "DELIVERY"), (LEDGERS, GROUP)),
+    (("transactions", "list"), (GROUP,)),
+    (("transactions", "describe", GROUP), (GROUP, ORDERS)),
     (("connections", "list"), ()),
     (("plugins", "list"), ("consistent-hash",)),
     (("plugins", "describe", "dram"), ()),
@@ -75,14 +79,21 @@ WITHOUT_A_TABLE = {
     *(f"bindings {verb}" for verb in ("create", "delete")),
     *(f"groups {verb}" for verb in ("reset", "delete")),
     *(f"subscriptions {verb}" for verb in ("create", "delete")),
-    *("deliveries resolve", "connections close", "ping", "definitions export", "definitions import"),
+    *(
+        "deliveries resolve",
+        "transactions abort",
+        "connections close",
+        "ping",
+        "definitions export",
+        "definitions import",
+    ),
     *("dead-letters replay", "plugins new", "demo"),
 }
 """Commands that print lines, or as the demo a picture of their own."""
 
 
 @pytest.fixture(scope="module")
-def furnished(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> str:
+def furnished(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Create one of each kind of object that is shown, with long names; the id of the decided delivery."""
     with linn.sync.connect(broker.url) as client:
         admin = client.admin
@@ -106,7 +117,8 @@ def furnished(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -
         admin.create_topic(LEDGERS, delivery="exactly-once")
         with client.producer(LEDGERS) as producer:
             producer.publish(b"one", key=b"key")
-    return str(decide_and_leave(broker.url, LEDGERS, GROUP, tmp_path_factory.mktemp("store")))
+    with open_transaction(broker.url, GROUP, ORDERS, GROUP):
+        yield str(decide_and_leave(broker.url, LEDGERS, GROUP, tmp_path_factory.mktemp("store")))
 
 
 def whole_cells(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from lost_consumer import decide_and_leave
 
 from linn.cli.noun import Noun
 from linn.cli.reference.commands import commands
+from linn.sync import connect
 from linn.testing.process import BrokerProcess
 
 GROUPS = {path: command for path, command in commands() if hasattr(command, "commands") and path != "linn"}
@@ -28,6 +29,8 @@ def furnished(linn: Any, broker: BrokerProcess, tmp_path_factory: pytest.TempPat
     linn("subscriptions", "create", "river", "anglers")
     linn("topics", "create", "ledgers", "delivery=exactly-once")
     linn("publish", "ledgers", "coin")
+    with connect(broker.url) as client, client.transaction("tide"):
+        pass
     return str(decide_and_leave(broker.url, "ledgers", "ledger-1", tmp_path_factory.mktemp("store")))
 
 
@@ -60,6 +63,7 @@ def test_show_is_describe(quick: Any, furnished: str, name: str) -> None:
         "groups": ["readers"],
         "subscriptions": ["river", "anglers"],
         "deliveries": ["ledgers", "0", furnished],
+        "transactions": ["tide"],
         "plugins": ["dram"],
     }
     described = quick(name, "describe", *arguments.get(name, ["river"]), "--json")

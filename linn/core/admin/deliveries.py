@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any, get_args
 
 from linn.core.admin.administered import Administered
@@ -88,7 +89,7 @@ class DeliveryAdministration:
             return
         for holder in filter(is_transactions, holders):
             name = self._broker.transactions.name_of(holder)
-            advice = f": abort it with client.admin.abort_transaction({name!r})" if name else ", which is being ended"
+            advice = f": abort it with `linn transactions abort {quote(name)}`" if name else ", which is being ended"
             raise TransactionError(f"the records are held by {self._shown(holder)}{advice}")
 
     def _shown(self, holder: str) -> str:
