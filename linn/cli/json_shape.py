@@ -157,6 +157,7 @@ _TOP = {
         "descriptors": "number",
         "descriptors_max": "number",
         "connections": "number",
+        "open_transactions": "number",
         "loop_lag_ms": "number?",
         "publish_errors_per_s": "number?",
     },

@@ -110,6 +110,13 @@ def test_everything_is_on_the_screen() -> None:
         assert word in text
 
 
+@pytest.mark.parametrize(("count", "said"), [(0, ""), (1, ", 1 open transaction"), (2000, ", 2,000 open transactions")])
+def test_open_transactions_are_in_the_first_line(count: int, said: str) -> None:
+    view = view_of(reading(1.0, {"linn_transactions_open": {(): count}}), None)
+    assert view.data()["broker"]["open_transactions"] == count
+    assert shown(view).splitlines()[0].rstrip().endswith(f"connections 0{said}")
+
+
 def test_copied_dead_letters_do_not_count_as_dead() -> None:
     """`dead` are records that are not copied yet: of `linn_queue_dead_records`, and of `subscription.show`."""
     heads = [str(column.head) for column, _ in _TOPIC_COLUMNS]

@@ -9,6 +9,7 @@ from linn.core.metrics.broker import BROKER_METRICS
 from linn.core.metrics.connections import CONNECTION_METRICS
 from linn.core.metrics.metric import Metric
 from linn.core.metrics.topics import TOPIC_METRICS
+from linn.core.metrics.transactions import TRANSACTION_METRICS
 
 _INTRO = f"""# Metrics
 
@@ -29,6 +30,7 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
         CONNECTION_METRICS,
     ),
     ("Topics, queues, groups and storage", "", TOPIC_METRICS),
+    ("Transactions", "", TRANSACTION_METRICS),
 )
 
 

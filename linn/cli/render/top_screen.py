@@ -14,7 +14,7 @@ from rich.text import Text
 
 from linn.cli.render.table import WIDE, Column, number, numbers, table, wide
 from linn.cli.render.top_view import BrokerView, ConnectionView, GroupView, TopicView, View
-from linn.core.errors.texts import one_line
+from linn.core.errors.texts import counted, one_line
 
 _SHARES = (2, 1, 1)
 """Weights of topics, groups and connections on a screen that is too small for all rows."""
@@ -64,11 +64,12 @@ def _rows(counts: Sequence[int], room: int | None) -> list[int]:
 
 def _head(broker: BrokerView) -> Text:
     lag = "" if broker.loop_lag_ms is None else f", loop lag {broker.loop_lag_ms:.1f} ms"
+    opened = f", {counted(broker.open_transactions, 'open transaction')}" if broker.open_transactions else ""
     errors = f", {broker.publish_errors_per_s:,.0f} publish errors/s" if broker.publish_errors_per_s else ""
     words = (
         f"up {_duration(broker.uptime_s)}, memory {_bytes(broker.memory_bytes)}, "
         f"descriptors {broker.descriptors:,} of {broker.descriptors_max:,}, "
-        f"connections {broker.connections:,}{lag}{errors}"
+        f"connections {broker.connections:,}{opened}{lag}{errors}"
     )
     name = (f"{one_line(broker.name)} {broker.version}", "bold")
     return Text.assemble(name, f"  {words}")

@@ -18,6 +18,7 @@ NAMES = (
     "linn_process_descriptors",
     "linn_publish_errors_total",
     "linn_listener_connections",
+    "linn_transactions_open",
     "linn_connection_",
     "linn_topic_published_records_total",
     "linn_topic_published_bytes_total",
@@ -70,6 +71,7 @@ class BrokerView:
     descriptors: int
     descriptors_max: int
     connections: int
+    open_transactions: int
     loop_lag_ms: float | None
     """Mean since the previous reading."""
     publish_errors_per_s: float | None
@@ -195,6 +197,7 @@ def _broker(now: Reading, rates: _Rates) -> BrokerView:
         now.one("linn_process_descriptors"),
         now.one("linn_process_descriptors_max"),
         sum(now.of("linn_listener_connections").values()),
+        now.one("linn_transactions_open"),
         lag_s * 1000 if lag_s is not None else None,
         rates.total("linn_publish_errors_total"),
     )

@@ -126,8 +126,9 @@ class Partition:
         self.durable = Mark(self._opened_at, spawn)
         self.committed = Mark(self._opened_at, spawn)
         self.transactions = log.facts.transactions
-        self._stable_end = self.transactions.first_open
+        self._stable_end: int | None = None
         """The offset of the first batch of an open transaction; None if there is none."""
+        self._move_stable_end()
         self._open_spans: dict[int, list[Span]] = {}
         """By producer, the offsets of its open transaction, as far as they were appended since the start."""
         self.on_void: list[Callable[[Sequence[Span]], None]] = []
@@ -225,14 +226,22 @@ class Partition:
             if spans and spans[-1][1] == span[0]:
                 span = spans.pop()[0], span[1]
             spans.append(span)
-            self._stable_end = self.transactions.first_open
+            self._move_stable_end()
             return
         spans = self._open_spans.pop(batch.producer_id, [])
         for tell in self.on_void:
             tell([span] if batch.first_sequence else [*spans, span])
-        before, self._stable_end = self._stable_end, self.transactions.first_open
-        if before != self._stable_end:
+        if self._move_stable_end():
             self.watchers.tell()
+
+    def _move_stable_end(self) -> bool:
+        """Find the end of what readers may see anew; whether it has moved."""
+        before, end = self._stable_end, self.transactions.first_open
+        self._stable_end = end
+        if (before is None) != (end is None):
+            held = self._storage.held
+            held.discard(self.id) if end is None else held.add(self.id)
+        return before != end
 
     def open_transactions(self) -> Mapping[int, OpenTransaction]:
         """Transactions with batches here and without a marker, by producer."""
@@ -523,3 +532,4 @@ class Partition:
         if not self._closed:
             self._closed = True
             self._storage.producers -= len(self.log.facts.producers)
+            self._storage.held.discard(self.id)

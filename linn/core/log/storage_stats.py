@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from linn.core.log.cut_batches import CutBatches
+from linn.core.log.storage import PartitionId
 from linn.core.loop.histogram import Histogram
 
 
 class StorageStats:
     """Counts of one `[storage.NAME]` table in use. They outlive topics, so that they never go down."""
 
-    __slots__ = ("appends", "cut_batches", "name", "producers", "sync_seconds", "untidied_bytes")
+    __slots__ = ("appends", "cut_batches", "held", "name", "producers", "sync_seconds", "untidied_bytes")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -22,3 +23,5 @@ class StorageStats:
         self.sync_seconds = Histogram()
         """Duration of each sync that a confirmation waited for, or that the flusher made."""
         self.cut_batches = CutBatches()
+        self.held: set[PartitionId] = set()
+        """Open partitions whose readers an open transaction holds back: few, and found without a look at all others."""

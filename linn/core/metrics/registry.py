@@ -1,6 +1,6 @@
 """The registry: every metric of a broker by name, and the counts that no other object holds.
 
-`metric` defines one; `broker_metrics`, `connection_metrics` and `topic_metrics` list them. Protocols and administration
+`metric` defines one; `broker`, `connections`, `topics` and `transactions` list them. Protocols and administration
 verbs read the metrics here.
 """
 
@@ -16,8 +16,9 @@ from linn.core.metrics.connections import CONNECTION_METRICS
 from linn.core.metrics.metric import Metric, Sample
 from linn.core.metrics.source import MetricSource
 from linn.core.metrics.topics import TOPIC_METRICS
+from linn.core.metrics.transactions import TRANSACTION_METRICS
 
-METRICS: tuple[Metric, ...] = (*BROKER_METRICS, *CONNECTION_METRICS, *TOPIC_METRICS)
+METRICS: tuple[Metric, ...] = (*BROKER_METRICS, *CONNECTION_METRICS, *TOPIC_METRICS, *TRANSACTION_METRICS)
 """All metrics that linn has, in the order in which they are shown."""
 
 
