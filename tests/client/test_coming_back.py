@@ -335,3 +335,21 @@ async def test_a_broker_of_another_version_is_not_waited_for() -> None:
             await peer.cut()
             with pytest.raises(VersionUnsupported):
                 await anext(consumer)
+
+
+@on_both_loops
+async def test_a_subscription_that_is_made_after_the_wait_for_it_has_ended_is_given_up() -> None:
+    async with running_peer() as peer:
+        agree = peer.answers[m.Subscribe]
+        peer.answers[m.Subscribe] = lambda session, event: None
+        async with linn.connect(peer.url) as client:
+            consumer = client.consumer("t")
+            with anyio.move_on_after(0.05):
+                await consumer.__aenter__()
+            await peer.until(lambda: len(peer.messages(m.Subscribe)) == 1)
+            (event,) = [event for event in peer.events if isinstance(event.message, m.Subscribe)]
+            answer = agree(peer.sessions[0], event)
+            assert answer is not None
+            await peer.sessions[0].send(answer, event.correlation)
+            await peer.until(lambda: len(peer.messages(m.Unsubscribe)) == 1)
+            assert peer.messages(m.Credit) == []

@@ -17,9 +17,11 @@ from linn.client.transactions.process import (
     Outputs,
     Target,
     by_target,
+    check_kind,
     is_repeated,
     listed,
     log_repeated,
+    taken_over_is_fenced,
 )
 from linn.core.errors.tree import ClientClosed, LinnError
 
@@ -49,7 +51,8 @@ class Worker:
     def run(self) -> None:
         """Work until the consumer is closed. Raises as the async one's `run`."""
         with self._consumer as consumer:
-            while (batches := consumer._next_delivery()) is not None:
+            check_kind(consumer._made, is_group=self._is_group)
+            while (batches := self._next(consumer)) is not None:
                 tx = self._transaction()
                 tx._made._note_before([batch._origin for batch in batches], is_group=self._is_group)
                 try:
@@ -60,6 +63,10 @@ class Worker:
                     self._thread.call(tx._made._give_back)
                     log_repeated(consumer.topics, error)
                     self._thread.call(anyio.sleep, PAUSE_S)
+
+    def _next(self, consumer: Consumer) -> Sequence[Batch] | None:
+        with taken_over_is_fenced():
+            return consumer._next_delivery()
 
     def _handle(self, tx: Transaction, batches: Sequence[Batch]) -> None:
         with tx:

@@ -31,11 +31,6 @@ class Arrivals:
     def __bool__(self) -> bool:
         return bool(self._batches)
 
-    @property
-    def first(self) -> Batch:
-        """The first batch, if there is one."""
-        return self._batches[0]
-
     def extend(self, batches: Iterable[Batch]) -> None:
         """Add the batches of one delivery."""
         self._batches.extend(batches)
@@ -51,6 +46,14 @@ class Arrivals:
         batch = self._batches.popleft()
         batch._handed_over()
         return batch
+
+    def take_others_of(self, delivery: Delivery | None) -> list[Batch]:
+        """Take the batches that follow of the same delivery, and check their CRCs. Raises BatchCorrupt."""
+        taken: list[Batch] = []
+        while self.is_next_wanted() and self._batches[0]._delivery is delivery:
+            taken.append(self.take())
+            taken[-1].records.check_crc()
+        return taken
 
     def take_some(self, records_max: int) -> list[Batch]:
         """Take the first batch, and others up to so many records in all."""

@@ -29,7 +29,7 @@ from linn.client.consume.limits import Limits
 from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, Message
 from linn.client.consume.prefetch import PREFETCH_MAX
-from linn.client.consume.requests import PullRequest, SubscribeRequest
+from linn.client.consume.requests import PullRequest, SubscribeRequest, until_subscribed
 from linn.client.consume.seeking import Seeking
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Read, Start, requests_for
@@ -212,10 +212,11 @@ class Consumer(Seeking):
             answer = SubscribeRequest(self, connection, request.topic, limits, positions)
             connection.ask(answer, request)
             answers.append(answer)
-        with self._connector.time_limit(f"subscribe to {self._named}"):
-            refused = [error for answer in answers if (error := await answer.refusal()) is not None]
-        if refused:  # Not before all have answered: the others are unsubscribed.
-            raise again(refused[0])
+        try:
+            await until_subscribed(answers, self._connector.time_limit(f"subscribe to {self._named}"))
+        except BaseException:
+            self._unsubscribe()
+            raise
 
     def _on_subscribed(self, subscription: Subscription) -> None:
         self._subscriptions.append(subscription)
@@ -253,7 +254,6 @@ class Consumer(Seeking):
             except ConnectionLost:
                 return  # The next connection tries again.
             except LinnError as error:
-                self._unsubscribe()
                 if isinstance(error, LogTruncated) and error.partition in self._positions:
                     self._go_on_behind(error)
                     continue
@@ -350,6 +350,15 @@ class Consumer(Seeking):
         self._broken = error
         self._wake()
 
+    def _join_again(self) -> None:
+        """Leave the group, and join it again over the same connection: reading goes on at the committed offsets."""
+        connection = self._connector.usable
+        if connection is not None and not self._closed:  # Another connection joins in any case.
+            for subscription in self._subscriptions:
+                subscription.leave()
+            self._disconnected()
+            self._connected(connection)
+
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call `callback` in `delay_s` seconds."""
         self._connector.timers.after(delay_s, callback)
@@ -424,14 +433,6 @@ class Consumer(Seeking):
                 batch = self._arrived.take()
                 batch.records.check_crc()
                 return batch
-
-    async def _next_delivery(self) -> list[Batch]:
-        """Wait for the next batch, and take it with the others of its delivery. Raises as `__anext__` does."""
-        batches = [await self.next_batch()]
-        while self._arrived.is_next_wanted() and self._arrived.first._delivery is batches[0]._delivery:
-            batches.append(self._arrived.take())
-            batches[-1].records.check_crc()
-        return batches
 
     async def _take(self, records_max: int) -> list[Batch]:
         """Wait for the first batch; take it, and others that have arrived up to `records_max` records in all.

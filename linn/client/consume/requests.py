@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from linn.client.connection.answer import Answer
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from linn.client.connection.answer import Answer, again
 from linn.client.connection.connection import Connection
 from linn.client.consume.limits import Limits
 from linn.client.consume.subscription import Subscriber, Subscription
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LinnError, ProtocolError
-from linn.wire.messages import Deliver, Message, Subscribed
+from linn.wire.messages import Deliver, Message, Subscribed, Unsubscribe
 
 
 class SubscribeRequest(Answer):
     """The caller of one Subscribe: makes the subscription before the first push to it is handled."""
 
-    __slots__ = ("_connection", "_consumer", "_limits", "_positions", "_topic")
+    __slots__ = ("_connection", "_consumer", "_is_abandoned", "_limits", "_positions", "_topic")
 
     def __init__(
         self, consumer: Subscriber, connection: Connection, topic: str, limits: Limits, positions: dict[int, int]
@@ -25,15 +28,38 @@ class SubscribeRequest(Answer):
         self._topic = topic
         self._limits = limits
         self._positions = positions
+        self._is_abandoned = False
+
+    def abandon(self) -> None:
+        """Give up waiting: a subscription that the broker makes all the same is ended at once."""
+        self._is_abandoned = True
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
         """Make the subscription, if the broker agreed."""
-        if isinstance(message, Subscribed):
+        if isinstance(message, Subscribed) and self._is_abandoned:
+            self._connection.ask(Answer(), Unsubscribe(message.subscription))
+        elif isinstance(message, Subscribed):
             made = Subscription(self._consumer, self._connection, self._topic, message, self._limits, self._positions)
             self._consumer._on_subscribed(made)
             super().answered(message, batches)
         else:
             self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))
+
+
+async def until_subscribed(answers: Sequence[SubscribeRequest], limit: AbstractContextManager[None]) -> None:
+    """Wait until the broker has agreed to subscriptions. Raises the first refusal, once all have been answered.
+
+    Subscriptions whose answer is not awaited to the end are given up.
+    """
+    try:
+        with limit:
+            refused = [error for answer in answers if (error := await answer.refusal()) is not None]
+    except BaseException:
+        for answer in answers:
+            answer.abandon()
+        raise
+    if refused:
+        raise again(refused[0])
 
 
 class PullRequest:

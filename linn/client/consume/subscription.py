@@ -98,6 +98,9 @@ class Subscriber(Protocol):
     def _on_ended(self, error: LinnError) -> None:
         """Report that the broker has ended the subscription."""
 
+    def _join_again(self) -> None:
+        """Leave the group, and read on from what it has committed."""
+
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call `callback` in `delay_s` seconds."""
 
@@ -238,6 +241,15 @@ class Subscription:
         """Count records as settled that a transaction has taken out of their lease."""
         if self.leased:
             self._count_settled([PendingSettlement(delivery, first, end, Verdict.ACK, 0, self.flush)])
+
+    def settled_in_doubt(self) -> None:
+        """Let the broker say what is read next: it is not known whether a transaction has settled what was read.
+
+        A queue keeps those records or returns them. A group's member gives up its share, so that the transaction
+        can't be committed any more if it was not, and begins at the committed offsets.
+        """
+        if self.alive and self.kind == SubscriptionKind.GROUP:
+            self._consumer._join_again()
 
     # --- seek ---
 

@@ -88,7 +88,6 @@ class WorkSource:
                 if known is None or known.offset <= error.offset:
                     raise
                 logger.warning("%(error)s; going on there", {"error": error.text, "code": error.code})
-                self.consumer._unsubscribe()
                 self.consumer._positions[error.partition] = Read(error.offset, 0, known.topic_id)
 
     async def leave(
@@ -106,7 +105,8 @@ class WorkSource:
                 work = self._put_back.popleft()
                 if _is_held(work):
                     return work
-            batches = await self.consumer._next_delivery()
+            first = await self.consumer.next_batch()
+            batches = [first, *self.consumer._arrived.take_others_of(first._delivery)]
             subscription = _subscription(batches[0])
             delivery = batches[0]._delivery
             assert delivery is not None

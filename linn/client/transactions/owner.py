@@ -11,9 +11,11 @@ from linn.client.produce.producer import Producer
 from linn.core.errors.tree import (
     LinnError,
     ProtocolError,
+    TransactionAborted,
     TransactionBusy,
     TransactionError,
     TransactionFenced,
+    TransactionUnknown,
 )
 from linn.wire.messages import AddBranch, EndTransaction, OpenedTransactions, OpenTransactions
 
@@ -128,6 +130,23 @@ class TransactionOwner:
         finally:
             self.number += 1
             self.is_busy = False
+
+    async def reason(self, error: TransactionUnknown) -> LinnError:
+        """The reason why the broker does not know the present transaction: TransactionFenced, or TransactionAborted.
+
+        `error` itself, if it knows the transaction after all, or if it could not be asked.
+        """
+        branch = next(iter(self._branches), self.producer_id)
+        try:
+            await self.connector.request(AddBranch(self.producer_id, self.epoch, branch), repeat=True)
+        except TransactionFenced as fenced:
+            self._fenced = fenced
+            return fenced
+        except TransactionUnknown as unknown:
+            return TransactionAborted(unknown.text)
+        except LinnError:
+            pass
+        return error
 
     def give_up(self) -> None:
         """Leave a transaction to the next opening of the name, or to its timeout, unless its end was asked for."""

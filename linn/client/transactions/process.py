@@ -6,9 +6,10 @@ either side, nothing of it is to be seen, and its messages come again.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from linn.client.consume.consumer import Consumer
@@ -20,11 +21,15 @@ from linn.core.errors.tree import (
     ClientClosed,
     ConnectionLost,
     DeliveryError,
+    DeliveryFenced,
+    GroupFenced,
     LinnError,
     RequestTimeout,
+    SubscriptionWrongKind,
     TransactionError,
     TransactionFenced,
 )
+from linn.wire.messages import SubscriptionKind
 
 logger = logging.getLogger("linn.client")
 
@@ -76,11 +81,14 @@ class Worker:
     async def run(self) -> None:
         """Work until cancelled.
 
-        Raises TransactionFenced: another worker has this name; and what the function raises.
+        Raises TransactionFenced: another worker has this name; SubscriptionWrongKind; and what the function raises.
         """
         async with self._consumer as consumer:
+            check_kind(consumer, is_group=self._is_group)
             while True:
-                batches = await consumer._next_delivery()
+                with taken_over_is_fenced():
+                    first = await consumer.next_batch()
+                batches = [first, *consumer._arrived.take_others_of(first._delivery)]
                 tx = self._transaction()
                 tx._note_before(batches, is_group=self._is_group)
                 try:
@@ -101,6 +109,22 @@ class Worker:
                     outputs += listed(await made if inspect.isawaitable(made) else made)
             for (topic, exchange), columns in by_target(outputs, self._sink).items():
                 await (await tx.producer(topic, exchange=exchange)).publish_many(**columns)
+
+
+def check_kind(consumer: Consumer, *, is_group: bool) -> None:
+    """Check that a transaction can settle what a consumer receives. Raises SubscriptionWrongKind."""
+    kind = SubscriptionKind.GROUP if is_group else SubscriptionKind.SHARED
+    if any(subscription.kind != kind for subscription in consumer._subscriptions):
+        raise SubscriptionWrongKind("a process reads a queue, or a stream as a member of a group: `group` names it")
+
+
+@contextlib.contextmanager
+def taken_over_is_fenced() -> Iterator[None]:
+    """Raise TransactionFenced where a consumer says that another one has taken over its name, which is the worker's."""
+    try:
+        yield
+    except (DeliveryFenced, GroupFenced) as error:
+        raise TransactionFenced(error.text) from error
 
 
 def by_target(outputs: Iterable[Output], sink: Target) -> dict[Target, dict[str, Any]]:

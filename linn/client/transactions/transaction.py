@@ -18,6 +18,7 @@ from linn.client.produce.receipt import BulkReceipt, Receipt
 from linn.client.transactions.owner import Target, TransactionOwner
 from linn.core.errors.tree import (
     DeliveryNotCurrent,
+    GroupFenced,
     LinnError,
     SubscriptionWrongKind,
     TransactionAborted,
@@ -26,6 +27,8 @@ from linn.core.errors.tree import (
 )
 from linn.wire.messages import SettleInTransaction, Settlement, SubscriptionKind, Verdict
 
+ABORT_S = 5.0
+"""Longest time that a cancelled block takes to abort; the broker aborts after its timeout in any case."""
 ENTRIES_MAX = 256
 """Entries of one request to settle in a transaction, as many as a broker takes."""
 
@@ -63,16 +66,22 @@ class Transaction:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Commit, or abort if the block raised. Raises what `commit` raises."""
+        """Commit, or abort if the block raised.
+
+        Raises what `_commit` raises; for the block's TransactionUnknown, what has become of the transaction.
+        """
         if not self._is_open:
             return
         if exc is None:
             await self._commit()
         elif isinstance(exc, Exception):
+            reason = await self._owner.reason(exc) if isinstance(exc, TransactionUnknown) else exc
             with contextlib.suppress(LinnError):  # The block's own error is raised.
                 await self.abort()
+            if reason is not exc:
+                raise reason from exc
         else:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(5), contextlib.suppress(LinnError):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(ABORT_S), contextlib.suppress(LinnError):
                 await self.abort()
 
     async def _commit(self) -> None:
@@ -80,16 +89,20 @@ class Transaction:
 
         Raises:
             TransactionAborted: nothing has taken effect: it was open for too long, or the broker was restarted.
-            TransactionFenced: another client has taken over the name; nothing has taken effect.
+            TransactionFenced: another client has taken over the name. Nothing has taken effect, unless the connection
+                was lost during the commit: the broker keeps only the last commit of a name.
             LinnError: a publish was not confirmed, or a record was not this consumer's any more; it is aborted.
             ConnectionLost, RequestTimeout: the decision is not known.
         """
         try:
             branches = await self._owner.flush(list(self._targets))
             await self._settle()
-        except BaseException:
-            with anyio.CancelScope(shield=True), contextlib.suppress(LinnError):
+        except BaseException as error:
+            reason = await self._owner.reason(error) if isinstance(error, TransactionUnknown) else error
+            with anyio.CancelScope(shield=True), anyio.move_on_after(ABORT_S), contextlib.suppress(LinnError):
                 await self.abort()
+            if reason is not error:
+                raise reason from error
             raise
         self._is_open = False
         try:
@@ -97,8 +110,11 @@ class Transaction:
         except TransactionUnknown as error:
             self._return_settled()
             raise TransactionAborted(error.text) from error
-        except BaseException:
+        except (TransactionAborted, GroupFenced):
             self._return_settled()
+            raise
+        except BaseException:
+            self._leave_settled()
             raise
 
     async def abort(self) -> None:
@@ -127,7 +143,8 @@ class Transaction:
     async def producer(self, topic: str | None = None, *, exchange: str | None = None) -> Producer:
         """Return a producer whose messages belong to this transaction; it must not be used after it.
 
-        Raises TransactionError, TopicUnknown, LimitExceeded, ConnectionLost, RequestTimeout.
+        Raises TransactionError, TopicUnknown, LimitExceeded, ConnectionLost, RequestTimeout. Where a publish with it
+        raises TransactionUnknown, the block ends with the reason: TransactionAborted or TransactionFenced.
 
         Example:
             async with client.transaction("billing-1") as tx:
@@ -138,7 +155,10 @@ class Transaction:
         if (topic is None) == (exchange is None):
             raise TransactionError("a transaction publishes to a topic or to an exchange")
         target = (topic, False) if topic is not None else (exchange or "", True)
-        producer = await self._owner.producer(*target)
+        try:
+            producer = await self._owner.producer(*target)
+        except TransactionUnknown as error:
+            raise await self._owner.reason(error) from error
         self._targets[target] = None
         return producer
 
@@ -147,22 +167,34 @@ class Transaction:
     ) -> Receipt:
         """Publish a message with this transaction, and wait until it is stored; `properties` as `Producer.publish`.
 
+        Raises TransactionAborted, TransactionFenced: it has been ended; and as `Producer.publish`.
+
         Example:
             async with client.transaction("billing-1") as tx:
                 receipt = await tx.publish("bills", b"42 EUR", key=b"customer 7")
         """
-        return await (await self.producer(topic, exchange=exchange)).publish(value, **properties)
+        producer = await self.producer(topic, exchange=exchange)
+        try:
+            return await producer.publish(value, **properties)
+        except TransactionUnknown as error:
+            raise await self._owner.reason(error) from error
 
     async def publish_many(
         self, topic: str | None, values: Sequence[bytes | None], *, exchange: str | None = None, **properties: Any
     ) -> BulkReceipt:
         """Publish many messages with this transaction, the fastest way; `properties` as `Producer.publish_many`.
 
+        Raises as `publish`.
+
         Example:
             async with client.transaction("billing-1") as tx:
                 await tx.publish_many("bills", [b"42 EUR", b"43 EUR"])
         """
-        return await (await self.producer(topic, exchange=exchange)).publish_many(values, **properties)
+        producer = await self.producer(topic, exchange=exchange)
+        try:
+            return await producer.publish_many(values, **properties)
+        except TransactionUnknown as error:
+            raise await self._owner.reason(error) from error
 
     # --- settling ---
 
@@ -238,8 +270,14 @@ class Transaction:
         for subscription, delivery, first, end in self._settled:
             subscription.settled_elsewhere(delivery, first, end)
 
+    def _leave_settled(self) -> None:
+        """Leave what was to be settled to the broker, which knows whether it is: the decision is not known here."""
+        settled, self._settled = self._settled, []
+        for subscription in dict.fromkeys(subscription for subscription, _, _, _ in settled):
+            subscription.settled_in_doubt()
+
     def _return_settled(self) -> None:
-        """Have what was to be settled delivered again."""
+        """Have what was to be settled delivered again: it is not settled, and will not be."""
         settled, self._settled = self._settled, []
         for subscription, delivery, first, end in settled:
             if subscription.holds(delivery):

@@ -200,6 +200,8 @@ class GroupMember:
                 return replace(delivery, delivery_id=epoch)
 
     def _gone(self) -> LinnError:
+        if self._reason is None and self._closed:
+            return GroupFenced(f'the member has left group "{self.group.name}", or its connection was lost')
         return self._reason or TopicUnknown(f"topic {self.seat[1]} is gone")
 
     async def _commit_first(self, delivery: Delivery) -> bool:
