@@ -346,7 +346,7 @@ class GroupMember:
 
     def end(self, reason: LinnError | None) -> None:
         """Deliver nothing more, because of `reason`; None: the topic is gone."""
-        self._reason = reason
+        self._reason = reason or TopicUnknown(f"topic {self.seat[1]} is gone")
         self.reader.close()
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -99,7 +100,8 @@ class PartitionQueue:
         self._trimming = False
         self._alarm = Alarm(clock, spawn, self._expire)
         self._open = False
-        self._closed = False
+        self.is_closed = False
+        """Whether its topic or its subscription is gone, or is no queue any more."""
         self._ids_noted = state is None
         """Whether the state log durably has the next delivery id: no id may be given out before."""
         self.clipped = False
@@ -187,7 +189,7 @@ class PartitionQueue:
             raise
 
     async def _begin_later(self, effects: Effects) -> None:
-        while not self._open and not self._closed:
+        while not self._open and not self.is_closed:
             await self.clock.sleep(ROOM_RETRY_S)
             with contextlib.suppress(DiskFull, DescriptorsExhausted):
                 await self._begin(effects)
@@ -206,7 +208,7 @@ class PartitionQueue:
 
     async def close(self) -> None:
         """Stop delivering; write a snapshot, so that the next start is quick."""
-        self._closed = True
+        self.is_closed = True
         if not self._open:
             return
         self._open = False
@@ -219,6 +221,7 @@ class PartitionQueue:
             self.subscription.take_back(lease)
         try:
             await self.state.compact(self._snapshot, force=True)
+            await self.state.partition.commit_all()  # A transaction may wait for it, also if the log is deleted next.
         except SyncFailed:
             raise
         except StorageError as error:
@@ -430,7 +433,7 @@ class PartitionQueue:
         if events or self.state.waiting:
             self.state.write(encode_events(events) if events else b"", self._encoded_snapshot)
             if self._open and self.state.is_due():
-                self.spawn(self._compact)
+                self.spawn(partial(self.state.compact, self._snapshot))
         return self.state.partition.log.bounds()[1]
 
     def _flush_or_keep(self) -> None:
@@ -546,10 +549,6 @@ class PartitionQueue:
 
     def _encoded_snapshot(self) -> bytes:
         return encode_events(self.subscription.snapshot_events(self.clock.monotonic()))
-
-    async def _compact(self) -> None:
-        assert self.state is not None
-        await self.state.compact(self._snapshot)
 
     def _trim_if_due(self) -> None:
         if not self.trims or self._trimming:

@@ -502,7 +502,7 @@ class TransactionCoordinator:
                     partition.end_transaction(branch, 0, each.number, is_commit=is_commit)
                     markers.append((partition.committed, partition.log.bounds()[1]))
         holder = holder_of(each.producer_id, each.number)
-        for dispatch in work.held:
+        for dispatch in [dispatch for dispatch in work.held if not dispatch.is_closed]:
             marked = dispatch.end_held(holder, is_commit=decision is not None)
             if marked is not None:
                 markers.append(marked)

@@ -28,8 +28,8 @@ class Ending:
 def missing_marks(each: TransactionalProducer, branches: Collection[int]) -> Iterator[tuple[Mark, int]]:
     """The marks that have to pass before a commit is decided.
 
-    What counts is durable first, and so are the markers of the commit before, whose decision this one replaces. Raises
-    StorageError: records that it holds can't be logged.
+    What counts is durable first, and so are the markers of the commit before, whose decision this one replaces. What is
+    deleted does not count. Raises StorageError: records that it holds can't be logged.
     """
     work = each.work
     yield from [(mark, end) for mark, end in each.markers if mark.offset < end]
@@ -39,6 +39,8 @@ def missing_marks(each: TransactionalProducer, branches: Collection[int]) -> Ite
             if mark.offset < end:
                 yield mark, end
     for dispatch, awaited in work.held.items():
+        if dispatch.is_closed:
+            continue
         if awaited is None:
             awaited = dispatch.flushed()
         if awaited is not None and awaited[0].offset < awaited[1]:
