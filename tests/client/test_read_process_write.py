@@ -316,3 +316,33 @@ def test_workers_go_on_once_after_each_restart_of_the_broker(topic: str, group: 
 
     world = VirtualWorld(CONFIG + '[storage.segmented-log]\nfsync = "always"\n')
     world.run(scenario)
+
+
+@pytest.mark.parametrize("is_blocking", [False, True], ids=["async", "blocking"])
+def test_a_process_ends_what_the_one_before_it_has_left_open_before_it_waits(is_blocking: bool) -> None:
+    """The message that it waits for is held by the transaction that is open."""
+    with BrokerThread(CONFIG) as running, linn.sync.connect(running.url) as other:
+        with linn.sync.connect(running.url) as client, client.producer("jobs") as producer:
+            producer.publish(b"7")
+            tx = client.transaction("w/0")
+            tx.__enter__()
+            consumer = client.consumer("jobs").__enter__()
+            tx.ack(next(consumer))
+            tx.publish("made", b"never")
+            client._thread.call(tx._made._settle)
+        if is_blocking:
+
+            def stop(message: linn.sync.Message) -> None:
+                raise ZeroDivisionError(message.text)
+
+            with pytest.raises(ZeroDivisionError, match="7"):
+                other.process("jobs", stop, "made", name="w")
+        else:
+            anyio.run(until_first, running.url, backend="trio")
+
+
+async def until_first(url: str) -> None:
+    async with linn.connect(url) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(client.process, "jobs", doubled, "made", name="w"))
+        await until_made(client, "made", [b"2 x 7"])
+        tasks.cancel_scope.cancel()

@@ -155,6 +155,24 @@ async def test_the_offset_of_a_group_moves_with_the_commit_and_goes_back_with_an
         assert await values(client, f"{name}-out") == [b"made"]
 
 
+@pytest.mark.parametrize("group", [False, True])
+@on_both_loops
+async def test_all_batches_of_an_aborted_transaction_come_again(broker: str, name: str, group: bool) -> None:
+    async with linn.connect(broker) as client:
+        await filled(client, name, kind="stream" if group else "queue")
+        async with client.producer(name) as producer:
+            await producer.publish_many([b"3", b"4"])
+        async with client.consumer(name, name if group else None, prefetch=100) as consumer:
+            batches = [await consumer.next_batch() for _ in range(2)]
+            assert [len(batch) for batch in batches] == [3, 2]
+            async with client.transaction(f"{name}-tx") as tx:
+                for batch in batches:
+                    (tx.commit if group else tx.ack)(batch)
+                await tx.abort()
+            found = sorted([(await anext(consumer)).text for _ in range(5)])
+            assert found == ["0", "1", "2", "3", "4"]
+
+
 @on_both_loops
 async def test_only_what_was_received_in_such_a_way_is_settled(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:

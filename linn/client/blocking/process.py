@@ -52,8 +52,11 @@ class Worker:
         """Work until the consumer is closed. Raises as the async one's `run`."""
         with self._consumer as consumer:
             check_kind(consumer._made, is_group=self._is_group)
-            while (batches := self._next(consumer)) is not None:
+            while True:
                 tx = self._transaction()
+                batches = self._next(consumer, tx)
+                if batches is None:
+                    return
                 tx._made._note_before([batch._origin for batch in batches], is_group=self._is_group)
                 try:
                     self._handle(tx, batches)
@@ -64,7 +67,16 @@ class Worker:
                     log_repeated(consumer.topics, error)
                     self._thread.call(anyio.sleep, PAUSE_S)
 
-    def _next(self, consumer: Consumer) -> Sequence[Batch] | None:
+    def _next(self, consumer: Consumer, tx: Transaction) -> Sequence[Batch] | None:
+        """Take over the name, and wait for the next delivery; None if the consumer is closed."""
+        while not consumer._closed:
+            try:
+                self._thread.call(tx._made._take_over)
+                break
+            except LinnError as error:
+                if not is_repeated(error):
+                    raise
+                self._thread.call(anyio.sleep, PAUSE_S)
         with taken_over_is_fenced():
             return consumer._next_delivery()
 

@@ -57,13 +57,20 @@ class TransactionOwner:
             raise self._fenced
         self.is_busy = True
         try:
-            if not self._is_open:
-                await self._open()
+            await self.take_over()
         except BaseException:
             self.is_busy = False
             raise
 
-    async def _open(self) -> None:
+    async def take_over(self) -> None:
+        """Open the name, if it is not open: what an earlier owner has open is aborted, and holds back nobody any more.
+
+        Raises TransactionFenced: another client has the name.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        if self._is_open:
+            return
         message = OpenTransactions(self.name, round(1000 * self.timeout_s), self.producer_id, self.epoch)
         opened = await self._until_not_busy(message)
         if not isinstance(opened, OpenedTransactions):

@@ -86,10 +86,11 @@ class Worker:
         async with self._consumer as consumer:
             check_kind(consumer, is_group=self._is_group)
             while True:
+                tx = self._transaction()
+                await self._take_over(tx)
                 with taken_over_is_fenced():
                     first = await consumer.next_batch()
                 batches = [first, *consumer._arrived.take_others_of(first._delivery)]
-                tx = self._transaction()
                 tx._note_before(batches, is_group=self._is_group)
                 try:
                     await self._handle(tx, batches)
@@ -99,6 +100,16 @@ class Worker:
                     await tx._give_back()
                     log_repeated(consumer.topics, error)
                     await consumer._connector.env.clock.sleep(PAUSE_S)
+
+    async def _take_over(self, tx: Transaction) -> None:
+        """Take over the name before waiting: an open transaction may hold the very messages that are waited for."""
+        while True:
+            try:
+                return await tx._take_over()
+            except LinnError as error:
+                if not is_repeated(error):
+                    raise
+                await self._consumer._connector.env.clock.sleep(PAUSE_S)
 
     async def _handle(self, tx: Transaction, batches: Sequence[Batch]) -> None:
         async with tx:

@@ -84,6 +84,10 @@ class Transaction:
             with anyio.CancelScope(shield=True), anyio.move_on_after(ABORT_S), contextlib.suppress(LinnError):
                 await self.abort()
 
+    async def _take_over(self) -> None:
+        """Open the name before there is anything to do in this transaction. Raises TransactionFenced, LinnError."""
+        await self._owner.take_over()
+
     async def _commit(self) -> None:
         """Wait until everything is stored, and commit.
 
@@ -279,9 +283,14 @@ class Transaction:
     def _return_settled(self) -> None:
         """Have what was to be settled delivered again: it is not settled, and will not be."""
         settled, self._settled = self._settled, []
-        for subscription, delivery, first, end in settled:
-            if subscription.holds(delivery):
-                subscription.submit(delivery, first, end, Verdict.NACK).awaited = True
+        set_back: set[tuple[Subscription, int]] = set()
+        for subscription, delivery, first, end in sorted(settled, key=lambda each: each[2]):
+            place = subscription, delivery.partition
+            if not subscription.holds(delivery) or place in set_back:
+                continue
+            if subscription.kind == SubscriptionKind.GROUP:
+                set_back.add(place)  # To the first of them only: the last set-back counts.
+            subscription.submit(delivery, first, end, Verdict.NACK).awaited = True
 
     def _check_open(self) -> None:
         if not self._is_open:
