@@ -1,15 +1,21 @@
-"""A program that books records into SQLite, each once, until it is killed: `booking_program.py URL NAME DATABASE`."""
+"""A program that books records, each once, until it is killed: `booking_program.py URL NAME DATABASE`.
+
+The database is a file of SQLite, or how to connect with PostgreSQL.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import sys
+from typing import Any
 
 import trio
 
 import linn
 from linn.errors import LinnError
-from linn.participants import SqliteParticipant
+from linn.participants import PostgresParticipant, SqliteParticipant
+
+OUTAGE_S = 0.1
 
 
 def make_table(connection: sqlite3.Connection) -> None:
@@ -17,18 +23,21 @@ def make_table(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE IF NOT EXISTS effects (record INTEGER NOT NULL)")
 
 
-async def main() -> None:
-    url, name, database = sys.argv[1:]
-    participant = SqliteParticipant(database, prepare_connection=make_table)
+async def book(url: str, name: str, participant: Any, statement: str) -> None:
     while True:
         try:
             async with linn.connect(url, request_timeout_s=5) as client:
                 async with client.consumer("payments", name=name, prefetch=40, exactly_once=participant) as consumer:
                     async for message, db in consumer:
-                        db.execute("INSERT INTO effects VALUES (?)", (int(message.text),))
+                        db.execute(statement, (int(message.text),))
         except* LinnError:
-            await trio.sleep(0.1)
+            await trio.sleep(OUTAGE_S)
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    url, name, database = sys.argv[1:]
+    if "host=" in database:
+        trio.run(book, url, name, PostgresParticipant(database), "INSERT INTO effects VALUES (%s)")
+    else:
+        participant = SqliteParticipant(database, prepare_connection=make_table)
+        trio.run(book, url, name, participant, "INSERT INTO effects VALUES (?)")

@@ -1,14 +1,16 @@
-"""Fixture of the crash tests: a disk that is small enough to fill."""
+"""Fixture of the crash tests: a disk that is small enough to fill. Servers of databases are in another folder."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from small_disk import SmallDisk
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "participants"))
 SMALL_DISK_BYTES = 24 << 20
 
 

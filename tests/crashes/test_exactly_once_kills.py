@@ -1,4 +1,7 @@
-"""Broker and consumers are killed again and again: each record is booked in SQLite once. A failure prints its seed."""
+"""Broker and consumers are killed again and again: each record is booked once, in SQLite or in PostgreSQL.
+
+A failure prints its seed.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pytest
 import trio
+from database_servers import postgres_server
 
 import linn
 from linn.testing.process import BrokerProcess
@@ -29,12 +36,58 @@ lease = "2s"
 """
 
 
+@dataclass
+class Sqlite:
+    """A file for each name."""
+
+    folder: Path
+
+    def database(self, name: str) -> str:
+        """The file of a name."""
+        return str(self.folder / f"{name}.db")
+
+    def effects(self, name: str) -> list[int]:
+        """The records whose effects are stored by a name."""
+        with closing(sqlite3.connect(self.database(name))) as connection:
+            return [record for (record,) in connection.execute("SELECT record FROM effects")]
+
+
+@dataclass
+class Postgres:
+    """A schema for each name, on one server."""
+
+    server: str
+
+    def __post_init__(self) -> None:
+        with psycopg.connect(self.server) as connection:
+            for name in NAMES:
+                connection.execute(f"CREATE SCHEMA {name} CREATE TABLE effects (record bigint NOT NULL)".encode())
+
+    def database(self, name: str) -> str:
+        """How a name connects."""
+        return f"{self.server} options='-csearch_path={name}'"
+
+    def effects(self, name: str) -> list[int]:
+        """The records whose effects are stored by a name."""
+        with psycopg.connect(self.database(name)) as connection:
+            return [record for (record,) in connection.execute("SELECT record FROM effects")]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sqlite | Postgres]:
+    if request.param == "sqlite":
+        yield Sqlite(tmp_path)
+        return
+    with postgres_server() as server:
+        yield Postgres(server)
+
+
 class Consumer:
     """One name with its database, as a process that is started again after each kill."""
 
-    def __init__(self, url: str, name: str, folder: Path) -> None:
-        self.database = folder / f"{name}.db"
-        self._command = [sys.executable, str(PROGRAM), url, name, str(self.database)]
+    def __init__(self, url: str, name: str, store: Sqlite | Postgres, folder: Path) -> None:
+        self._name, self._store = name, store
+        self._command = [sys.executable, str(PROGRAM), url, name, store.database(name)]
         self._log = (folder / f"{name}.log").open("ab")
         self._process = subprocess.Popen(self._command, stderr=self._log)
 
@@ -56,12 +109,11 @@ class Consumer:
 
     def effects(self) -> list[int]:
         """The records whose effects are stored."""
-        with closing(sqlite3.connect(self.database)) as connection:
-            return [record for (record,) in connection.execute("SELECT record FROM effects")]
+        return self._store.effects(self._name)
 
 
 @pytest.mark.timeout(300)
-async def test_each_record_is_booked_once_whoever_is_killed(tmp_path: Path) -> None:
+async def test_each_record_is_booked_once_whoever_is_killed(tmp_path: Path, store: Sqlite | Postgres) -> None:
     seed = 1
     rng = random.Random(seed)
     published: list[int] = []
@@ -76,7 +128,7 @@ async def test_each_record_is_booked_once_whoever_is_killed(tmp_path: Path) -> N
                 await trio.sleep(rng.uniform(0, 0.1))
 
     with BrokerProcess(tmp_path, CONFIG) as broker:
-        consumers = [Consumer(broker.url, name, tmp_path) for name in NAMES]
+        consumers = [Consumer(broker.url, name, store, tmp_path) for name in NAMES]
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(publish, broker.url)
