@@ -77,6 +77,7 @@ WHERE = {
     "test_tiers.py": "quick",
     "testing_fixtures/test_crashable_broker.py": "system",
     "testing_fixtures/test_pytest_plugin.py": "system",
+    "transactions": "quick",
 }
 """Folders, and what is in another tier than its folder: files, and tests that a file has from a conformance suite.
 

@@ -43,7 +43,7 @@ class Sqlite:
     folder: Path
 
     def database(self, name: str) -> str:
-        """The file of a name."""
+        """Path of the file of a name."""
         return str(self.folder / f"{name}.db")
 
     def effects(self, name: str) -> list[int]:
@@ -64,7 +64,7 @@ class Postgres:
                 connection.execute(f"CREATE SCHEMA {name} CREATE TABLE effects (record bigint NOT NULL)".encode())
 
     def database(self, name: str) -> str:
-        """How a name connects."""
+        """Connection string of a name."""
         return f"{self.server} options='-csearch_path={name}'"
 
     def effects(self, name: str) -> list[int]:
