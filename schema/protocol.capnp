@@ -247,6 +247,7 @@ struct OpenTransactions {
   timeoutMs @1 :UInt32;          # for which one may be open
   producerId @2 :Int64;          # not 0: only if the name is still this owner's, and nobody else has taken it over
   epoch     @3 :UInt32;
+  opening   @4 :UInt64;          # a random number, the same when this is asked for again; 0: none
 }
 
 struct OpenedTransactions {

@@ -265,6 +265,8 @@ class OpenTransactions(Message):
     timeout_ms: int
     producer_id: int = 0
     epoch: int = 0
+    opening: int = 0
+    """A random number, the same when this is asked for again; 0: none."""
 
 
 class OpenedTransactions(Message):

@@ -78,6 +78,29 @@ async def test_a_client_that_opens_its_name_again_may_ask_twice_and_does_not_fen
 
 
 @simulated
+async def test_an_opening_that_arrives_again_takes_nothing_over(env: SimEnv) -> None:
+    async with broker_on(env, TOPICS):
+        client, late = await connected(env), await connected(env)
+        first, second = (m.OpenTransactions("billing", 60_000, opening=number) for number in (7, 8))
+        opened = await client.call(first)
+        owner = Owner(client, opened)
+        await owner.add(A)
+        await owner.publish("s", ["a"])
+        assert await late.call(first) == opened
+        await owner.end(commit=True)
+        zombie, owner = owner, Owner(client, await client.call(second))
+        await owner.add(A)
+        owner.sequences = zombie.sequences
+        await owner.publish("s", ["b"])
+        await refused("transaction.fenced", late.call(first))
+        assert (await late.call(second)).epoch == owner.epoch
+        await owner.end(commit=True)
+        assert await client.fetch("s") == ["a", "b"]
+        await client.call(m.OpenTransactions("billing", 60_000))
+        assert (await late.call(m.OpenTransactions("billing", 60_000))).epoch == owner.epoch + 2
+
+
+@simulated
 async def test_an_aborted_number_is_not_used_again_after_a_restart(env: SimEnv) -> None:
     async with broker_on(env, TOPICS):
         zombie = await Owner.open(await connected(env))

@@ -231,13 +231,14 @@ export const STRUCTS = {
     },
   },
   OpenTransactions: {
-    words: 2,
+    words: 3,
     pointers: 1,
     fields: {
       name: ["text", 0],
       timeoutMs: ["u32", 0],
       producerId: ["i64", 8],
       epoch: ["u32", 4],
+      opening: ["u64", 16],
     },
   },
   OpenedTransactions: {

@@ -71,7 +71,8 @@ class TransactionOwner:
             raise self._fenced
         if self._is_open:
             return
-        message = OpenTransactions(self.name, round(1000 * self.timeout_s), self.producer_id, self.epoch)
+        opening = int.from_bytes(self.connector.env.rng.bytes(8), "big") or 1
+        message = OpenTransactions(self.name, round(1000 * self.timeout_s), self.producer_id, self.epoch, opening)
         opened = await self._until_not_busy(message)
         if not isinstance(opened, OpenedTransactions):
             raise ProtocolError(f"the broker answered open transactions with {type(opened).__name__}")

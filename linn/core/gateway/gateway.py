@@ -299,15 +299,16 @@ class Gateway:
     # --- transactions ---
 
     async def open_transactions(
-        self, principal: Principal, name: str, timeout_s: float, owner: tuple[int, int] | None = None
+        self, principal: Principal, name: str, timeout_s: float, owner: tuple[int, int] | None = None, opening: int = 0
     ) -> tuple[int, int, int]:
         """Take over a name of transactions; returns producer id, epoch, and the number of the next one.
 
-        `owner`: only if the name is still that of this producer id and epoch.
+        `owner`: only if the name is still that of this producer id and epoch. `opening`: see
+        `TransactionCoordinator.open`.
 
         Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
         """
-        opened = await self.transactions.open(name, timeout_s, owner)
+        opened = await self.transactions.open(name, timeout_s, owner, opening)
         return opened.producer_id, opened.epoch, opened.number
 
     def add_branch(self, principal: Principal, producer_id: int, epoch: int, branch: int) -> None:

@@ -30,7 +30,6 @@ from linn.core.errors.tree import (
     TransactionAborted,
     TransactionBusy,
     TransactionError,
-    TransactionFenced,
     TransactionUnknown,
 )
 from linn.core.groups.coordinator import GroupCoordinator
@@ -182,11 +181,12 @@ class TransactionCoordinator:
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    async def open(self, name: str, timeout_s: float, owner: tuple[int, int] | None = None) -> Named:
+    async def open(self, name: str, timeout_s: float, owner: tuple[int, int] | None = None, opening: int = 0) -> Named:
         """Take over a name: whoever had it is fenced, and what it has open is aborted. Durable when this returns.
 
         `owner`: only if the name is still that of this producer id and epoch, after a restart of the broker say. If
         the client has opened it again already, and asks because it got no answer, it gets the same one.
+        `opening`: a random number of the client's; the same one again takes nothing over. 0: none.
 
         Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
         """
@@ -200,7 +200,7 @@ class TransactionCoordinator:
         if name not in self.names:
             self._forget_idle()
         each = self.names.get(name) or TransactionalProducer(name)
-        named = self._opened_before(each, owner)
+        named = each.opened_before(owner, opening)
         if named is None:
             if each.state is State.OPEN:
                 self._abort(each, AbortReason.FENCED, "another client took over its name")
@@ -211,22 +211,10 @@ class TransactionCoordinator:
             for branch in each.branches:
                 self._by_branch.pop(branch, None)
             self._by_id.pop(each.producer_id, None)
-            each.opened(named, timeout_s)
+            each.opened(named, timeout_s, opening)
             self.names[name] = self._by_id[each.producer_id] = each
         await self._until_committed()
         return named
-
-    def _opened_before(self, each: TransactionalProducer, owner: tuple[int, int] | None) -> Named | None:
-        """The opening that a client asks for again; None: it asks for a new one. Raises TransactionFenced."""
-        if owner is None:
-            return None
-        if not each.is_its_own(owner):
-            raise TransactionFenced(f'another client took over the transactions of "{each.name}"')
-        if owner[1] == each.epoch or each.is_closed:
-            return None
-        if not each.is_untouched:
-            raise TransactionFenced(f'"{each.name}" was opened again since')
-        return Named(each.name, each.producer_id, each.epoch, each.number, each.opened_ms, each.resumed)
 
     def _forget_idle(self) -> None:
         """Make room for another name. Raises LimitExceeded."""

@@ -9,6 +9,7 @@ have written is aborted.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
@@ -32,6 +33,8 @@ BRANCHES_MAX = 1_024
 """Limit of the producers that may write in one name's transactions: Spark's tasks, or topics of a client."""
 PLACES_MAX = 4_096
 """Limit of the partitions that one transaction may touch: each is marked at its end, in about 20 us."""
+OPENINGS_MAX = 16
+"""Openings of a name that are known when they are asked for again, which a broken connection may do late."""
 OFFSETS_MAX = 4_096
 """Limit of the offsets of groups in one transaction: they are in one record of the log."""
 
@@ -112,6 +115,8 @@ class TransactionalProducer:
         """The first epoch of the client that owns the name, which has opened it again since; -1: only this one."""
         self.is_untouched = False
         """Whether its owner has not asked for anything yet: it may not know of its epoch."""
+        self._openings: deque[int] = deque(maxlen=OPENINGS_MAX)
+        """The clients' numbers of the openings since the start, the last one at the end."""
         self.is_closed = True
         """Whether nobody owns it since the start of the broker: numbers from before may be in the logs."""
 
@@ -121,6 +126,24 @@ class TransactionalProducer:
         """Whether the client that owned the name with this producer id and epoch still does."""
         first = self.epoch if self.resumed < 0 else self.resumed
         return owner[0] == self.producer_id and first <= owner[1] <= self.epoch
+
+    def opened_before(self, owner: tuple[int, int] | None, opening: int) -> Named | None:
+        """The opening that a client asks for again, perhaps late; None: it asks for a new one.
+
+        Raises TransactionFenced: another client has taken the name since, or the same one under another epoch.
+        """
+        if opening and not self.is_closed and opening in self._openings:
+            if opening != self._openings[-1]:
+                raise TransactionFenced(f'"{self.name}" was taken over since this client has opened it')
+        elif owner is None:
+            return None
+        elif not self.is_its_own(owner):
+            raise TransactionFenced(f'another client took over the transactions of "{self.name}"')
+        elif owner[1] == self.epoch or self.is_closed:
+            return None
+        elif not self.is_untouched:
+            raise TransactionFenced(f'"{self.name}" was opened again since')
+        return Named(self.name, self.producer_id, self.epoch, self.number, self.opened_ms, self.resumed)
 
     def opening(self, fresh_id: int, now_ms: int, owner: tuple[int, int] | None) -> Named:
         """The event of a client that takes over the name, to be logged: a later epoch, and numbers that nobody had.
@@ -134,9 +157,10 @@ class TransactionalProducer:
         resumed = -1 if owner is None else owner[1] if self.resumed < 0 else self.resumed
         return Named(self.name, self.producer_id, self.epoch + 1, number, now_ms, resumed)
 
-    def opened(self, named: Named, timeout_s: float) -> None:
+    def opened(self, named: Named, timeout_s: float, opening: int = 0) -> None:
         """Record that a client has taken over the name."""
         self.apply(named)
+        self._openings.append(opening)
         self.timeout_s, self.is_closed, self.is_untouched = timeout_s, False, True
         self.branches.clear()
         self._aborted = None

@@ -28,7 +28,7 @@ class Transacting:
         async def work() -> None:
             owner = (message.producer_id, message.epoch) if message.producer_id else None
             opened = await responder.gateway.open_transactions(
-                responder.principal, message.name, message.timeout_ms / 1000, owner
+                responder.principal, message.name, message.timeout_ms / 1000, owner, message.opening
             )
             responder.reply(event.correlation, m.OpenedTransactions(*opened))
 
