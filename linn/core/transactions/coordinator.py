@@ -58,8 +58,11 @@ TRANSACTIONS_TOPIC = "__transactions"
 """The internal topic of the log. It has one partition, so that commits of many clients share one sync."""
 NAMES_MAX = 10_000
 """Limit of the names that are known: each takes about a kilobyte, and a record of the snapshot."""
-IDLE_MS = 7 * 24 * 3_600_000
-"""Time after which a name that nobody uses is forgotten, when there are too many."""
+IDLE_S = 3_600
+"""Time since its last transaction after which a name makes room when there are too many: nobody asks for its end again.
+"""
+ALL_BRANCHES_MAX = 200_000
+"""Limit of the producers that may write in transactions: each takes about 200 bytes."""
 TIMEOUT_S_MAX = 3_600.0
 """Longest time for which a transaction may be open: it holds back all readers of its partitions."""
 
@@ -220,10 +223,17 @@ class TransactionCoordinator:
         """Make room for another name. Raises LimitExceeded."""
         if len(self.names) < NAMES_MAX:
             return
-        oldest_ms = self._clock.now_ms() - IDLE_MS
-        idle = [each for each in self.names.values() if each.state is State.IDLE and each.opened_ms < oldest_ms]
+        oldest_ms, oldest_s = self._clock.now_ms() - 1_000 * IDLE_S, self._clock.monotonic() - IDLE_S
+        idle = [
+            each
+            for each in self.names.values()
+            if each.state is State.IDLE and each.opened_ms < oldest_ms and each.began_s < oldest_s
+            if each.name not in self._unmarked
+        ]
         if not idle:
-            raise LimitExceeded(f"{NAMES_MAX} names of transactions are in use, and no more are known")
+            raise LimitExceeded(
+                f"{NAMES_MAX:,} names of transactions were used in the last hour, and this would be another one"
+            )
         for each in idle:
             del self.names[each.name]
             self._by_id.pop(each.producer_id, None)
@@ -245,6 +255,10 @@ class TransactionCoordinator:
         each = self.owned(producer_id, epoch)
         if self._by_branch.get(branch, each) is not each:
             raise TransactionError(f"producer {branch} writes in other transactions")
+        if branch not in self._by_branch and len(self._by_branch) >= ALL_BRANCHES_MAX:
+            raise LimitExceeded(
+                f"{ALL_BRANCHES_MAX:,} producers may write in transactions, and this would be another one"
+            )
         each.add_branch(branch)
         self._by_branch[branch] = each
 

@@ -8,6 +8,8 @@ from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
 from linn.wire.connection import Event
 
+NAMES_MAX = 1_000
+"""Limit of the names that one connection opens: a program that takes a new one each time uses up no others' share."""
 ENTRIES_MAX = 256
 """Limit of the entries that are settled together: they are carried out without a pause, in a few milliseconds."""
 
@@ -18,18 +20,26 @@ class Transacting:
     def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
         self._responder = responder
         self._subscribing = subscribing
+        self._names: set[str] = set()
+        """Names that were opened over this connection."""
 
     def open(self, event: Event) -> None:
-        """Take over a name; answered once that is durable."""
+        """Take over a name; answered once that is durable. Raises LimitExceeded."""
         message = event.message
         assert isinstance(message, m.OpenTransactions)
         responder = self._responder
+        if message.name not in self._names and len(self._names) >= NAMES_MAX:
+            text = (
+                f"{NAMES_MAX:,} names of transactions were opened over this connection: give each worker one, for good"
+            )
+            raise LimitExceeded(text)
 
         async def work() -> None:
             owner = (message.producer_id, message.epoch) if message.producer_id else None
             opened = await responder.gateway.open_transactions(
                 responder.principal, message.name, message.timeout_ms / 1000, owner, message.opening
             )
+            self._names.add(message.name)
             responder.reply(event.correlation, m.OpenedTransactions(*opened))
 
         responder.in_task(event, work)
