@@ -19,23 +19,21 @@ from itertools import product
 from typing import Any
 
 import trio
-from raw_client import ADDRESS, RawClient, Refused, after_power_loss, broker_on, records
+from arrow_world import DONE_S_MAX, PROXY, REQUEST_TIMEOUT_S, ArrowWorld, deaths_at
+from raw_client import ADDRESS, RawClient, Refused, records
 
 import linn
 from linn.client.participants.participant import NO_FLOOR, Floor, Mark, Place
 from linn.client.participants.spans import Span, applied_parts, conflict, is_below, merged_span, raised_floor
 from linn.core.broker.broker import Broker
-from linn.core.env.env import AcceptedStream, Stream
-from linn.core.errors.tree import LinnError, SyncFailed
-from linn.core.log.state_log import StateLog
+from linn.core.errors.tree import LinnError
 from linn.core.queue.event import Acquired, Decided, Settled, decode_events, single_events
 from linn.core.queue.event_run import Snapshot
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
-from linn.wire.connection import Connection, Event, frames_of
+from linn.wire.connection import Event
 
-PROXY = "127.0.0.1:6000"
 VERDICTS = {
     m.Verdict.READY: "ready",
     m.Verdict.DONE: "done",
@@ -67,9 +65,8 @@ ARROWS = (*TO_BROKER, *TO_CLIENT, *IN_THE_LOG, *IN_THE_STORE)
 RARE = ("subscribe", "subscribed", "deliver again", "resolve", "resolved", "return", "snapshot")
 """Arrows of which a run has a few at most."""
 ONLY_IN_DOUBT = ("resolve", "resolved")
-DEATHS = ("kill the broker", "lose power", "kill the consumer")
 FAULTS: list[tuple[str, str]] = [
-    *product(ARROWS, [f"{death} {when} it" for death in DEATHS for when in ("before", "after")]),
+    *deaths_at(ARROWS),
     *product((*TO_BROKER, *TO_CLIENT), ["lose it", "cut it in the middle", "stall it"]),
     *product(TO_BROKER, ["send it over a fenced connection"]),
     *product(("ready", "done", "resolve"), ["send it twice", "send it late as well"]),
@@ -77,11 +74,6 @@ FAULTS: list[tuple[str, str]] = [
 ]
 """Each arrow of the protocol with all that may happen to it."""
 RECORDS = 36
-ROOM_BYTES = 1 << 30
-DONE_S_MAX = 400.0
-REQUEST_TIMEOUT_S = 2.0
-OF_THE_PROXY = 1 << 40
-"""Correlations from here on are those of copies: the client does not know them."""
 TOML = """
 [storage.segmented-log]
 fsync = "always"
@@ -165,19 +157,17 @@ class StoreParticipant:
         self._pending = None
 
 
-class Run:
+class Run(ArrowWorld):
     """The world of one seed."""
 
+    faults_of_protocol = FAULTS
+    rare = RARE
+
     def __init__(self, seed: int) -> None:
-        self.rng = rng = random.Random(seed)
-        self.seed = seed
-        arrow, what = FAULTS[seed % len(FAULTS)]
-        more = rng.choice([0, 1, 2, 4]) if seed >= len(FAULTS) else 0
-        self.faults = Counter[tuple[str, int, str]]()
-        for arrow_, what_ in [(arrow, what), *rng.choices(FAULTS, k=more)]:
-            self.add_fault(arrow_, what_)
+        super().__init__(seed)
+        rng, arrow = self.rng, FAULTS[seed % len(FAULTS)][0]
         if arrow == "deliver again":
-            self.add_fault("commit", "kill the consumer before it")
+            self.add_fault("commit", "kill the client before it")
         if arrow in ONLY_IN_DOUBT:  # Ready may have been carried out, or not: the answer does not say.
             for _ in range(3):
                 self.add_fault("ready", "fill the disk before it")
@@ -191,161 +181,63 @@ class Run:
         self.shared = rng.choice(["", "", "work"])
         """The shared subscription of a stream; "": it is a queue."""
         self.text = TOML % ("stream" if self.shared else "queue", self.partitions, self.lease_s)
-        self.seen = Counter[str]()
-        self.made = Counter[tuple[str, str]]()
-        """The faults that came about."""
         self.published: list[str] = []
-        self.told: dict[int, int] = {}
+        self.settled_before: dict[int, int] = {}
         """The highest `settledBefore` that a client was told, by partition."""
-        self.untrue = ""
-        self.copies = 0
-        self.is_full = 0
-        """Number of faults that fill the disk now."""
-        self.running: Broker
-        self.is_over = False
 
-    def add_fault(self, arrow: str, what: str) -> None:
-        """Have a fault come about at one of an arrow's first messages."""
-        self.faults[arrow, self.rng.randrange(1 if arrow in RARE else 8), what] += 1
-
-    async def run(self, env: SimEnv) -> None:
-        self.probe = env
-        self.broker = SimEnv(self.seed, name="broker", world=env.world)
+    def make_clients(self) -> Sequence[Taker]:
         self.consumers = [Taker(self, name) for name in ("ann", "bob")]
-        proxy = SimEnv(self.seed, name="proxy", world=env.world)
-        async with trio.open_nursery() as nursery:
-            self.nursery = nursery
-            await nursery.start(self._serve)
-            if self.shared:
-                client = RawClient(await env.net.connect(ADDRESS))
-                await client.greet()
-                await client.administer("subscription.create", topic="jobs", subscription=self.shared)
-                await client.stream.aclose()
-                queue = self.running.topics["jobs"].subscriptions[self.shared]
-                for dispatch in queue.dispatches:
-                    assert dispatch.state is not None
-                    self._watch(dispatch.state)
-            nursery.start_soon(self._proxy, proxy)
-            for consumer in self.consumers:
-                nursery.start_soon(consumer.run)
-            nursery.start_soon(self.disturb)
-            with trio.fail_after(DONE_S_MAX):
-                await self._publish()
-                await self._until_settled()
-            self.is_over = True
-            await self._check()
-            nursery.cancel_scope.cancel()
+        return self.consumers
 
-    # --- the broker ---
+    async def set_up(self) -> None:
+        if not self.shared:
+            return
+        client = RawClient(await self.probe.net.connect(ADDRESS))
+        await client.greet()
+        await client.administer("subscription.create", topic="jobs", subscription=self.shared)
+        await client.stream.aclose()
+        for dispatch in self.running.topics["jobs"].subscriptions[self.shared].dispatches:
+            self.watch(dispatch.state, "append", arrows_logged)
 
-    async def _serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async def process(env: SimEnv) -> None:
-            async with broker_on(env, self.text) as self.running:
-                self._look_at(self.running)
-                task_status.started()
-                await self.running.wait_stopped()
-
-        while True:
-            self.broker.disk.sync_delay_s_max = self.sync_delay_s
-            try:
-                if not await self.broker.run_until_death(process):
-                    self.broker.kill()  # What an ended process leaves open, the system closes.
-            except* SyncFailed:
-                self.broker.kill()
-                self.broker = self.broker.restart()
-                self.broker.crash()
-            await trio.sleep(self.rng.choice([0.05, 0.5, 2.5]))
-            task_status = trio.TASK_STATUS_IGNORED
-            self.broker = await after_power_loss(self.broker, self.text)
-            self.broker.disk.capacity_bytes = self.broker.disk.used_bytes if self.is_full else ROOM_BYTES
-
-    def _look_at(self, broker: Broker) -> None:
+    def look_at(self, broker: Broker) -> None:
         """Compare what a start has found with what clients were told, and watch the state logs."""
         queue = broker.topics["jobs"].subscriptions.get(self.shared)
         for partition, dispatch in enumerate(queue.dispatches if queue is not None else ()):
-            found, told = dispatch.subscription.settled_before(), self.told.get(partition, 0)
+            found, told = dispatch.subscription.settled_before(), self.settled_before.get(partition, 0)
             if found < told:
                 self.untrue = f"settled_before {told} of partition {partition} was told, and is {found} after a start"
-            assert dispatch.state is not None
-            self._watch(dispatch.state)
+            self.watch(dispatch.state, "append", arrows_logged)
 
-    def _watch(self, state: StateLog) -> None:
-        append = state.append
+    def told(self, message: m.Message) -> None:
+        if isinstance(message, m.Deliver):
+            before = self.settled_before.get(message.partition, 0)
+            self.settled_before[message.partition] = max(before, message.settled_before)
 
-        def watched(events: bytes) -> int:
-            arrows = arrows_logged(events)
-            faults = [fault for arrow in arrows for fault in self.faults_of(arrow)]
-            for what in faults:
-                if not what.endswith("after it"):
-                    self.kill(what)
-            position = append(events)
-            for what in faults:
-                if what.endswith("after it"):
-                    self.kill(what)
-            return position
+    def request_arrow(self, event: Event) -> str:
+        """The arrow that a request is. A settle of many is what its most telling entry is."""
+        match event.message:
+            case m.Subscribe():
+                return "subscribe"
+            case m.Resolve():
+                return "resolve"
+            case m.Settle(entries=entries):
+                found = {VERDICTS[m.Verdict(entry.verdict)] for entry in entries}
+                return next((arrow for arrow in ("ready", "done", "return") if arrow in found), "")
+        return ""
 
-        state.append = watched  # type: ignore[method-assign]
+    def answer_arrow(self, event: Event, asked: str) -> str:
+        match event.message:
+            case m.Deliver(phase=phase):
+                return PHASES[m.Phase(phase)]
+            case m.Subscribed():
+                return "subscribed"
+            case m.Resolved():
+                return "resolved"
+        return f"answer to {asked}" if asked in ("ready", "done") else ""
 
-    # --- faults ---
-
-    async def disturb(self) -> None:
-        """Make faults that belong to no message."""
-
-    def faults_of(self, arrow: str) -> list[str]:
-        """The faults that the seed has for the message or record that comes now."""
-        number = self.seen[arrow]
-        self.seen[arrow] += 1
-        found = [what for (name, nth, what) in self.faults if (name, nth) == (arrow, number)]
-        self.made.update((arrow, what) for what in found)
-        return [] if self.is_over else found
-
-    def kill(self, what: str) -> None:
-        """Have a side die, or its disk full for a while."""
-        if what.startswith("fill the disk"):
-            self.nursery.start_soon(self._fill_the_disk)
-        elif what.startswith("kill the broker"):
-            self.broker.kill()
-        elif what.startswith("lose power"):
-            self.broker.crash()
-        else:
-            self.rng.choice(self.consumers).env.kill()
-
-    async def _fill_the_disk(self) -> None:
-        self.is_full += 1
-        self.broker.disk.capacity_bytes = self.broker.disk.used_bytes
-        await trio.sleep(self.rng.choice([0.3, 1.0, 4.0]))
-        self.is_full -= 1
-        self.broker.disk.capacity_bytes = ROOM_BYTES
-
-    # --- the proxy ---
-
-    async def _proxy(self, env: SimEnv) -> None:
-        listener = await env.net.listen(PROXY)
-        async with trio.open_nursery() as nursery:
-            while True:
-                nursery.start_soon(self._connect_through, env, await listener.accept(), nursery)
-
-    async def _connect_through(self, env: SimEnv, client: AcceptedStream, nursery: trio.Nursery) -> None:
-        try:
-            broker = await env.net.connect(ADDRESS)
-        except LinnError:
-            await client.aclose()
-            return
-        connection = Proxied(self, client, broker)
-        await connection.run()
-        await client.aclose()
-        if connection.held is None:
-            await broker.aclose()
-        else:
-            nursery.start_soon(self._send_late, broker, connection.held)
-
-    async def _send_late(self, broker: Stream, content: list[Any]) -> None:
-        """Send a message that was held back while its client came back over another connection."""
-        with suppress(LinnError, trio.BrokenResourceError):
-            await trio.sleep(self.rng.choice([0.05, 0.5, 2.0, 6.0]))
-            await broker.send(content)
-            await trio.sleep(1)
-        await broker.aclose()
+    async def work(self) -> None:
+        await self._publish()
+        await self._until_settled()
 
     # --- records ---
 
@@ -378,94 +270,13 @@ class Run:
                     return
             await trio.sleep(0.2)
 
-    async def _check(self) -> None:
+    async def check(self) -> None:
         assert not self.untrue, self.untrue
         effects = Counter(value for consumer in self.consumers for value in consumer.store.effects)
         twice = {value: count for value, count in effects.items() if count > 1}
         assert not twice, f"had their effect more than once: {twice}"
         missing = [value for value in self.published if not effects[value]]
         assert not missing, f"had no effect: {missing}"
-
-
-class Proxied:
-    """One connection of a client, through the proxy."""
-
-    def __init__(self, run: Run, client: AcceptedStream, broker: Stream) -> None:
-        self._run = run
-        self._client = client
-        self._broker = broker
-        self._asked: dict[int, str] = {}
-        """The arrow of each request that is not answered."""
-        self._scope = trio.CancelScope()
-        self.held: list[Any] | None = None
-        """A message that the broker shall get later."""
-
-    async def run(self) -> None:
-        """Pass on what comes until one side ends."""
-        async with trio.open_nursery() as both:
-            self._scope = both.cancel_scope
-            both.start_soon(self._pass_on, self._client, self._broker, self._request_arrow, both)
-            both.start_soon(self._pass_on, self._broker, self._client, self._answer_arrow, both)
-
-    async def _pass_on(self, source: Any, target: Any, arrow_of: Callable[[Event], str], both: trio.Nursery) -> None:
-        codec = Connection()
-        codec.allow_frames(1 << 24)
-        with suppress(LinnError, trio.BrokenResourceError):
-            while count := await source.receive_into(codec.buffer()):
-                for event in codec.received(count):
-                    if event.correlation < OF_THE_PROXY:
-                        await self._pass_one(event, arrow_of(event), target, both)
-        self._scope.cancel()
-
-    async def _pass_one(self, event: Event, arrow: str, target: Any, both: trio.Nursery) -> None:
-        content = frames_of(event.message, event.correlation, event.batches)
-        faults = self._run.faults_of(arrow) if arrow else []
-        for what in faults:
-            if not what.endswith("after it"):
-                await self._spoil(what, event, content, target, both)
-        await target.send(content)
-        if isinstance(event.message, m.Deliver) and target is self._client:
-            told = self._run.told
-            partition = event.message.partition
-            told[partition] = max(told.get(partition, 0), event.message.settled_before)
-        for what in faults:
-            if what.endswith("after it"):
-                await trio.sleep(self._run.rng.choice([0, 0.0005, 0.002, 0.01]))
-                self._run.kill(what)
-
-    async def _spoil(self, what: str, event: Event, content: list[Any], target: Any, both: trio.Nursery) -> None:
-        if what == "lose it":
-            raise trio.BrokenResourceError
-        if what == "cut it in the middle":
-            whole = b"".join(content)
-            await target.send([whole[: len(whole) // 2]])
-            raise trio.BrokenResourceError
-        if what == "stall it":
-            await trio.sleep(self._run.rng.choice([1.1, 1.5, 3.0]) * REQUEST_TIMEOUT_S)
-        elif what == "send it over a fenced connection":
-            self.held = content
-            raise trio.BrokenResourceError
-        elif what.startswith("send it"):
-            delay_s = 0.0 if what == "send it twice" else self._run.rng.choice([0.05, 0.3, 2.0, 6.0])
-            both.start_soon(self._send_again, event.message, delay_s)
-        else:
-            self._run.kill(what)
-
-    async def _send_again(self, message: m.Message, delay_s: float) -> None:
-        await trio.sleep(delay_s)
-        self._run.copies += 1
-        with suppress(LinnError, trio.BrokenResourceError):
-            await self._broker.send(frames_of(message, OF_THE_PROXY + self._run.copies))
-
-    def _request_arrow(self, event: Event) -> str:
-        arrow = arrow_to_broker(event.message)
-        if arrow and event.correlation:
-            self._asked[event.correlation] = arrow
-        return arrow
-
-    def _answer_arrow(self, event: Event) -> str:
-        asked = self._asked.pop(event.correlation, "")
-        return arrow_to_client(event.message, asked)
 
 
 class Taker:
@@ -529,35 +340,10 @@ class Taker:
         await trio.sleep(self._rng.choice([0, 0.001]))
 
     def _die(self, what: str) -> None:
-        if "consumer" in what:
+        if "client" in what:
             self.env.kill()
         else:
             self._run.kill(what)
-
-
-def arrow_to_broker(message: m.Message) -> str:
-    """The arrow that a request is; "" if it is none. A settle of many is what its most telling entry is."""
-    match message:
-        case m.Subscribe():
-            return "subscribe"
-        case m.Resolve():
-            return "resolve"
-        case m.Settle():
-            found = {VERDICTS[m.Verdict(entry.verdict)] for entry in message.entries}
-            return next((arrow for arrow in ("ready", "done", "return") if arrow in found), "")
-    return ""
-
-
-def arrow_to_client(message: m.Message, asked: str) -> str:
-    """The arrow that a message of the broker is, which answers the arrow `asked`; "" if it is none."""
-    match message:
-        case m.Deliver():
-            return PHASES[m.Phase(message.phase)]
-        case m.Subscribed():
-            return "subscribed"
-        case m.Resolved():
-            return "resolved"
-    return f"answer to {asked}" if asked in ("ready", "done") else ""
 
 
 def arrows_logged(record: bytes) -> list[str]:

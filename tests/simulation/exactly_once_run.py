@@ -10,22 +10,22 @@ name and the store of a consumer. The stores survive; transactions do not.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
 
 import trio
-from two_phase_arrows import DONE_S_MAX, FAULTS, Run, Taker
+from arrow_world import DONE_S_MAX
+from disturbed import Disturbed
+from two_phase_arrows import FAULTS, Run, Taker
 
 from linn.testing.deterministic import run_simulation
 
-HOUR_MS = 3_600_000
-LINKS = [("proxy", "broker"), ("ann", "proxy"), ("bob", "proxy")]
 
-
-class SimulatedRun(Run):
+class SimulatedRun(Disturbed, Run):
     """The world of one seed."""
+
+    links = (("proxy", "broker"), ("ann", "proxy"), ("bob", "proxy"))
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -34,16 +34,14 @@ class SimulatedRun(Run):
             self.add_fault(arrow, what)
         self.oversleeps_at = self.rng.choice([0.0, 0.0, 0.05])
         self.has_zombie = self.rng.random() < 0.4
-        self.disturbances = self.rng.choices(DISTURBANCES, k=self.rng.choice([2, 4, 8]))
+        self.choose_disturbances()
 
     async def disturb(self) -> None:
         """Make what the seed has planned, one after the other and sometimes on top of one another."""
         async with trio.open_nursery() as nursery:
             if self.has_zombie:
                 nursery.start_soon(self._live_as_zombie)
-            for disturbance in self.disturbances:
-                await trio.sleep(self.rng.choice([0.02, 0.1, 0.3, 1.0]))
-                nursery.start_soon(disturbance, self)
+            await self.make_disturbances()
 
     async def _live_as_zombie(self) -> None:
         """Run a process with a consumer's name and store beside it, now and then."""
@@ -53,75 +51,6 @@ class SimulatedRun(Run):
             await trio.sleep(self.rng.uniform(0, 3))
             with trio.move_on_after(self.rng.uniform(0.05, 2)):
                 await zombie.run()
-
-    # --- the broker ends ---
-
-    async def die_in_an_operation(self) -> None:
-        disk = self.broker.disk
-        disk.crash_at = len(disk.operations) + self.rng.randint(0, 25)
-
-    async def fail_a_sync(self) -> None:
-        disk = self.broker.disk
-        disk.fail_sync_at = disk.sync_count + self.rng.randint(0, 10)
-
-    async def stop(self) -> None:
-        self.running.stop()
-
-    async def kill_the_broker(self) -> None:
-        self.kill("kill the broker")
-
-    async def lose_power(self) -> None:
-        self.kill("lose power")
-
-    async def kill_a_consumer(self) -> None:
-        self.kill("kill the consumer")
-
-    # --- it lives on ---
-
-    async def have_no_room(self) -> None:
-        self.kill("fill the disk")
-
-    async def slow_down(self) -> None:
-        self.broker.disk.sync_delay_s_max = 0.4
-        await trio.sleep(self.rng.uniform(0.1, 2))
-        self.broker.disk.sync_delay_s_max = self.sync_delay_s
-
-    async def cut(self) -> None:
-        link = self.rng.choice(LINKS)
-        self.broker.world.cut(*link)
-        await trio.sleep(self.rng.uniform(0.05, 12))
-        self.broker.world.heal(*link)
-
-    async def cut_one_way(self) -> None:
-        one, other = self.rng.choice(LINKS)
-        pair = (one, other) if self.rng.random() < 0.5 else (other, one)
-        self.broker.world.cut_one_way(*pair)
-        await trio.sleep(self.rng.uniform(0.05, 12))
-        self.broker.world.heal(one, other)
-
-    async def sever(self) -> None:
-        self.broker.world.sever(*self.rng.choice(LINKS))
-
-    async def jump(self) -> None:
-        self.broker.clock.jump(self.rng.choice([-24, -1, 1, 24 * 400]) * HOUR_MS)
-
-
-DISTURBANCES: list[Callable[[SimulatedRun], Awaitable[None]]] = [
-    SimulatedRun.die_in_an_operation,
-    SimulatedRun.die_in_an_operation,
-    SimulatedRun.fail_a_sync,
-    SimulatedRun.stop,
-    SimulatedRun.kill_the_broker,
-    SimulatedRun.lose_power,
-    SimulatedRun.kill_a_consumer,
-    SimulatedRun.kill_a_consumer,
-    SimulatedRun.have_no_room,
-    SimulatedRun.slow_down,
-    SimulatedRun.cut,
-    SimulatedRun.cut_one_way,
-    SimulatedRun.sever,
-    SimulatedRun.jump,
-]
 
 
 def run_seed(seed: int) -> None:

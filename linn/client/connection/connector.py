@@ -98,7 +98,7 @@ class Connector:
         connection = await self._open_connection()
         self.tasks.start_soon(self.timers.run)
         self._connection = connection
-        self.tasks.start_soon(self._stay_connected, connection)
+        self.tasks.start_soon(self._run, connection)
 
     async def _open_connection(self) -> Connection:
         connection: Connection | None = None
@@ -114,6 +114,13 @@ class Connector:
             if connection is not None:
                 await connection.aclose()
             raise
+
+    async def _run(self, connection: Connection) -> None:
+        try:
+            await self._stay_connected(connection)
+        finally:  # Cancelled with the client: what still waits for a connection, shielded, would wait in vain.
+            self._connection, self.closed = None, True
+            self._tell_news(ClientClosed("the client is closed"))
 
     async def _stay_connected(self, connection: Connection) -> None:
         ended_early = 0
@@ -226,14 +233,9 @@ class Connector:
                     lost += 1
                     if not repeat or self.closed or self.options._is_used_up(lost):
                         raise
-                    await self._until_lost(connection)
                 finally:
                     connection.forget(correlation)
         raise AssertionError("a time limit that passes raises")
-
-    async def _until_lost(self, connection: Connection) -> None:
-        while self._connection is connection:
-            await anyio.lowlevel.checkpoint()
 
     # --- end ---
 
