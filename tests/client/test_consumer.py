@@ -245,6 +245,19 @@ async def test_a_nack_sets_a_group_back(broker: str, name: str) -> None:
 
 
 @on_both_loops
+async def test_nacks_one_after_the_other_set_a_group_back_to_the_first_record(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream")
+        await publish(client, name, 100)
+        async with client.consumer(name, group="g", prefetch=100) as consumer:
+            messages = await read(consumer, 20)
+            for handle in [message.nack() for message in messages[5:15]]:
+                await handle
+            found = values(await read(consumer, 95))
+            assert sorted(set(found)) == list(range(5, 100)), "some were passed over"
+
+
+@on_both_loops
 async def test_partitions_move_to_a_new_member_and_late_commits_are_fenced(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="stream", partitions=2)

@@ -67,12 +67,17 @@ class Positions:
             for partition in [known for known in positions if known not in self._owned]:
                 del positions[partition]
 
-    def set_back(self, partition: int, offset: int) -> None:
-        """Set a member back, as a nack does, until `set_back_done`."""
+    def set_back(self, partition: int, offset: int) -> int:
+        """Set a member back, as a nack does, until `set_back_done`; return the offset from which it reads again.
+
+        That is the lowest one of nacks that follow one another: the last one must not have the others passed over.
+        """
+        offset = min(offset, self._next.get(partition, offset))
         if self._is_member:
             self._next[partition] = offset
             if partition in self._paused:
                 self._paused[partition] = offset
+        return offset
 
     def set_back_done(self, partition: int) -> None:
         """Note the broker's answer: records that arrive from now on were read after the set-back."""

@@ -416,6 +416,9 @@ class Subscription:
 
     def submit(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int = 0) -> PendingSettlement:
         """Settle a range without checks, soon or when the result is awaited."""
+        is_set_back = verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP and self.alive
+        if is_set_back:
+            first = self.positions.set_back(delivery.partition, first)
         settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush)
         if not self.alive:
             make_void([settling])
@@ -424,8 +427,7 @@ class Subscription:
             delivery.until_s = self.monotonic() + ms / 1000
         self._open.append(settling)
         self.last_ack = settling if verdict == Verdict.ACK else None
-        if verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP:
-            self.positions.set_back(delivery.partition, first)
+        if is_set_back:
             self._consumer._set_back(delivery.partition)
         if len(self._open) >= SETTLINGS_MAX or end - first >= self._chunk:
             self.flush()
