@@ -160,6 +160,7 @@ class ArrowWorld:
                 self.broker.crash()
             await trio.sleep(self.rng.choice([0.05, 0.5, 2.5]))
             task_status = trio.TASK_STATUS_IGNORED
+            self.broker.disk.capacity_bytes = ROOM_BYTES  # Cutting a log needs some.
             self.broker = await after_power_loss(self.broker, self.text)
             self.broker.disk.capacity_bytes = self.broker.disk.used_bytes if self.is_full else ROOM_BYTES
 

@@ -63,6 +63,11 @@ IN_THE_LOGS = (
 ARROWS = (*TO_BROKER, *TO_CLIENT, *IN_THE_LOGS)
 RARE = tuple(arrow for arrow in ARROWS if not arrow.endswith(("publish", "commit", "data", "commit marker", "decided")))
 """Arrows of which a run has a few at most."""
+SETTLING = {
+    "orders": ("ack", "answer to ack", "held", "settled", "returned"),
+    "visits": ("offset", "answer to offset", "position", "offsets applied"),
+}
+"""Arrows that come of what is settled, by topic."""
 TAKE_OVER = "another takes over the name"
 FAULTS: list[Fault] = [
     *deaths_at(ARROWS),
@@ -130,6 +135,8 @@ class TransactionWorld(ArrowWorld):
         self.oversleeps_at = 0.03
         """Probability that a transaction is open for longer than it may be."""
         self.compacts = arrow == "snapshot"
+        self.begins_with = next((topic for topic, arrows in SETTLING.items() if arrow in arrows), "")
+        """The topic whose messages a worker takes first; "": either, or none."""
         self.sync_delay_s = self.rng.choice([0.0, 0.005, 0.05])
         self.text = TOML
         self.published: list[str] = []
@@ -219,13 +226,13 @@ class TransactionWorld(ArrowWorld):
         await self._until(self._is_ended)
 
     async def _publish(self) -> None:
-        number = 0
+        number, firsts = 0, ["orders", "visits"]
         while number < INPUTS:
             with suppress(LinnError, EOFError, Refused):
                 client = RawClient(await self.probe.net.connect(ADDRESS))
                 await client.greet()
                 while number < INPUTS:
-                    topic = self.rng.choice(["orders", "visits"])
+                    topic = firsts.pop() if firsts else self.rng.choice(["orders", "visits"])
                     some = [f"{topic}-{number + at}" for at in range(self.rng.randint(1, 3))]
                     number += len(some)
                     # Sent once: a batch that no answer has come for may be stored or not.
@@ -274,7 +281,10 @@ class TransactionWorld(ArrowWorld):
 
     async def _is_ended(self, client: RawClient) -> bool:
         shown = [await client.administer("transaction.list", state=state) for state in ("open", "ending")]
-        return not any(some["transactions"] for some in shown)
+        # What a start has found open is nobody's any more, and waits for room to be marked.
+        places = [place for topic in TARGETS for place in self.running.topics[topic].partitions.values()]
+        is_marked = all(place.stable_offset == place.log.bounds()[1] for place in places)
+        return is_marked and not any(some["transactions"] for some in shown)
 
     # --- what has come of it ---
 
@@ -336,8 +346,10 @@ class Worker:
         return linn.connect(address, env=env, request_timeout_s=REQUEST_TIMEOUT_S, connect_timeout_s=1)
 
     async def _live(self, env: SimEnv) -> None:
+        first = {"orders": [self._orders], "visits": [self._visits], "": []}[self._world.begins_with]
         while True:
-            work = self._rng.choice([self._orders, self._visits, self._alone, self._process])
+            work = self._rng.choice(first or [self._orders, self._visits, self._alone, self._process])
+            first = []
             with self._suppressed():
                 async with self._connect(env) as client:
                     await work(client)

@@ -10,9 +10,17 @@ from mutation import Mutation
 from producer_mutations import PRODUCER_MUTATIONS
 from queue_mutations import QUEUE_MUTATIONS
 from storage_mutations import STORAGE_MUTATIONS
+from transaction_mutations import TRANSACTION_MUTATIONS
 from two_phase_mutations import TWO_PHASE_MUTATIONS
 
-ALL = (*STORAGE_MUTATIONS, *QUEUE_MUTATIONS, *BROKER_MUTATIONS, *PRODUCER_MUTATIONS, *TWO_PHASE_MUTATIONS)
+ALL = (
+    *STORAGE_MUTATIONS,
+    *QUEUE_MUTATIONS,
+    *BROKER_MUTATIONS,
+    *PRODUCER_MUTATIONS,
+    *TWO_PHASE_MUTATIONS,
+    *TRANSACTION_MUTATIONS,
+)
 CATALOGUE: dict[str, Mutation] = {mutation.name: mutation for mutation in ALL}
 assert len(CATALOGUE) == len(ALL), "two mutations have one name"
 

@@ -38,6 +38,8 @@ _RUNS = {
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
     "sharing": ("broker", "sharing_run", "share"),
     "exactly once": ("simulation", "exactly_once_run", "run_seed"),
+    "transactions": ("simulation", "transactions_run", "run_seed"),
+    "arrows of transactions": ("broker", "transaction_arrows", "walk"),
     "arrows of two phases": ("broker", "two_phase_arrows", "walk"),
     "subscription": ("subscription", "subscription_walk", "walk"),
     "group": ("group", "group_walk", "walk"),

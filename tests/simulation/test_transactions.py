@@ -1,0 +1,32 @@
+"""Transactions under seeds: whatever dies, breaks or fills up, they take effect whole, once, or not at all.
+
+    SIM_SEEDS=1000-2000 python -m pytest -m soak tests/simulation/test_transactions.py
+
+runs the seeds from 1000 up to 1999; without it, a first seed is drawn and printed.
+"""
+
+from __future__ import annotations
+
+import pytest
+from transactions_run import run_seed
+
+SEEDS = 300
+QUICK_SEEDS = 12
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
+)
+def test_transactions_take_effect_whole_or_not_at_all(seed: int) -> None:
+    run_seed(seed)
+
+
+@pytest.mark.soak(seeds=50_000, chunk=250)
+def test_transactions_take_effect_whole_or_not_at_all_in_many_more_runs(seeds: range) -> None:
+    failed: dict[int, str] = {}
+    for seed in seeds:
+        try:
+            run_seed(seed)
+        except Exception as error:
+            failed[seed] = f"{str(error).splitlines()[0][:300]} ({'; '.join(error.__notes__)})"
+    assert failed == {}
