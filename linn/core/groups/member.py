@@ -304,7 +304,7 @@ class GroupMember:
         self.group.commit(self.seat[0], epoch, self._committed(partition, offset, text), len(self._partitions))
 
     def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
-        """Settle deliveries: ack commits the offset after the records; nack rereads from the first of them."""
+        """Settle deliveries: ack commits the offset after the records; nack rereads from the first of them, never further on."""
         refused: list[tuple[int, LinnError]] = []
         for index, settlement in enumerate(settlements):
             if index and index % SETTLE_STEP == 0:
@@ -334,7 +334,9 @@ class GroupMember:
             if not 0 <= settlement.first <= self._partitions[partition].stable_offset:
                 raise OffsetOutOfRange(f"{settlement.first} is not an offset of partition {partition}")
             self._passed.pop(partition, None)
-            self.reader.read_from(partition, settlement.first)
+            place = self.reader.place(partition)
+            if place is None or settlement.first < place:  # The last of several nacks passes nothing over.
+                self.reader.read_from(partition, settlement.first)
         else:
             raise SubscriptionWrongKind("a stream has no leases: only ack, to commit, and nack, to read again, apply")
 
