@@ -515,6 +515,21 @@ test("a nack sets a group's reading back, past what was on its way", async () =>
   assert.equal(valueOf(await consumer.next()), "1");
 });
 
+test("the last one of several nacks has no message passed over", async () => {
+  const peer = await peerWith({ ...GROUP, settle: () => undefined });
+  const client = await connected(peer);
+  const consumer = await client.consumer("s", { group: "g" });
+  deliver(peer, 0n, [batchAt(0, 3)]);
+  const [first, second] = [(await consumer.next())!, (await consumer.next())!];
+  const nacks = [Promise.resolve(first.nack()), Promise.resolve(second.nack())];
+  const [settle] = await peer.hears("settle");
+  deliver(peer, 0n, [batchAt(0, 3)]);
+  assert.equal(valueOf(await consumer.next()), "0");
+  peer.say({ member: "settled", content: {} }, settle!.frame.correlation);
+  await Promise.all(nacks);
+  assert.equal(valueOf(await consumer.next()), "1");
+});
+
 test("a subscription that the broker ends says why, each time", async () => {
   const peer = await peerWith(READER);
   const client = await connected(peer);
