@@ -1,6 +1,6 @@
 """Transactions under seeds: whatever dies, breaks or fills up, they take effect whole, once, or not at all.
 
-    SIM_SEEDS=1000-2000 python -m pytest -m soak tests/simulation/test_transactions.py
+    SIM_SEEDS=1000-2000 python -m pytest -m soak tests/simulation/test_simulated_transactions.py
 
 runs the seeds from 1000 up to 1999; without it, a first seed is drawn and printed.
 """
