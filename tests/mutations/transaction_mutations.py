@@ -6,11 +6,8 @@ from mutation import Mutation
 
 _COORDINATOR = "linn.core.transactions.coordinator"
 _PRODUCER = "linn.core.transactions.producer"
-_ENDING = "linn.core.transactions.ending"
 _PARTITION = "linn.core.log.partition"
 _LOG = "linn.core.log.transactions"
-_GROUPS = "linn.core.groups.coordinator"
-_TRANSACTION = "linn.client.transactions.transaction"
 _TRANSACTIONS = "Transactions"
 
 TRANSACTION_MUTATIONS = (
@@ -25,55 +22,8 @@ TRANSACTION_MUTATIONS = (
         """,
         planted="self.committed += 1",
         simulation="transactions",
-        seed=0,
-        says="",
-    ),
-    Mutation(
-        name="a commit is decided before its records are durable",
-        breaks="The decision comes after everything that counts is as durable as its storage makes it.",
-        guarantee=_TRANSACTIONS,
-        module=_COORDINATOR,
-        original="""
-            for mark, end in list(missing_marks(each, branches)):
-                await mark.wait(end)
-        """,
-        planted="pass",
-        simulation="transactions",
-        seed=0,
-        says="",
-    ),
-    Mutation(
-        name="a decision is replaced before its markers are durable",
-        breaks="A decision is kept until everything is marked durably, so that a restart can carry it out.",
-        guarantee=_TRANSACTIONS,
-        module=_ENDING,
-        original="yield from [(mark, end) for mark, end in each.markers if mark.offset < end]",
-        planted="pass",
-        simulation="transactions",
-        seed=0,
-        says="",
-    ),
-    Mutation(
-        name="a transaction's number is not checked",
-        breaks="What comes late touches no later transaction.",
-        guarantee=_TRANSACTIONS,
-        module=_PRODUCER,
-        original="if number != self.number:",
-        planted="if number > self.number:",
-        simulation="transactions",
-        seed=0,
-        says="",
-    ),
-    Mutation(
-        name="a client whose name was taken over is not fenced",
-        breaks="Whoever opens a name later fences the one that had it.",
-        guarantee=_TRANSACTIONS,
-        module=_PRODUCER,
-        original="if epoch != self.epoch:",
-        planted="if epoch > self.epoch:",
-        simulation="transactions",
-        seed=0,
-        says="",
+        seed=3,
+        says="is not stored any more",
     ),
     Mutation(
         name="numbers are used again after a restart",
@@ -84,7 +34,7 @@ TRANSACTION_MUTATIONS = (
         planted="number = self.number",
         simulation="transactions",
         seed=0,
-        says="",
+        says="nobody has asked for its commit",
     ),
     Mutation(
         name="readers see past an open transaction",
@@ -95,18 +45,7 @@ TRANSACTION_MUTATIONS = (
         planted="return offset",
         simulation="transactions",
         seed=0,
-        says="",
-    ),
-    Mutation(
-        name="a queue delivers what was aborted",
-        breaks="Nothing of an aborted transaction is delivered.",
-        guarantee=_TRANSACTIONS,
-        module=_PARTITION,
-        original="tell([span] if batch.first_sequence else [*spans, span])",
-        planted="tell([span])",
-        simulation="transactions",
-        seed=0,
-        says="",
+        says="nobody has asked for its commit",
     ),
     Mutation(
         name="readers see what was aborted",
@@ -117,7 +56,7 @@ TRANSACTION_MUTATIONS = (
         planted="return False",
         simulation="transactions",
         seed=0,
-        says="",
+        says="nobody has asked for its commit",
     ),
     Mutation(
         name="a part of a log does not say how a transaction ended that began before it",
@@ -127,8 +66,8 @@ TRANSACTION_MUTATIONS = (
         original="spans[:] = [(first, marker.offset), *[span for span in spans if span[0] > marker.offset]]",
         planted="pass",
         simulation="transactions",
-        seed=0,
-        says="",
+        seed=21,
+        says="nobody has asked for its commit",
     ),
     Mutation(
         name="a restart commits what was open",
@@ -139,7 +78,7 @@ TRANSACTION_MUTATIONS = (
         planted="partition.end_transaction(producer_id, 0, opened.number, is_commit=True)",
         simulation="transactions",
         seed=0,
-        says="",
+        says="nobody has asked for its commit",
     ),
     Mutation(
         name="a restart forgets what was decided",
@@ -149,19 +88,8 @@ TRANSACTION_MUTATIONS = (
         original="if each.committed is not None and (each.is_closed or each.name in self._unmarked):",
         planted="if each.committed is not None and each.name in self._unmarked:",
         simulation="transactions",
-        seed=0,
-        says="",
-    ),
-    Mutation(
-        name="a snapshot leaves out the last decision",
-        breaks="A snapshot of the transactions' log restores the last commit of each name.",
-        guarantee=_TRANSACTIONS,
-        module=_PRODUCER,
-        original="events.append(self.committed)",
-        planted="return events",
-        simulation="transactions",
-        seed=0,
-        says="",
+        seed=29,
+        says="was committed, and is not there",
     ),
     Mutation(
         name="an abort acks what the transaction holds",
@@ -171,8 +99,8 @@ TRANSACTION_MUTATIONS = (
         original="marked = dispatch.end_held(holder, is_commit=decision is not None)",
         planted="marked = dispatch.end_held(holder, is_commit=True)",
         simulation="transactions",
-        seed=0,
-        says="",
+        seed=18,
+        says="never made into",
     ),
     Mutation(
         name="a lost answer to a commit is told to be an abort",
@@ -182,19 +110,8 @@ TRANSACTION_MUTATIONS = (
         original="if each is not None and each.was_committed(number):",
         planted="if each is not None and each.was_committed(number) and not is_commit:",
         simulation="transactions",
-        seed=0,
-        says="",
-    ),
-    Mutation(
-        name="offsets are not checked again when a transaction is decided",
-        breaks="A member that has lost a partition commits no offset of it.",
-        guarantee=_TRANSACTIONS,
-        module=_COORDINATOR,
-        original="pending.member.check_owner(pending.committed.partition, pending.epoch)",
-        planted="pass",
-        simulation="transactions",
-        seed=0,
-        says="",
+        seed=5,
+        says="was aborted",
     ),
     Mutation(
         name="a restart forgets the offsets of a commit",
@@ -203,41 +120,8 @@ TRANSACTION_MUTATIONS = (
         module=_COORDINATOR,
         original="if each.committed is not None and each.has_offsets_to_apply:",
         planted="if False:",
-        simulation="transactions",
-        seed=0,
-        says="",
-    ),
-    Mutation(
-        name="the offsets of a commit are applied again by each restart",
-        breaks="Offsets of a commit are applied once: others may have gone on from there.",
-        guarantee=_TRANSACTIONS,
-        module=_COORDINATOR,
-        original="self._write(OffsetsApplied(each.name))",
-        planted="pass",
-        simulation="transactions",
-        seed=0,
-        says="",
-    ),
-    Mutation(
-        name="a member reads on before a decided offset is applied",
-        breaks="A member that comes to own a partition begins behind what was decided.",
-        guarantee=_TRANSACTIONS,
-        module=_GROUPS,
-        original="if group.name in self._held:",
-        planted="if False:",
-        simulation="transactions",
-        seed=0,
-        says="",
-    ),
-    Mutation(
-        name="the last nack of an aborted transaction counts",
-        breaks="What an aborted transaction was to commit is read again from the first record.",
-        guarantee=_TRANSACTIONS,
-        module=_TRANSACTION,
-        original="for subscription, delivery, first, end in sorted(settled, key=lambda each: each[2]):",
-        planted="for subscription, delivery, first, end in sorted(settled, key=lambda each: -each[2]):",
-        simulation="transactions",
-        seed=56,
-        says="",
+        simulation="arrows of transactions",
+        seed=144,
+        says="made more than once",
     ),
 )
