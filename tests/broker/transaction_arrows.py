@@ -118,7 +118,7 @@ class Attempt:
         self.is_asked = False
         """Whether it may have been committed."""
         self.outcome = ""
-        """What its client was told: "committed", "aborted"; "": it does not know."""
+        """The word that its client got: "committed", "aborted"; "": none, and it does not know."""
 
 
 class TransactionWorld(ArrowWorld):
