@@ -145,6 +145,8 @@ class TransactionWorld(ArrowWorld):
         """Transactions by the value of their records."""
         self.read: dict[tuple[str, int, int], str] = {}
         """Values by topic, partition and offset, as consumers have read them."""
+        self.stored: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        """Offsets and values by topic and partition, as they are in the end."""
         self.is_stopping = False
 
     def make_clients(self) -> Sequence[Worker]:
@@ -207,6 +209,8 @@ class TransactionWorld(ArrowWorld):
 
     async def _take_over(self) -> None:
         """Have another process do a transaction of a worker's name, and perhaps hang in the middle."""
+        if self.is_stopping:
+            return
         if self.other.env.is_dead:
             self.other.env = self.other.env.restart()
         self.other.name = self.rng.choice(["ann", "bob", "ann/0", "bob/0"])
@@ -224,6 +228,7 @@ class TransactionWorld(ArrowWorld):
         for each in (*self.workers, self.other):
             each.env.kill()
         await self._until(self._is_ended)
+        await self._until(self._fetch)
 
     async def _publish(self) -> None:
         number, firsts = 0, ["orders", "visits"]
@@ -286,19 +291,22 @@ class TransactionWorld(ArrowWorld):
         is_marked = all(place.stable_offset == place.log.bounds()[1] for place in places)
         return is_marked and not any(some["transactions"] for some in shown)
 
+    async def _fetch(self, client: RawClient) -> bool:
+        for place in product(TARGETS, range(PARTITIONS)):
+            self.stored[place] = await stored_values(client, *place)
+        return True
+
     # --- what has come of it ---
 
     async def check(self) -> None:
-        stored: dict[str, list[str]] = {}
-        client = RawClient(await self.probe.net.connect(ADDRESS))
-        await client.greet()
-        for topic, partition in product(TARGETS, range(PARTITIONS)):
-            for offset, value in await stored_values(client, topic, partition):
-                self._see(topic, partition, offset, value)
-                stored.setdefault(topic, []).append(value)
+        for place, found in self.stored.items():
+            for offset, value in found:
+                self._see(*place, offset, value)
         assert not self.untrue, self.untrue
-        counts = {topic: Counter(stored.get(topic, ())) for topic in TARGETS}
-        assert sum(map(len, stored.values())) == len(self.read), "what was read is not stored any more"
+        assert sum(map(len, self.stored.values())) == len(self.read), "what was read is not stored any more"
+        counts = {topic: Counter[str]() for topic in TARGETS}
+        for (topic, _), found in self.stored.items():
+            counts[topic].update(value for _, value in found)
         for attempt in self.attempts.values():
             found = Counter({topic: counts[topic][attempt.text] for topic in TARGETS})
             whole, nothing = found == attempt.published, not found.total()
