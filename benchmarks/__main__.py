@@ -16,6 +16,7 @@ from types import FrameType
 from benchmarks.blocking_client import blocking_lines
 from benchmarks.client import client_lines
 from benchmarks.consume import consume_lines
+from benchmarks.exactly_once import exactly_once_lines
 from benchmarks.groups import group_lines
 from benchmarks.idempotence import idempotence_lines
 from benchmarks.latency import latency_lines
@@ -42,6 +43,7 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "start": start_lines,
     "routing": routing_lines,
     "groups": group_lines,
+    "exactly-once": exactly_once_lines,
     "matrix": matrix_lines,
 }
 MATRIX = "matrix"

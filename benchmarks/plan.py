@@ -81,6 +81,12 @@ class Plan:
     """Number of partitions of the topic that they publish to."""
     partitions_of_producer: int = 20
     """Number of these that each publishes to, so that a storage remembers as many as it can."""
+    large_transactions: int = 240
+    """Transactions of 1,000 records in one run."""
+    small_transactions: int = 2_000
+    """Transactions of 10 records in one run."""
+    two_phase_records: int = 100_000
+    """Records of one run of a consumer that stores the effect of each once."""
     routings: int = 2_000
     """Batches, or matches, of one run through an exchange."""
     matrix: MatrixPlan = field(default_factory=MatrixPlan)
@@ -103,6 +109,9 @@ def quick_plan(folder: Path) -> Plan:
         producers=50,
         producer_partitions=10,
         partitions_of_producer=2,
+        large_transactions=8,
+        small_transactions=16,
+        two_phase_records=2_000,
         routings=20,
         matrix=QUICK_MATRIX,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
@@ -12,6 +14,7 @@ import pytest
 import trio
 
 from benchmarks import __main__ as benchmarks
+from benchmarks import exactly_once
 from benchmarks.line import Bound, Line, Pair, line_of_pairs
 from benchmarks.load import LoadFailed, cargo, cpu_s, publish
 from benchmarks.servers import DiskTooFull, broker, check_room, floor, target_of
@@ -40,7 +43,23 @@ def test_every_group_is_measured_and_every_target_judged(quick: dict[str, list[d
     groups = [group for group in benchmarks.GROUPS if group != benchmarks.MATRIX]
     assert list(dict.fromkeys(line["group"] for line in lines)) == groups
     assert all((line["met"] is None) == (line["target"] is None) for line in lines)
-    assert len([line for line in lines if line["target"]]) >= 2 + 2 + 4 + 2 + 2
+    assert len([line for line in lines if line["target"]]) >= 2 + 2 + 4 + 2 + 2 + 3
+
+
+def test_a_target_of_transactions_is_that_of_one_name_and_no_sum(quick: dict[str, list[dict[str, object]]]) -> None:
+    lines = [line for line in quick["lines"] if str(line["name"]).startswith("transactions of ")]
+    assert {str(line["name"]) for line in lines if line["target"]} == {
+        "transactions of 1,000, 1 name",
+        "transactions of 10, 1 name",
+    }
+    assert all("sum of" in str(line["name"]) for line in lines if "8 names" in str(line["name"]))
+
+
+async def test_the_database_has_each_record_once_when_the_clock_stops(tmp_path: Path) -> None:
+    with broker(tmp_path, exactly_once.CONFIG) as process:
+        assert await exactly_once.apply(process.url, tmp_path, 2 * exactly_once.RANGE) > 0
+    with closing(sqlite3.connect(tmp_path / exactly_once.DATABASE)) as database:
+        assert database.execute("SELECT count(*) FROM payments").fetchone() == (2 * exactly_once.RANGE,)
 
 
 def test_a_ratio_is_of_the_two_runs_of_its_round(quick: dict[str, list[dict[str, float]]]) -> None:
