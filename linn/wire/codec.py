@@ -6,6 +6,7 @@ bytes, whatever its pointers claim.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import typing
 from collections.abc import Callable
@@ -191,6 +192,12 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         )
         _U64.pack_into(frame, _CORRELATION_AT, correlation)
         return frame
+    if type(message) is messages.Done:
+        return _DONE.fill(correlation, batches)
+    if type(message) is messages.EndTransaction and message.is_commit and len(message.branches) == 1:
+        numbers = message.producer_id, message.epoch, message.number, message.branches[0]
+        with contextlib.suppress(struct.error):  # A number does not fit: below it is named.
+            return _COMMIT.fill(correlation, batches, *numbers)
     return _encode(message, correlation, batches)
 
 
@@ -281,6 +288,16 @@ _SETTLE = _Template(
 )
 """A settle of one entry, from a client that acks record by record."""
 _SETTLED = _Template(lambda correlation, batches: (messages.Settled([]), correlation, batches), "QH")
+_DONE = _Template(lambda correlation, batches: (messages.Done(), correlation, batches), "QH")
+_COMMIT = _Template(
+    lambda correlation, batches, producer_id, epoch, number, branch: (
+        messages.EndTransaction(producer_id, epoch, number, True, [branch]),
+        correlation,
+        batches,
+    ),
+    "QHqIQq",
+)
+"""The commit of a transaction that has written to one topic."""
 
 
 def _read_published(correlation: int, partition: int, base_offset: int, copies: int, *identity: int) -> Decoded:
@@ -300,11 +317,16 @@ def _read_settled(correlation: int, batches: int) -> Decoded:
     return Decoded(correlation, batches, messages.Settled([]))
 
 
+def _read_commit(correlation: int, batches: int, producer_id: int, epoch: int, number: int, branch: int) -> Decoded:
+    return Decoded(correlation, batches, messages.EndTransaction(producer_id, epoch, number, True, [branch]))
+
+
 _READERS: dict[tuple[int, bytes], tuple[_Template, Callable[..., Decoded]]] = {
     _PUBLISHED.shape: (_PUBLISHED, _read_published),
     _DELIVER.shape: (_DELIVER, _read_deliver),
     _SETTLE.shape: (_SETTLE, _read_settle),
     _SETTLED.shape: (_SETTLED, _read_settled),
+    _COMMIT.shape: (_COMMIT, _read_commit),
 }
 
 _CACHED_FRAME_BYTES_MAX = 512

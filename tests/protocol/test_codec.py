@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stopwatch import at_most
 
 from linn.core.batch import schema
-from linn.core.errors.tree import ProtocolError
+from linn.core.errors.tree import MessageInvalid, ProtocolError
 from linn.wire import codec
 from linn.wire import messages as m
 from linn.wire.settle_reader import read_settle
@@ -246,6 +246,11 @@ def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object
         m.Settled([m.Refusal(0, "delivery.not_current", "it ended")]),
         m.Publish("t", False, 1, -1),
         m.Publish("t", True, 1, -1, True),
+        m.Done(),
+        m.EndTransaction(1 << 62, 1 << 31, 1 << 63, True, [-1]),
+        m.EndTransaction(1 << 62, 1 << 31, 1 << 63, False, [-1]),
+        m.EndTransaction(1, 2, 3, True, [4, 5]),
+        m.EndTransaction(1, 2, 3, True),
     ],
 )
 def test_templates_and_caches_read_the_same_as_the_schema(message: m.Message) -> None:
@@ -256,3 +261,14 @@ def test_templates_and_caches_read_the_same_as_the_schema(message: m.Message) ->
             damaged = bytearray(frame)
             damaged[place] ^= mask
             assert outcome(codec.decode, bytes(damaged)) == outcome(codec._decode, bytes(damaged)), (place, mask)
+
+
+def test_a_commit_whose_number_does_not_fit_is_refused_by_name() -> None:
+    for wrong in (m.EndTransaction(1, -1, 2, True, [3]), m.EndTransaction(1, 1 << 32, 2, True, [3])):
+        with pytest.raises(MessageInvalid, match="epoch can't be"):
+            codec.encode(wrong)
+    assert codec.decode(memoryview(bytes(codec.encode(m.EndTransaction(1, 2, 3, True, [4]), 5, 6)))) == (
+        5,
+        6,
+        m.EndTransaction(1, 2, 3, True, [4]),
+    )

@@ -172,6 +172,10 @@ class Producer:
             errors[0].add_note(f"not confirmed: {counted(len(errors), 'batch')} with messages of publish_nowait")
             raise errors[0]
 
+    def _flush_nowait(self) -> bool:
+        """Send everything that waits; return whether `flush` has nothing to wait for and no failure to raise."""
+        return not (self._accumulator.unsettled() or self._errors or self._acks == Acks.NONE)
+
     def _begin(self, transaction: int) -> int:
         """Have everything that is published from now on belong to a transaction; return the id of this producer."""
         identity = self._accumulator.identity

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import anyio
+import anyio.lowlevel
 
 from linn.client.connection.connector import Connector
 from linn.client.produce.producer import Producer
@@ -42,7 +43,7 @@ class TransactionOwner:
         self._is_open = False
         self._fenced: LinnError | None = None
         self._producers: dict[Target, Producer] = {}
-        self._making = anyio.Lock()
+        self._making = anyio.Lock(fast_acquire=True)
         self._branches: set[int] = set()
         """Producers that the broker lets write in them."""
 
@@ -117,9 +118,11 @@ class TransactionOwner:
         Raises the first failure.
         """
         branches = []
+        await anyio.lowlevel.checkpoint_if_cancelled()  # Before the end is asked for, it can still be an abort.
         for target in targets:
             producer = self._producers[target]
-            await producer.flush()
+            if not producer._flush_nowait():
+                await producer.flush()
             branches.append(producer._begin(self.number))
         return branches
 
