@@ -192,6 +192,7 @@ class JetStreamPeer:
             "publish to a queue in bulk": "nats-py has no call for it",
             "consume a queue in bulk": "a stream with work-queue retention wants an ack of each record",
             "publish to a stream in bulk": "nats-py has no call for it",
+            "publish to a stream in transactions": "nats-py has no call for it",
         },
         notes=(
             "A queue is a stream with work-queue retention. Where a record is handed to a callback the server pushed "

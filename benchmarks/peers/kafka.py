@@ -84,9 +84,9 @@ class KafkaServer:
         until_answered(lambda: _partition_of(producer, topic), KafkaException, f"Kafka's {topic}")
         return producer
 
-    def _batching_producer(self, topic: str) -> Producer:
+    def _batching_producer(self, topic: str, **settings: Any) -> Producer:
         batching = {"linger.ms": LINGER_MS, "batch.size": BATCH_BYTES, "batch.num.messages": WINDOW}
-        return self._producer(topic, **{"delivery.report.only.error": True}, **batching)
+        return self._producer(topic, **({"delivery.report.only.error": True} | batching | settings))
 
     def publish_one_at_a_time(self, topic: str, supply: Supply, watch: Stopwatch) -> list[float]:
         producer = self._producer(topic, **{"linger.ms": 0})
@@ -119,6 +119,17 @@ class KafkaServer:
                 if producer.produce_batch(topic, messages[first:end]) != CHUNK:
                     raise PeerFailed("Kafka's client did not take a whole batch")
             _until_unconfirmed(producer, 0)
+
+    def publish_transactions(self, topic: str, supply: Supply, watch: Stopwatch) -> None:
+        producer = self._batching_producer(topic, **{"transactional.id": uuid.uuid4().hex, "linger.ms": 0})
+        producer.init_transactions(TIMEOUT_S)  # The name is open before the clock runs.
+        messages: list[dict[str, Any]] = [{"value": value} for value in supply.cargo.values]
+        with watch:
+            for first, end in supply.spans(CHUNK):
+                producer.begin_transaction()
+                if producer.produce_batch(topic, messages[first:end]) != CHUNK:
+                    raise PeerFailed("Kafka's client did not take a whole batch")
+                producer.commit_transaction(TIMEOUT_S)
 
     # --- consuming ---
 
@@ -281,12 +292,17 @@ def facts(release: str) -> Facts:
             "consume a queue in bulk": f"`consumer.consume({CHUNK:,})`; a commit every {WINDOW:,}",
             "publish to a stream in bulk": bulk,
             "read a stream in bulk": f"`consumer.consume({CHUNK:,})`",
+            "publish to a stream in transactions": (
+                f"`begin_transaction()`, `produce_batch(topic, messages)` of {CHUNK:,}, `commit_transaction()`, which "
+                "sends what waits"
+            ),
             "publish to a stream, by load tool": f"ProducerPerformance (Java), buffer.memory of {WINDOW:,} records",
             "read a stream, by load tool": "ConsumerPerformance (Java)",
         },
         notes=(
             "The broker has a heap of 1 GiB and the collector G1.",
-            f"linger.ms={LINGER_MS}, batch.size={BATCH_BYTES >> 10} KiB where publishing is not one at a time.",
+            f"linger.ms={LINGER_MS}, batch.size={BATCH_BYTES >> 10} KiB where publishing is not one at a time; "
+            "linger.ms=0 in transactions, whose commit sends what waits.",
             "Its queue is a group of one consumer that commits its place: records have no acks of their own. Share "
             "groups, which have them, are for production from 4.2 on.",
             "The broker uses several cores, and so does librdkafka, which has threads of its own.",

@@ -94,6 +94,17 @@ class LinnServer:
 
         self._with_client(work)
 
+    def publish_transactions(self, topic: str, supply: Supply, watch: Stopwatch) -> None:
+        async def work(client: Client) -> None:
+            async with client.transaction("peers"):
+                pass  # The name is open before the clock runs.
+            with watch:
+                for values in supply.chunks(CHUNK):
+                    async with client.transaction("peers") as tx:
+                        await tx.publish_many(topic, values)
+
+        self._with_client(work)
+
     def work_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
         received: list[bytes | None] = []
 
@@ -181,6 +192,9 @@ class LinnPeer:
             "consume a queue in bulk": "`consumer.next_batch()`, `batch.ack()`; the last awaited",
             "publish to a stream in bulk": f"`await producer.publish_many(values)` of {WINDOW:,}",
             "read a stream in bulk": "`consumer.next_batch()`",
+            "publish to a stream in transactions": (
+                f"`async with client.transaction(name) as tx: await tx.publish_many(topic, values)` of {CHUNK:,}"
+            ),
             "publish to a stream, by load tool": f"`linn bench publish --batch {WINDOW}` (Python)",
             "read a stream, by load tool": "`linn bench consume` (Python), batch by batch",
         },

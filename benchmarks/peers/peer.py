@@ -26,6 +26,7 @@ Work = Literal[
     "consume a queue in bulk",
     "publish to a stream in bulk",
     "read a stream in bulk",
+    "publish to a stream in transactions",
     "publish to a stream, by load tool",
     "read a stream, by load tool",
 ]
@@ -101,6 +102,13 @@ class Server(Protocol):
 
     def tool_read(self, topic: str, record_bytes: int, count: int) -> ToolRun:
         """Let it read so many from the stream's beginning."""
+
+
+class TransactionalServer(Server, Protocol):
+    """A server of a system that offers "publish to a stream in transactions"."""
+
+    def publish_transactions(self, topic: str, supply: Supply, watch: Stopwatch) -> None:
+        """Publish in transactions of `plan.CHUNK` records, each begun when the one before it is committed."""
 
 
 class Peer(Protocol):

@@ -10,7 +10,9 @@ from benchmarks.peers.peer import Durability
 WINDOW = 10_000
 """Records: at most so many are published and not confirmed, and at most so many are delivered and not acked."""
 CHUNK = 1_000
-"""Records of one call in bulk, where it is not the whole window; and between two looks at the clock."""
+"""Records of one call in bulk, where it is not the whole window, and of a transaction; and between two looks at the
+clock.
+"""
 LINGER_MS = 5
 """Time that a client which gathers batches may wait for more."""
 

@@ -177,7 +177,10 @@ class RabbitPeer:
             "publish to a stream, by load tool": f"PerfTest (Java): `--confirm {WINDOW}`",
             "read a stream, by load tool": f"PerfTest (Java): `--qos {WINDOW} --multi-ack-every {CHUNK}`",
         },
-        lacks={"publish to a queue in bulk": "AMQP 0.9.1 publishes messages one by one"},
+        lacks={
+            "publish to a queue in bulk": "AMQP 0.9.1 publishes messages one by one",
+            "publish to a stream in transactions": "streams have none",
+        },
         notes=(
             "The broker uses several cores.",
             "Streams are published to and read in bulk over RabbitMQ's own protocol for them, and otherwise over AMQP "

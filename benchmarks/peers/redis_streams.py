@@ -153,7 +153,10 @@ class RedisPeer:
             "read a stream in bulk": f"`redis.xread` of {CHUNK:,}",
             "publish to a stream, by load tool": f"redis-benchmark (C): XADD, pipelines of {CHUNK:,}",
         },
-        lacks={"read a stream, by load tool": "redis-benchmark reads no streams"},
+        lacks={
+            "publish to a stream in transactions": "MULTI and EXEC carry out commands together, sent at once",
+            "read a stream, by load tool": "redis-benchmark reads no streams",
+        },
         notes=(
             "All records are kept in memory; the append-only file is written beside it. What is acked stays.",
             f"Pipelines and reads are of {CHUNK:,}, a tenth of the window: of {WINDOW:,} they were slower in most "

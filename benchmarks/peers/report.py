@@ -349,15 +349,16 @@ def _systems(result: Result) -> Iterator[str]:
         for durability in DURABILITIES:
             yield _point(f"{durability}: {facts.settings.get(durability, 'not offered')}")
         yield from map(_point, facts.notes)
-        yield "\n" + table(("", "done with"), list(_calls(facts)), 2) + "\n"
+        yield "\n" + table(("", "done with"), list(_calls(result, facts)), 2) + "\n"
     known = {facts.name for facts in result.facts}
     unknown = [_point(f"{name}: {why}") for name, why in result.missing.items() if name not in known]
     if unknown:
         yield "### Not measured\n\n" + "".join(unknown)
 
 
-def _calls(facts: Facts) -> Iterator[tuple[str, str]]:
-    for work in WORKS:
+def _calls(result: Result, facts: Facts) -> Iterator[tuple[str, str]]:
+    # A run that is older than a work has nothing to say about it.
+    for work in [work for work in WORKS if any(work in each.calls for each in result.facts)]:
         yield work, facts.calls.get(work) or f"not offered: {facts.lacks.get(work, 'no call for it')}"
 
 

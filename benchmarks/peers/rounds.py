@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import cast
 
 from benchmarks.load import cpu_s
 from benchmarks.peers.cargo import Cargo, Supply
-from benchmarks.peers.peer import Durability, Kind, Peer, PeerFailed, Server, Work
+from benchmarks.peers.peer import Durability, Kind, Peer, PeerFailed, Server, TransactionalServer, Work
 from benchmarks.peers.plan import Plan
 from benchmarks.peers.ratios import quantile, shuffled, stands_still
 from benchmarks.peers.result import Sample, WarmUp
@@ -43,6 +44,11 @@ class Trial:
     """None where consuming is only the proof."""
     publish: Publish
     consume: Consume
+
+
+def transactional(server: Server) -> TransactionalServer:
+    """The server of a system that offers transactions, which alone is asked for them."""
+    return cast(TransactionalServer, server)
 
 
 TRIALS = (
@@ -69,6 +75,11 @@ TRIALS = (
     Trial(
         "stream", "publish to a stream in bulk", "read a stream in bulk",
         lambda server, topic, supply, watch: server.publish_bulk(topic, "stream", supply, watch),
+        lambda server, topic, expected, watch: server.read_bulk(topic, expected, watch),
+    ),
+    Trial(
+        "stream", "publish to a stream in transactions", None,
+        lambda server, topic, supply, watch: transactional(server).publish_transactions(topic, supply, watch),
         lambda server, topic, expected, watch: server.read_bulk(topic, expected, watch),
     ),
 )  # fmt: skip

@@ -137,6 +137,9 @@ class ListServer:
 
     publish_bulk = publish_calls
 
+    def publish_transactions(self, topic: str, supply: Supply, watch: Stopwatch) -> None:
+        self.publish_calls(topic, "stream", supply, watch)
+
     def _consume(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
         with watch:
             return self._topics[topic][: expected - (topic == self._loses)]
