@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from code_block import ROOT, CodeBlock, code_blocks
+from database_servers import postgres_server
 from fresh_environment import WheelEnvironment, build_wheel
 from page_reader import PageReader, file_of, installed_by, typed
 
@@ -17,6 +20,8 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted((DOCS / "tutorial").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 PROGRAMS = {page: [block for block in code_blocks(page) if block.language == "python"] for page in PAGES}
 RUN = [page for page in PAGES if [*typed(page)]]
+VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
+"""PostgreSQL's own names of what a connection string says."""
 
 
 def name_of(page: Path) -> str:
@@ -35,8 +40,25 @@ def everything(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> WheelEn
     return WheelEnvironment(tmp_path_factory.mktemp("everything") / ".venv", wheel, extras, others)
 
 
+@pytest.fixture
+def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A page, with the server that it needs."""
+    page: Path = request.param
+    extras, _ = installed_by(page)
+    if "postgres" not in extras:
+        yield page
+        return
+    if shutil.which("psql") is None:
+        pytest.skip("PostgreSQL's programs are not installed: apt-get install postgresql")
+    with postgres_server() as conninfo:
+        for word in conninfo.split():
+            name, _, value = word.partition("=")
+            monkeypatch.setenv(VARIABLES[name], value)
+        yield page
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", RUN, ids=name_of)
+@pytest.mark.parametrize("page", RUN, ids=name_of, indirect=True)
 def test_a_page_runs_unchanged(wheel: Path, tmp_path: Path, page: Path) -> None:
     extras, others = installed_by(page)
     environment = WheelEnvironment(tmp_path / ".venv", wheel, extras, others | {"hatchling"})
