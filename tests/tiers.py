@@ -59,6 +59,7 @@ WHERE = {
     "group": "quick",
     "hostile": "system",
     "hostile/test_hostile_page.py": "quick",
+    "linearizability": "system",
     "models": "test",
     "observability/test_exposition.py": "quick",
     "observability/test_metric_registry.py": "quick",
