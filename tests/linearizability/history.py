@@ -76,7 +76,7 @@ class Checker:
         self._program = program
 
     def results(self, lines: Iterable[str]) -> dict[str, str]:
-        """What it says of each history: "Ok", "Illegal", or "Unknown" where it takes too long."""
+        """The verdict on each history: "Ok", "Illegal", or "Unknown" where the search takes too long."""
         done = subprocess.run(
             [self._program], input="\n".join(lines), capture_output=True, text=True, check=True, timeout=CHECK_TIMEOUT_S
         )

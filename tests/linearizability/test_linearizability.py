@@ -17,6 +17,8 @@ import pytest
 from history import HERE, Checker, History
 from linearizable_run import PARTITIONS, history_of
 
+from linn.core.log.partition import Partition
+
 FIXED_SEEDS = range(20)
 UNDECIDED_MAX = 0.01
 """Share of histories for which the search may take too long: it is exponential in what nobody was told."""
@@ -84,6 +86,11 @@ def test_the_histories_have_what_makes_them_hard() -> None:
         assert any(each.kind == kind and not each.is_sure for each in operations)
     reads = [each for each in operations if each.kind == "read"]
     assert len({tuple(each.read) for each in reads}) > len(reads) / 5
+
+
+def test_readers_that_pass_open_transactions_are_found(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partition, "stable_offset", Partition.high_watermark)
+    assert "Illegal" in checker.results(history_of(0).lines("0")).values()
 
 
 # --- the checker -----------------------------------------------------------------------------------------------------
