@@ -54,7 +54,7 @@ NAMES = ("ann", "bob", "cid", "ann")
 """The names of the writers' transactions: two of them fence one another."""
 READERS = 3
 ROUNDS = 7
-"""Number of a writer's transactions."""
+"""Number of a writer's transactions and single publishes."""
 READS = 12
 """Number of a reader's reads while the writers work, all along."""
 TIMEOUT_S = 2.0
@@ -208,7 +208,7 @@ class Machine:
     async def _process(self, env: SimEnv) -> None:
         while not self.is_done:
             with suppress(LinnError):
-                options = {"request_timeout_s": REQUEST_TIMEOUT_S, "connect_timeout_s": 1.0}
+                options: dict[str, Any] = {"request_timeout_s": REQUEST_TIMEOUT_S, "connect_timeout_s": 1.0}
                 async with linn.connect(f"linn://{ADDRESS}", env=env, **options) as client:
                     while not self.is_done:
                         await self.pause()
@@ -304,11 +304,15 @@ class Writer(Machine):
                     if self.rng.random() < self.world.danger:
                         self.world.nursery.start_soon(self.world.endanger, self)
             attempt.end(is_committed=bool(attempt.commits))
-        except (TransactionAborted, TransactionFenced):
+        except TransactionAborted:
             attempt.end(is_committed=False)
             raise
         except (ConnectionLost, RequestTimeout):
             raise
+        except TransactionFenced:
+            if not attempt.commits:
+                attempt.end(is_committed=False)
+            raise  # Otherwise the answer may have been lost, and the broker knows the last commit of a name only.
         except LinnError:
             self.history.forget(attempt.commits)
             raise

@@ -129,8 +129,8 @@ class TransactionOwner:
     async def end(self, branches: Sequence[int], *, is_commit: bool) -> None:
         """End the transaction, and wait for the decision; after a lost connection it is asked for again.
 
-        Raises TransactionAborted, TransactionFenced, GroupFenced, ...: it is aborted; ConnectionLost, RequestTimeout:
-        the decision is not known.
+        Raises TransactionAborted, GroupFenced, ...: it is aborted; ConnectionLost, RequestTimeout: the decision is not
+        known; TransactionFenced: nor is it then, if an answer was lost and the new owner has committed since.
         """
         message = EndTransaction(self.producer_id, self.epoch, self.number, is_commit, list(branches))
         try:
