@@ -304,7 +304,7 @@ class GroupMember:
         self.group.commit(self.seat[0], epoch, self._committed(partition, offset, text), len(self._partitions))
 
     def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
-        """Settle deliveries: ack commits the offset after the records; nack rereads from the first of them, never further on."""
+        """Settle deliveries: ack commits the offset after the records; nack rereads from the first, never forward."""
         refused: list[tuple[int, LinnError]] = []
         for index, settlement in enumerate(settlements):
             if index and index % SETTLE_STEP == 0:
