@@ -13,7 +13,7 @@ from two_phase_arrows import ARROWS, FAULTS, LOGGED, PHASES, VERDICTS, walk
 from linn.core.queue.event import SingleEvent
 from linn.wire import messages as m
 
-SEEDS = 2 * len(FAULTS)
+SEEDS = len(FAULTS)
 QUICK_SEEDS = 12
 
 
@@ -31,7 +31,7 @@ def test_the_table_has_every_verdict_every_phase_and_every_row_of_the_state_log(
 )
 def test_whatever_goes_wrong_each_record_has_its_effect_once(seed: int) -> None:
     run = walk(seed)
-    assert seed >= len(FAULTS) or run.made[FAULTS[seed]], f"{FAULTS[seed]} did not come about"
+    assert run.made[FAULTS[seed]], f"{FAULTS[seed]} did not come about"
 
 
 @pytest.mark.soak(seeds=20_000, chunk=250)
