@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from producer_arrows import FAULTS, walk
+from seeds import failures
 
 SEEDS = 300
 QUICK_SEEDS = len(FAULTS)
@@ -22,10 +23,4 @@ def test_a_message_that_goes_wrong_leaves_no_duplicate_and_no_disorder(seed: int
 
 @pytest.mark.soak(seeds=20_000, chunk=250)
 def test_the_same_in_many_more_runs(seeds: range) -> None:
-    failed: dict[int, str] = {}
-    for seed in seeds:
-        try:
-            walk(seed)
-        except Exception as error:
-            failed[seed] = f"{str(error).splitlines()[0][:300]} (python tests/broker/producer_arrows.py {seed})"
-    assert failed == {}
+    assert failures(walk, seeds, "tests/broker/producer_arrows.py") == {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from seeds import failures
 from transaction_arrows import ARROWS, FAULTS, LOGGED, REQUESTS, walk
 
 from linn.core.transactions.event import TransactionEvent
@@ -33,10 +34,4 @@ def test_whatever_goes_wrong_each_transaction_takes_effect_whole_or_not_at_all(s
 
 @pytest.mark.soak(seeds=20_000, chunk=250)
 def test_the_same_in_many_more_runs(seeds: range) -> None:
-    failed: dict[int, str] = {}
-    for seed in seeds:
-        try:
-            walk(seed)
-        except Exception as error:
-            failed[seed] = f"{str(error).splitlines()[0][:300]} (python tests/broker/transaction_arrows.py {seed})"
-    assert failed == {}
+    assert failures(walk, seeds, "tests/broker/transaction_arrows.py") == {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from seeds import failures
 from two_phase_arrows import ARROWS, FAULTS, LOGGED, PHASES, VERDICTS, walk
 
 from linn.core.queue.event import SingleEvent
@@ -36,10 +37,4 @@ def test_whatever_goes_wrong_each_record_has_its_effect_once(seed: int) -> None:
 
 @pytest.mark.soak(seeds=20_000, chunk=250)
 def test_the_same_in_many_more_runs(seeds: range) -> None:
-    failed: dict[int, str] = {}
-    for seed in seeds:
-        try:
-            walk(seed)
-        except Exception as error:
-            failed[seed] = f"{str(error).splitlines()[0][:300]} (python tests/broker/two_phase_arrows.py {seed})"
-    assert failed == {}
+    assert failures(walk, seeds, "tests/broker/two_phase_arrows.py") == {}

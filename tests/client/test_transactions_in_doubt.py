@@ -72,6 +72,16 @@ def settle(tx: linn.client.Transaction, batch: linn.client.Batch, group: str | N
     (tx.ack if group is None else tx.commit)(batch)
 
 
+async def commit_in_doubt(
+    client: Client, relay: Relay, fault: str, value: bytes, batch: linn.client.Batch, group: str | None
+) -> None:
+    """Commit a transaction, to whose end something happens on the way."""
+    async with client.transaction("tx") as tx:
+        await tx.publish("made", value)
+        settle(tx, batch, group)
+        setattr(relay, fault, m.EndTransaction)
+
+
 @on_both_loops
 async def test_a_restart_of_the_broker_aborts_and_the_next_transaction_goes_on(tmp_path: Path) -> None:
     with restartable(tmp_path, CONFIG) as broker:
@@ -209,14 +219,8 @@ async def test_after_a_commit_in_doubt_nothing_that_was_committed_is_read_again(
             async with client.consumer(topic, group, prefetch=100) as consumer:
                 batch = await consumer.next_batch()
 
-                async def work() -> None:
-                    async with client.transaction("tx") as tx:
-                        await tx.publish("made", b"made")
-                        settle(tx, batch, group)
-                        relay.holds_answer_to = m.EndTransaction
-
                 with pytest.raises(RequestTimeout):
-                    await work()
+                    await commit_in_doubt(client, relay, "holds_answer_to", b"made", batch, group)
                 assert await state(direct, group) == 3, "it went through"
                 relay.let_go()
                 async with client.producer(topic) as producer:
@@ -237,14 +241,8 @@ async def test_after_a_commit_in_doubt_that_did_not_go_through_everything_comes_
             async with client.consumer(topic, group, prefetch=100) as consumer:
                 batch = await consumer.next_batch()
 
-                async def work() -> None:
-                    async with client.transaction("tx") as tx:
-                        await tx.publish("made", b"lost")
-                        settle(tx, batch, group)
-                        relay.stalls_at = m.EndTransaction
-
                 with pytest.raises(RequestTimeout):
-                    await work()
+                    await commit_in_doubt(client, relay, "stalls_at", b"lost", batch, group)
                 assert await state(direct, group) == 0
                 await relay.cut()  # What was on its way is lost.
                 async with client.transaction("tx") as tx:

@@ -9,6 +9,7 @@ replay it.
 from __future__ import annotations
 
 import pytest
+from seeds import failures
 from simulated_run import run_seed
 
 SEEDS = 300
@@ -24,10 +25,4 @@ def test_promises_hold_under_all_faults(seed: int) -> None:
 
 @pytest.mark.soak(seeds=50_000, chunk=250)
 def test_promises_hold_in_many_more_runs(seeds: range) -> None:
-    failed: dict[int, str] = {}
-    for seed in seeds:
-        try:
-            run_seed(seed)
-        except Exception as error:
-            failed[seed] = f"{str(error).splitlines()[0][:300]} ({'; '.join(error.__notes__)})"
-    assert failed == {}
+    assert failures(run_seed, seeds, "tests/simulation/simulated_run.py") == {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 from exactly_once_run import run_seed
+from seeds import failures
 
 SEEDS = 300
 QUICK_SEEDS = 20
@@ -23,10 +24,4 @@ def test_each_record_has_its_effect_once(seed: int) -> None:
 
 @pytest.mark.soak(seeds=50_000, chunk=250)
 def test_each_record_has_its_effect_once_in_many_more_runs(seeds: range) -> None:
-    failed: dict[int, str] = {}
-    for seed in seeds:
-        try:
-            run_seed(seed)
-        except Exception as error:
-            failed[seed] = f"{str(error).splitlines()[0][:300]} ({'; '.join(error.__notes__)})"
-    assert failed == {}
+    assert failures(run_seed, seeds, "tests/simulation/exactly_once_run.py") == {}

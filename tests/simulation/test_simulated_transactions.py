@@ -8,6 +8,7 @@ runs the seeds from 1000 up to 1999; without it, a first seed is drawn and print
 from __future__ import annotations
 
 import pytest
+from seeds import failures
 from transactions_run import run_seed
 
 SEEDS = 300
@@ -23,10 +24,4 @@ def test_transactions_take_effect_whole_or_not_at_all(seed: int) -> None:
 
 @pytest.mark.soak(seeds=50_000, chunk=250)
 def test_transactions_take_effect_whole_or_not_at_all_in_many_more_runs(seeds: range) -> None:
-    failed: dict[int, str] = {}
-    for seed in seeds:
-        try:
-            run_seed(seed)
-        except Exception as error:
-            failed[seed] = f"{str(error).splitlines()[0][:300]} ({'; '.join(error.__notes__)})"
-    assert failed == {}
+    assert failures(run_seed, seeds, "tests/simulation/transactions_run.py") == {}

@@ -289,7 +289,7 @@ class Transaction:
             if not subscription.holds(delivery) or place in set_back:
                 continue
             if subscription.kind == SubscriptionKind.GROUP:
-                set_back.add(place)  # To the first of them only: the last set-back counts.
+                set_back.add(place)  # To the first of them, once: a second time, some would come twice.
             subscription.submit(delivery, first, end, Verdict.NACK).awaited = True
 
     def _check_open(self) -> None:
