@@ -230,7 +230,15 @@ def imported(module: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-OPEN_TO_USERS = ("linn.api", "linn.client", "linn.errors", "linn.participants", "linn.sync", "linn.testing")
+OPEN_TO_USERS = (
+    "linn.api",
+    "linn.client",
+    "linn.errors",
+    "linn.participants",
+    "linn.spark_plugin",
+    "linn.sync",
+    "linn.testing",
+)
 """The modules of linn that programs and plugins may import, besides `linn` itself."""
 IMPORT_OF_LINN = re.compile(r"^[> ]*(?:>>> )?(?:from (linn\.[\w.]+) import|import (linn\.[\w.]+))", re.MULTILINE)
 

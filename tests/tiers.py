@@ -70,6 +70,8 @@ WHERE = {
     "plugins/test_plugin_skeleton.py": "system",
     "predicates": "quick",
     "protocol": "quick",
+    "spark": "quick",
+    "spark/test_spark_source.py": "system",
     "subscription": "quick",
     "subscription/test_subscription_model.py": "test",
     "test_front_page.py": "system",

@@ -363,6 +363,11 @@ class RecordBatch:
         return self._column(PRIORITIES)
 
     @property
+    def ids(self) -> memoryview | None:
+        """16 bytes per record; None: they count up from `base_id`."""
+        return self._column(IDS)
+
+    @property
     def delays_ms(self) -> memoryview | None:
         """UInt32 per record; None: all 0."""
         return _cast(self._column(DELAYS_MS), "I")

@@ -1,0 +1,81 @@
+"""Reading one range of offsets as Arrow batches, in a Spark task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from linn.client.blocking.client import Client
+from linn.client.blocking.message import FetchedBatches
+from linn.core.errors.tree import (
+    ConnectionLost,
+    LinnError,
+    OffsetOutOfRange,
+    PartitionUnknown,
+    RequestTimeout,
+    TopicReplaced,
+    TopicUnknown,
+)
+from linn.spark_plugin.arrow_columns import arrow_batch, joined
+from linn.spark_plugin.connections import forget_client, pooled_client
+from linn.spark_plugin.errors import SparkDataLost
+from linn.spark_plugin.options import EARLIEST
+from linn.spark_plugin.ranges import OffsetRange
+
+FETCH_BYTES_MAX = 4 << 20
+
+
+def read_range(url: str, wanted: OffsetRange, schema: Any, *, fails_on_data_loss: bool) -> Iterator[Any]:
+    """Yield the committed records of a range as Arrow batches of `schema`.
+
+    Raises SparkDataLost unless told to pass over what is gone; ConnectionLost, RequestTimeout: the task may run again.
+    """
+    try:
+        yield from _read(pooled_client(url), wanted, schema, fails_on_data_loss)
+    except (ConnectionLost, RequestTimeout):
+        forget_client(url)
+        raise
+
+
+def _read(client: Client, wanted: OffsetRange, schema: Any, fails_on_data_loss: bool) -> Iterator[Any]:
+    offset = wanted.start
+    while offset < wanted.end:
+        try:
+            fetched = client.fetch(
+                wanted.topic, wanted.partition, offset, bytes_max=FETCH_BYTES_MAX, topic_id=wanted.topic_id
+            )
+        except (OffsetOutOfRange, TopicReplaced, TopicUnknown, PartitionUnknown) as error:
+            if fails_on_data_loss:
+                raise _lost(wanted, offset, error) from error
+            if not isinstance(error, OffsetOutOfRange):
+                return
+            start = client.find_offset(wanted.topic, wanted.partition, EARLIEST)
+            if start <= offset:
+                return  # The end of the log lies before it.
+            offset = start
+            continue
+        yield from joined(_clipped(fetched, wanted, offset, schema))
+        if fetched.next_offset <= offset:  # The log ends before the range does: a power failure took its end.
+            if fails_on_data_loss:
+                raise _lost(wanted, offset, None)
+            return
+        offset = fetched.next_offset
+
+
+def _clipped(fetched: FetchedBatches, wanted: OffsetRange, offset: int, schema: Any) -> list[Any]:
+    """Convert the records from `offset` up to the end of the range."""
+    found = []
+    for batch in fetched.batches:
+        records = batch.records
+        first, last = records.index_at(offset), records.index_at(wanted.end)
+        if first < last:
+            found.append(arrow_batch(wanted.topic, wanted.partition, records, first, last, schema))
+    return found
+
+
+def _lost(wanted: OffsetRange, offset: int, error: LinnError | None) -> SparkDataLost:
+    why = f": {error.text}" if error is not None else ""
+    return SparkDataLost(
+        f"offsets {offset} to {wanted.end} of partition {wanted.partition} of {wanted.topic} are gone{why}; "
+        "failOnDataLoss=false passes over them"
+    )

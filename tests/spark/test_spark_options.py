@@ -1,0 +1,98 @@
+"""Options of the Spark source, and the ranges that its tasks read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from uuid import UUID
+
+import pytest
+
+from linn.spark_plugin.errors import SparkOptionInvalid
+from linn.spark_plugin.options import EARLIEST, LATEST, Bound, ReadOptions, checked_options
+from linn.spark_plugin.ranges import OffsetRange, split
+
+GIVEN = {"linn.bootstrap.servers": "127.0.0.1:5466", "subscribe": "flights"}
+
+
+def ranges(*sizes: int) -> list[OffsetRange]:
+    return [OffsetRange("flights", UUID(int=1), at, 100, 100 + size) for at, size in enumerate(sizes)]
+
+
+def test_the_defaults_read_everything_there_is() -> None:
+    assert checked_options(GIVEN) == ReadOptions("linn://127.0.0.1:5466", ("flights",))
+
+
+def test_each_option_is_read_whatever_its_case() -> None:
+    more = {"startingoffsets": '{"flights": {"0": 7, "1": -2}}', "ENDINGTIMESTAMP": "1000", "failOnDataLoss": "False"}
+    more |= {"minPartitions": "4", "maxRecordsPerPartition": "100", "includeHeaders": "true", "includeId": "true"}
+    found = checked_options(GIVEN | more)
+    assert found.start == Bound(EARLIEST, offsets={"flights": {0: 7, 1: EARLIEST}})
+    assert found.end == Bound(LATEST, timestamp_ms=1000)
+    assert (found.partitions_min, found.records_per_partition_max) == (4, 100)
+    assert (found.fails_on_data_loss, found.includes_headers, found.includes_id) == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"subscrbe": "x"}, "no option 'subscrbe'"),
+        ({"linn.bootstrap.servers": ""}, "linn.bootstrap.servers is missing"),
+        ({"linn.bootstrap.servers": "a:1,b:2"}, "one broker"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"assign": '{"flights": [0]}'}, "subscribe and assign contradict"),
+        ({"startingOffsets": "latest"}, 'startingOffsets of a batch read is "earliest" or JSON'),
+        ({"endingOffsets": "earliest"}, 'endingOffsets of a batch read is "latest" or JSON'),
+        ({"startingOffsets": "soon"}, "startingOffsets is JSON such as"),
+        ({"startingOffsets": '{"flights": {"0": -1}}'}, "can't be -1"),
+        ({"endingOffsets": '{"flights": {"0": -2}}'}, "can't be -2"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "contradict"),
+        ({"startingTimestamp": "today"}, "a time in milliseconds"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"minPartitions": "0"}, "minPartitions is a number from 1 on"),
+        ({"maxOffsetsPerTrigger": "5"}, "does not have the option maxOffsetsPerTrigger yet"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line_that_names_it(more: dict[str, str], text: str) -> None:
+    with pytest.raises(SparkOptionInvalid) as refused:
+        checked_options(GIVEN | more)
+    assert text in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_job_without_a_topic_is_refused() -> None:
+    with pytest.raises(SparkOptionInvalid, match="no topic is named"):
+        checked_options({"linn.bootstrap.servers": "127.0.0.1:5466"})
+
+
+def test_ranges_are_left_whole_and_empty_ones_left_out() -> None:
+    assert split(ranges(5, 0, 3), None, None) == [ranges(5)[0], ranges(0, 0, 3)[2]]
+
+
+@pytest.mark.parametrize(("partitions_min", "records_max", "count"), [(4, None, 4), (None, 10, 12), (4, 10, 12)])
+def test_ranges_are_split_and_nothing_is_read_twice_or_never(
+    partitions_min: int | None, records_max: int | None, count: int
+) -> None:
+    whole = ranges(60, 60)
+    found = split(whole, partitions_min, records_max)
+    assert len(found) == count
+    offsets = [(each.partition, offset) for each in found for offset in range(each.start, each.end)]
+    assert offsets == [(each.partition, offset) for each in whole for offset in range(each.start, each.end)]
+
+
+def test_importing_linn_and_the_package_imports_no_pyspark() -> None:
+    code = (
+        "import sys, linn.sync, linn.spark_plugin.planning as p; print({'pyspark', 'pyarrow', 'py4j'} & {*sys.modules})"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "set()"
+
+
+def test_the_source_without_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import linn.spark_plugin
+
+    monkeypatch.delitem(sys.modules, "linn.spark_plugin.source", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)
+    with pytest.raises(ImportError, match=r"pip install 'linn\[spark\]'"):
+        _ = linn.spark_plugin.LinnDataSource

@@ -1,0 +1,236 @@
+"""The Spark source against real Spark and a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import linn.sync
+from linn.spark_plugin.connections import forget_client
+from linn.testing.process import BrokerProcess
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'linn[spark]'")
+if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    pytest.skip("Spark needs Java 17 or newer", allow_module_level=True)
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CONFIG = """
+[topics.flights]
+kind = "stream"
+partitions = 3
+
+[topics.mails]
+kind = "queue"
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), CONFIG) as broker:
+        yield broker.urls[0]
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[linn.sync.Client]:
+    with linn.sync.connect(url) as client:
+        with client.producer("flights", codec="zstd") as producer:
+            for number in range(200):
+                producer.publish(
+                    b"value %d" % number, key=b"key %d" % (number % 7), labels={"late": number % 2 == 0},
+                    routing_key=f"from.{number % 3}", headers=[("n", b"%d" % number)],
+                )  # fmt: skip
+        with client.producer("mails") as producer:
+            producer.publish_many([b"mail %d" % number for number in range(20)])
+        yield client
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyspark.sql import SparkSession
+
+        from linn.spark_plugin import LinnDataSource
+
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        builder = SparkSession.builder.master("local[2]").appName("linn-tests")
+        for name, value in {
+            "spark.ui.enabled": "false",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.driver.memory": "1g",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        session.dataSource.register(LinnDataSource)
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def read(spark: Any, url: str, client: linn.sync.Client) -> Any:
+    def frame(**options: Any) -> Any:
+        given = {"linn.bootstrap.servers": url, **options}
+        return spark.read.format("linn").options(**given).load()
+
+    return frame
+
+
+def records(client: linn.sync.Client, topic: str) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    """Everything committed in a topic: (partition, offset, key, value)."""
+    found = []
+    for partition in range(len(client.describe(topic).topics[0].partitions)):
+        offset = 0
+        while True:
+            fetched = client.fetch(topic, partition, offset)
+            found += [(partition, each.offset, each.key, each.value) for batch in fetched.batches for each in batch]
+            if fetched.next_offset >= fetched.high_watermark:
+                break
+            offset = fetched.next_offset
+    return found
+
+
+def rows(frame: Any) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    picked = frame.select("partition", "offset", "key", "value").collect()
+    return sorted((row[0], row[1], *(bytes(each) if each is not None else None for each in row[2:])) for row in picked)
+
+
+def test_the_arrow_schema_is_the_declared_one() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from linn.spark_plugin.arrow_columns import arrow_schema
+    from linn.spark_plugin.source import columns
+
+    includes = {"includes_headers": True, "includes_id": True}
+    declared = to_arrow_schema(columns(**includes), timezone="UTC")
+    assert declared.equals(arrow_schema(**includes))
+
+
+def test_rows_are_what_a_client_reads(read: Any, client: linn.sync.Client) -> None:
+    assert rows(read(subscribe="flights")) == records(client, "flights")
+    assert len(rows(read(subscribe="flights"))) == 200
+
+
+def test_every_column_has_what_was_published(read: Any) -> None:
+    frame = read(subscribe="flights", includeHeaders="true", includeId="true")
+    (row,) = frame.where("value = cast('value 8' as binary)").collect()
+    assert (row.topic, row.routing_key, row.labels, row.timestampType) == ("flights", "from.2", {"late": "true"}, 0)
+    assert [(each.key, bytes(each.value)) for each in row.headers] == [("n", b"8")]
+    assert len(row.id) == 16
+    assert row.timestamp.year >= 2020
+
+
+def test_topics_are_named_by_pattern_or_partition(read: Any, client: linn.sync.Client) -> None:
+    assert rows(read(subscribePattern="fl.*")) == records(client, "flights")
+    only = [each for each in records(client, "flights") if each[0] == 1]
+    assert rows(read(assign=json.dumps({"flights": [1]}))) == only
+    assert rows(read(subscribePattern="nothing")) == []
+
+
+def test_offsets_bound_what_is_read(read: Any, client: linn.sync.Client) -> None:
+    starts, ends = {"0": 5, "1": -2, "2": 9}, {"0": 12, "1": -1, "2": 9}
+    frame = read(
+        subscribe="flights",
+        startingOffsets=json.dumps({"flights": starts}),
+        endingOffsets=json.dumps({"flights": ends}),
+    )
+    expected = [r for r in records(client, "flights") if r[0] == 1 or (r[0] == 0 and 5 <= r[1] < 12)]
+    assert rows(frame) == expected
+
+
+def test_times_bound_what_is_read(read: Any) -> None:
+    assert rows(read(subscribe="flights", startingTimestamp="4000000000000")) == []
+    assert len(rows(read(subscribe="flights", endingTimestamp="4000000000000"))) == 200
+
+
+def test_a_range_is_split_among_tasks(read: Any, client: linn.sync.Client) -> None:
+    frame = read(subscribe="flights", maxRecordsPerPartition="10")
+    assert frame.rdd.getNumPartitions() >= 20
+    assert rows(frame) == records(client, "flights")
+    assert read(subscribe="flights", minPartitions="6").rdd.getNumPartitions() >= 5
+
+
+def test_a_queue_is_browsed_and_nothing_is_settled(read: Any, client: linn.sync.Client) -> None:
+    assert len(rows(read(subscribe="mails"))) == 20
+    with client.consumer("mails", prefetch=20) as consumer:
+        assert {next(consumer).value for _ in range(20)} == {b"mail %d" % number for number in range(20)}
+
+
+def test_what_is_not_committed_is_not_read(read: Any, client: linn.sync.Client) -> None:
+    client.admin.create_topic("bills", kind="stream")
+    with client.transaction("billing") as transaction:
+        transaction.publish("bills", b"committed")
+    with contextlib.suppress(ZeroDivisionError), client.transaction("billing") as transaction:
+        transaction.publish("bills", b"aborted")
+        raise ZeroDivisionError
+    with client.transaction("billing") as transaction:
+        transaction.publish("bills", b"committed as well")
+    with client.transaction("billing") as transaction:
+        transaction.publish("bills", b"open")
+        assert [row[3] for row in rows(read(subscribe="bills"))] == [b"committed", b"committed as well"]
+
+
+def test_a_topic_that_was_made_again_is_data_loss(client: linn.sync.Client, url: str) -> None:
+    from linn.spark_plugin.arrow_columns import arrow_schema
+    from linn.spark_plugin.errors import SparkDataLost
+    from linn.spark_plugin.options import checked_options
+    from linn.spark_plugin.planning import planned
+    from linn.spark_plugin.reading import read_range
+
+    client.admin.create_topic("prices", kind="stream")
+    with client.producer("prices") as producer:
+        producer.publish(b"old")
+    (wanted,) = planned(checked_options({"linn.bootstrap.servers": url, "subscribe": "prices"}))
+    client.admin.delete_topic("prices")
+    client.admin.create_topic("prices", kind="stream")
+    with client.producer("prices") as producer:
+        producer.publish(b"new")
+    schema = arrow_schema(includes_headers=False, includes_id=False)
+    try:
+        with pytest.raises(SparkDataLost, match="failOnDataLoss=false passes over"):
+            list(read_range(url, wanted, schema, fails_on_data_loss=True))
+        assert list(read_range(url, wanted, schema, fails_on_data_loss=False)) == []
+    finally:
+        forget_client(url)
+
+
+def test_offsets_beyond_the_end_are_data_loss(read: Any) -> None:
+    ends = json.dumps({"mails": {"0": 999}})
+    with pytest.raises(Exception, match=r"spark\.data_lost"):
+        read(subscribe="mails", endingOffsets=ends).collect()
+    assert len(read(subscribe="mails", endingOffsets=ends, failOnDataLoss="false").collect()) == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"subscribe": "flights", "colour": "red"}, "no option 'colour'"),
+        ({"subscribe": "nowhere"}, "the broker has no topic nowhere"),
+        ({"assign": '{"flights": [7]}'}, "names partition 7"),
+        ({"subscribe": "flights", "startingOffsets": '{"flights": {"0": 1}}'}, "no offset for partition 1"),
+    ],
+)
+def test_a_wrong_option_is_refused(read: Any, options: dict[str, str], text: str) -> None:
+    with pytest.raises(Exception, match=text):
+        read(**options).collect()
+
+
+def test_streams_and_writes_are_refused(spark: Any, url: str, client: linn.sync.Client, tmp_path: Path) -> None:
+    options = {"linn.bootstrap.servers": url, "subscribe": "flights"}
+    stream = spark.readStream.format("linn").options(**options).load().writeStream.format("noop")
+    query = stream.option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(Exception, match="reads batches only yet"):
+        query.processAllAvailable()
+    with pytest.raises(Exception, match="can't be written from Spark yet"):
+        spark.range(1).write.format("linn").options(**options).mode("append").save()
