@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from linn.spark_plugin.source import LinnDataSource as LinnDataSource
+    from linn.spark_plugin.data_source import LinnDataSource as LinnDataSource
 
 __all__ = ["LinnDataSource"]
 
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
     if name != "LinnDataSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return import_module("linn.spark_plugin.source").LinnDataSource
+        return import_module("linn.spark_plugin.data_source").LinnDataSource
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "py4j"):
             raise

@@ -12,7 +12,7 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip instal
 from linn.core.batch.batch import Codec, RecordBatch  # noqa: E402
 from linn.core.batch.builder import build_from_records  # noqa: E402
 from linn.core.batch.record import Record  # noqa: E402
-from linn.spark_plugin.arrow_columns import arrow_batch, arrow_schema, joined, label_text  # noqa: E402
+from linn.spark_plugin.source.arrow_columns import arrow_batch, arrow_schema, joined, label_text  # noqa: E402
 
 SCHEMA = arrow_schema(includes_headers=True, includes_id=True)
 PLAIN = [Record(value=b"v%d" % number, timestamp_ms=5) for number in range(9)]

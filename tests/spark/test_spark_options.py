@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from linn.spark_plugin.errors import SparkOptionInvalid
-from linn.spark_plugin.options import EARLIEST, LATEST, Bound, ReadOptions, checked_options
-from linn.spark_plugin.ranges import OffsetRange, split
+from linn.spark_plugin.source.options import EARLIEST, LATEST, Bound, ReadOptions, checked_options
+from linn.spark_plugin.source.ranges import OffsetRange, split
 
 GIVEN = {"linn.bootstrap.servers": "127.0.0.1:5466", "subscribe": "flights"}
 
@@ -81,9 +81,7 @@ def test_ranges_are_split_and_nothing_is_read_twice_or_never(
 
 
 def test_importing_linn_and_the_package_imports_no_pyspark() -> None:
-    code = (
-        "import sys, linn.sync, linn.spark_plugin.planning as p; print({'pyspark', 'pyarrow', 'py4j'} & {*sys.modules})"
-    )
+    code = "import sys, linn.sync, linn.spark_plugin.source.planning\nprint({'pyspark', 'pyarrow', 'py4j'} & {*sys.modules})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "set()"
 
@@ -91,7 +89,7 @@ def test_importing_linn_and_the_package_imports_no_pyspark() -> None:
 def test_the_source_without_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import linn.spark_plugin
 
-    monkeypatch.delitem(sys.modules, "linn.spark_plugin.source", raising=False)
+    monkeypatch.delitem(sys.modules, "linn.spark_plugin.data_source", raising=False)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)
     with pytest.raises(ImportError, match=r"pip install 'linn\[spark\]'"):

@@ -22,7 +22,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'li
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
     pytest.skip("Spark needs Java 17 or newer", allow_module_level=True)
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = pytest.mark.filterwarnings("error")
 
 CONFIG = """
 [topics.flights]
@@ -109,8 +109,8 @@ def rows(frame: Any) -> list[tuple[int, int, bytes | None, bytes | None]]:
 def test_the_arrow_schema_is_the_declared_one() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from linn.spark_plugin.arrow_columns import arrow_schema
-    from linn.spark_plugin.source import columns
+    from linn.spark_plugin.data_source import columns
+    from linn.spark_plugin.source.arrow_columns import arrow_schema
 
     includes = {"includes_headers": True, "includes_id": True}
     declared = to_arrow_schema(columns(**includes), timezone="UTC")
@@ -182,11 +182,11 @@ def test_what_is_not_committed_is_not_read(read: Any, client: linn.sync.Client) 
 
 
 def test_a_topic_that_was_made_again_is_data_loss(client: linn.sync.Client, url: str) -> None:
-    from linn.spark_plugin.arrow_columns import arrow_schema
     from linn.spark_plugin.errors import SparkDataLost
-    from linn.spark_plugin.options import checked_options
-    from linn.spark_plugin.planning import planned
-    from linn.spark_plugin.reading import read_range
+    from linn.spark_plugin.source.arrow_columns import arrow_schema
+    from linn.spark_plugin.source.options import checked_options
+    from linn.spark_plugin.source.planning import planned
+    from linn.spark_plugin.source.reading import read_range
 
     client.admin.create_topic("prices", kind="stream")
     with client.producer("prices") as producer:

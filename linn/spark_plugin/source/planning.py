@@ -10,8 +10,8 @@ from uuid import UUID
 
 from linn.client.blocking.client import Client, connect
 from linn.spark_plugin.errors import SparkDataLost, SparkOptionInvalid
-from linn.spark_plugin.options import EARLIEST, LATEST, Bound, ReadOptions
-from linn.spark_plugin.ranges import OffsetRange, split
+from linn.spark_plugin.source.options import EARLIEST, LATEST, Bound, ReadOptions
+from linn.spark_plugin.source.ranges import OffsetRange, split
 from linn.wire.messages import TopicInfo
 
 

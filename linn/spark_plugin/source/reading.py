@@ -16,11 +16,11 @@ from linn.core.errors.tree import (
     TopicReplaced,
     TopicUnknown,
 )
-from linn.spark_plugin.arrow_columns import arrow_batch, joined
 from linn.spark_plugin.connections import forget_client, pooled_client
 from linn.spark_plugin.errors import SparkDataLost
-from linn.spark_plugin.options import EARLIEST
-from linn.spark_plugin.ranges import OffsetRange
+from linn.spark_plugin.source.arrow_columns import arrow_batch, joined
+from linn.spark_plugin.source.options import EARLIEST
+from linn.spark_plugin.source.ranges import OffsetRange
 
 FETCH_BYTES_MAX = 4 << 20
 

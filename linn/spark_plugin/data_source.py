@@ -22,12 +22,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from linn.spark_plugin.arrow_columns import arrow_schema
 from linn.spark_plugin.errors import SparkOptionInvalid
-from linn.spark_plugin.options import ReadOptions, checked_options
-from linn.spark_plugin.planning import planned
-from linn.spark_plugin.ranges import OffsetRange
-from linn.spark_plugin.reading import read_range
+from linn.spark_plugin.source.arrow_columns import arrow_schema
+from linn.spark_plugin.source.options import ReadOptions, checked_options
+from linn.spark_plugin.source.planning import planned
+from linn.spark_plugin.source.ranges import OffsetRange
+from linn.spark_plugin.source.reading import read_range
 
 _COLUMNS: tuple[tuple[str, DataType], ...] = (
     ("key", BinaryType()),

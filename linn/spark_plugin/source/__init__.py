@@ -1,0 +1,1 @@
+"""The source: the offsets that a job reads, and record batches as Arrow."""
