@@ -81,7 +81,8 @@ def test_ranges_are_split_and_nothing_is_read_twice_or_never(
 
 
 def test_importing_linn_and_the_package_imports_no_pyspark() -> None:
-    code = "import sys, linn.sync, linn.spark_plugin.source.planning\nprint({'pyspark', 'pyarrow', 'py4j'} & {*sys.modules})"
+    modules = "sys, linn.sync, linn.spark_plugin.source.planning"
+    code = f"import {modules}\nprint({{'pyspark', 'pyarrow', 'py4j'}} & {{*sys.modules}})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "set()"
 
