@@ -1,4 +1,4 @@
-"""LinnDataSource: topics as a PySpark data source, `format("linn")`, for batch reads.
+"""LinnDataSource: topics as a PySpark data source, `format("linn")`, for batch jobs and streaming queries.
 
 Law: the objects here are pickled and sent to workers, so that none of them has a connection.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -22,12 +23,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from linn.core.env.real.env import RealEnv
 from linn.spark_plugin.errors import SparkOptionInvalid
 from linn.spark_plugin.source.arrow_columns import arrow_schema
-from linn.spark_plugin.source.options import ReadOptions, checked_options
+from linn.spark_plugin.source.options import ReadOptions, checked_options, included
 from linn.spark_plugin.source.planning import planned
-from linn.spark_plugin.source.ranges import OffsetRange
+from linn.spark_plugin.source.ranges import Task
 from linn.spark_plugin.source.reading import read_range
+from linn.spark_plugin.source.stream_offset import StreamOffset
+from linn.spark_plugin.source.stream_planner import StreamPlanner
 
 _COLUMNS: tuple[tuple[str, DataType], ...] = (
     ("key", BinaryType()),
@@ -66,16 +70,15 @@ class LinnDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns. Raises SparkOptionInvalid."""
-        options = checked_options(self.options)
-        return columns(includes_headers=options.includes_headers, includes_id=options.includes_id)
+        return columns(**included(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader. Raises SparkOptionInvalid."""
+        """Return a reader of a batch job. Raises SparkOptionInvalid."""
         return LinnReader(checked_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Refuse, with SparkOptionInvalid."""
-        raise SparkOptionInvalid("linn's Spark source reads batches only yet: use spark.read, not spark.readStream")
+        """Return a reader of a streaming query. Raises SparkOptionInvalid."""
+        return LinnStreamReader(checked_options(self.options, is_stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Refuse, with SparkOptionInvalid."""
@@ -86,33 +89,80 @@ class LinnDataSource(DataSource):
         return self.writer(schema, overwrite)
 
 
-class RangePartition(InputPartition):
-    """The range of offsets that one task reads."""
+class TaskPartition(InputPartition):
+    """The ranges of offsets that one task reads."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
-        super().__init__(wanted)
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
 
 
-class LinnReader(DataSourceReader):
-    """Reader of a batch job: plans ranges in the driver, and reads each in a task."""
+class _Reading:
+    """The part of a reader that runs in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Raises SparkOptionInvalid: the user's schema is another one."""
-        includes = {"includes_headers": options.includes_headers, "includes_id": options.includes_id}
-        declared = columns(**includes).simpleString()
+        self._options = options
+        self._includes = {"includes_headers": options.includes_headers, "includes_id": options.includes_id}
+        declared = columns(**self._includes).simpleString()
         if schema.simpleString() != declared:
             raise SparkOptionInvalid(f"the columns of linn's Spark source are {declared}")
-        self._options = options
-        self._includes = includes
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the ranges of a task as Arrow batches. Raises SparkDataLost, ConnectionLost, RequestTimeout."""
+        task: Task = partition.value or ()  # Spark makes one empty task where a batch job has none.
+        schema = arrow_schema(**self._includes)
+        url, fails = self._options.url, self._options.fails_on_data_loss
+        return (batch for wanted in task for batch in read_range(url, wanted, schema, fails_on_data_loss=fails))
+
+
+class LinnReader(_Reading, DataSourceReader):
+    """Reader of a batch job: plans tasks in the driver, and reads in each of them."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan. Raises SparkOptionInvalid, SparkDataLost, ConnectFailed and others."""
-        return [RangePartition(wanted) for wanted in planned(self._options)]
+        return [TaskPartition(task) for task in planned(self._options)]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield a range as Arrow batches. Raises SparkDataLost, ConnectionLost, RequestTimeout."""
-        wanted = partition.value
-        if wanted is None:  # Spark makes one empty task where a job has none.
-            return iter(())
-        schema = arrow_schema(**self._includes)
-        return read_range(self._options.url, wanted, schema, fails_on_data_loss=self._options.fails_on_data_loss)
+
+class LinnStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reader of a streaming query: one in the query's planning process, and a copy in each task."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._planner: StreamPlanner | None = None
+
+    def _plan(self) -> StreamPlanner:
+        if self._planner is None:
+            self._planner = StreamPlanner(self._options, RealEnv().clock.now_ms)
+        return self._planner
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_planner": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts. Raises SparkOptionInvalid, ConnectionLost and others."""
+        return self._plan().initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return a limit where an option sets one; which one it is, the planner knows."""
+        limits = self._options.limits
+        number = limits.offsets_max or limits.offsets_min
+        return ReadAllAvailable() if number is None else ReadMaxRows(number)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next micro-batch. Raises SparkDataLost, ConnectionLost and others."""
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        return self._plan().end_after(StreamOffset.from_json(start), is_limited=is_limited).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the end of what there is, for the query's progress."""
+        latest = self._plan().latest()
+        return None if latest is None else latest.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read no further than what is there now. Raises ConnectionLost and others."""
+        self._plan().stop_at_present_end()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan a micro-batch. Raises SparkDataLost, ConnectionLost and others."""
+        tasks = self._plan().planned(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        return [TaskPartition(task) for task in tasks]

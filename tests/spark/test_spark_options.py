@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from linn.spark_plugin.errors import SparkOptionInvalid
-from linn.spark_plugin.source.options import EARLIEST, LATEST, Bound, ReadOptions, checked_options
-from linn.spark_plugin.source.ranges import OffsetRange, split
+from linn.spark_plugin.source.options import EARLIEST, LATEST, Bound, ReadLimits, ReadOptions, checked_options
+from linn.spark_plugin.source.ranges import OffsetRange, split, tasks
 
 GIVEN = {"linn.bootstrap.servers": "127.0.0.1:5466", "subscribe": "flights"}
 
@@ -27,8 +27,8 @@ def test_each_option_is_read_whatever_its_case() -> None:
     more = {"startingoffsets": '{"flights": {"0": 7, "1": -2}}', "ENDINGTIMESTAMP": "1000", "failOnDataLoss": "False"}
     more |= {"minPartitions": "4", "maxRecordsPerPartition": "100", "includeHeaders": "true", "includeId": "true"}
     found = checked_options(GIVEN | more)
-    assert found.start == Bound(EARLIEST, offsets={"flights": {0: 7, 1: EARLIEST}})
-    assert found.end == Bound(LATEST, timestamp_ms=1000)
+    assert found.start == Bound(EARLIEST, "startingOffsets", offsets={"flights": {0: 7, 1: EARLIEST}})
+    assert found.end == Bound(LATEST, "endingTimestamp", timestamp_ms=1000)
     assert (found.partitions_min, found.records_per_partition_max) == (4, 100)
     assert (found.fails_on_data_loss, found.includes_headers, found.includes_id) == (False, True, True)
 
@@ -46,11 +46,13 @@ def test_each_option_is_read_whatever_its_case() -> None:
         ({"startingOffsets": "soon"}, "startingOffsets is JSON such as"),
         ({"startingOffsets": '{"flights": {"0": -1}}'}, "can't be -1"),
         ({"endingOffsets": '{"flights": {"0": -2}}'}, "can't be -2"),
-        ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "contradict"),
         ({"startingTimestamp": "today"}, "a time in milliseconds"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
         ({"minPartitions": "0"}, "minPartitions is a number from 1 on"),
-        ({"maxOffsetsPerTrigger": "5"}, "does not have the option maxOffsetsPerTrigger yet"),
+        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "more than maxOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is a duration such as 15m"),
+        ({"startingOffsetsByTimestamp": '{"flights": {"0": -1}}'}, "in milliseconds since 1970"),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, "is error or latest"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line_that_names_it(more: dict[str, str], text: str) -> None:
@@ -58,6 +60,35 @@ def test_a_wrong_option_is_refused_in_one_line_that_names_it(more: dict[str, str
         checked_options(GIVEN | more)
     assert text in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_start_that_counts_is_the_one_that_counts_in_sparks_own_source() -> None:
+    offsets, times = {"startingOffsets": "earliest"}, {"startingOffsetsByTimestamp": '{"flights": {"0": 5}}'}
+    found = checked_options(GIVEN | offsets | times)
+    assert (found.start.option, found.start.is_strict) == ("startingOffsetsByTimestamp", True)
+    lax = {"startingOffsetsByTimestampStrategy": "latest", "startingTimestamp": "7"}
+    found = checked_options(GIVEN | offsets | times | lax)
+    assert (found.start.timestamp_ms, found.start.is_strict) == (7, False)
+
+
+def test_a_stream_starts_at_the_end_and_has_none() -> None:
+    assert checked_options(GIVEN, is_stream=True).start == Bound(LATEST)
+    assert checked_options(GIVEN | {"startingOffsets": "EARLIEST"}, is_stream=True).start.default == EARLIEST
+    offsets = {"startingOffsets": '{"flights": {"0": -1, "1": -2}}'}
+    assert checked_options(GIVEN | offsets, is_stream=True).start.offsets == {"flights": {0: LATEST, 1: EARLIEST}}
+    with pytest.raises(SparkOptionInvalid, match="endingTimestamp is for batch reads"):
+        checked_options(GIVEN | {"endingTimestamp": "5"}, is_stream=True)
+
+
+def test_limits_are_read() -> None:
+    more = {"maxOffsetsPerTrigger": "500", "minOffsetsPerTrigger": "50", "maxTriggerDelay": "2 min"}
+    assert checked_options(GIVEN | more).limits == ReadLimits(500, 50, 120_000)
+
+
+def test_small_ranges_share_a_task() -> None:
+    found = tasks(ranges(400, 500, 200, 5_000, 1), None, None)
+    assert [[len(each) for each in task] for task in found] == [[400, 500], [200], [5_000], [1]]
+    assert len(tasks(ranges(1, 1), 2, None)) == 2
 
 
 def test_a_job_without_a_topic_is_refused() -> None:

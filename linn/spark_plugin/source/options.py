@@ -1,56 +1,87 @@
 """Options of `format("linn")`, with the names of Spark's Kafka source. Pure: they are checked before anything connects.
 
-Law: an option that is unknown, wrong or contradicts another one is refused with one line that names it.
+Law: an option that is unknown or wrong is refused with one line that names it. Where several say where to start or to
+end, their precedence is that of Spark's Kafka source.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from linn.core.errors.texts import did_you_mean
 from linn.spark_plugin.errors import SparkOptionInvalid
 
 LATEST, EARLIEST = -1, -2
 """Offsets that stand for the ends of a partition, in JSON as in Spark's Kafka source."""
 SERVERS = "linn.bootstrap.servers"
 TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
-START_OPTIONS = ("startingOffsets", "startingTimestamp")
-END_OPTIONS = ("endingOffsets", "endingTimestamp")
+START_OPTIONS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+"""Of those that are given, the first counts, as in Spark's Kafka source."""
+END_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+STRATEGY = "startingOffsetsByTimestampStrategy"
+LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 KNOWN = (
     SERVERS,
     *TOPIC_OPTIONS,
     *START_OPTIONS,
+    STRATEGY,
     *END_OPTIONS,
+    *LIMITS,
     "failOnDataLoss",
     "minPartitions",
     "maxRecordsPerPartition",
     "includeHeaders",
     "includeId",
 )
-NOT_YET = (
-    "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minOffsetsPerTrigger",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-)
-"""Options of Spark's Kafka source that this one does not have yet."""
+MAX_TRIGGER_DELAY_MS = 15 * 60_000
+"""Default of `maxTriggerDelay`, as in Spark's Kafka source."""
+_DURATION = re.compile(r"(\d{1,9})\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
+_UNIT_MS = {"ms": 1, "mi": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
-Offsets = Mapping[str, Mapping[int, int]]
-"""Offsets by topic and partition."""
+Numbers = Mapping[str, Mapping[int, int]]
+"""Offsets or times by topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of what a job reads: offsets by partition, or a time, or the end of the log that `default` names."""
+    """One end of what a job reads: the end of the log that `default` names, or offsets, or times by partition."""
 
     default: int
-    offsets: Offsets | None = None
+    option: str = ""
+    """The name of the option that was given."""
+    offsets: Numbers | None = None
     timestamp_ms: int | None = None
+    timestamps_ms: Numbers | None = None
+    is_strict: bool = False
+    """Whether a time that no record has is an error; otherwise it stands for the end of the log."""
+
+    @property
+    def named(self) -> set[tuple[str, int]] | None:
+        """Topics and partitions that the option names; None: it holds for all."""
+        given = self.offsets if self.offsets is not None else self.timestamps_ms
+        if given is None:
+            return None
+        return {(topic, partition) for topic, partitions in given.items() for partition in partitions}
+
+    def time_of(self, place: tuple[str, int]) -> int | None:
+        """Return the time that stands for an offset in this topic and partition; None: no time does."""
+        if self.timestamp_ms is not None:
+            return self.timestamp_ms
+        return self.timestamps_ms[place[0]][place[1]] if self.timestamps_ms is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """Bounds of one micro-batch."""
+
+    offsets_max: int | None = None
+    offsets_min: int | None = None
+    delay_ms_max: int = MAX_TRIGGER_DELAY_MS
+    """Longest wait for `offsets_min`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +94,7 @@ class ReadOptions:
     assigned: Mapping[str, tuple[int, ...]] | None = None
     start: Bound = Bound(EARLIEST)
     end: Bound = Bound(LATEST)
+    limits: ReadLimits = ReadLimits()
     fails_on_data_loss: bool = True
     partitions_min: int | None = None
     records_per_partition_max: int | None = None
@@ -70,48 +102,57 @@ class ReadOptions:
     includes_id: bool = False
 
 
-def checked_options(given: Mapping[str, str]) -> ReadOptions:
-    """Check the options of a batch read, whose names are case-insensitive. Raises SparkOptionInvalid."""
+def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
+    """Check the options of a read, whose names are case-insensitive. Raises SparkOptionInvalid."""
     options = {name.lower(): value for name, value in given.items()}
-    _check_names(options)
-    if not options.get(SERVERS, "").strip():
-        raise SparkOptionInvalid(f"{SERVERS} is missing: the broker's address, such as linn://127.0.0.1:5466")
-    _one_of(options, TOPIC_OPTIONS, needed=True)
-    address = options[SERVERS].strip()
-    if "," in address:
-        raise SparkOptionInvalid(f"{SERVERS} is the address of one broker, not {address!r}")
+    check_names(options, KNOWN, "source")
+    topics_by = [name for name in TOPIC_OPTIONS if name.lower() in options]
+    if len(topics_by) > 1:
+        raise SparkOptionInvalid(f"{' and '.join(topics_by)} contradict each other: give one of them")
+    if not topics_by:
+        raise SparkOptionInvalid(f"no topic is named: give one of {', '.join(TOPIC_OPTIONS)}")
+    if is_stream:
+        for name in END_OPTIONS:
+            if name.lower() in options:
+                raise SparkOptionInvalid(f"{name} is for batch reads: a stream has no end")
     return ReadOptions(
-        url=address if address.startswith("linn") and ":/" in address else f"linn://{address}",
+        url=broker_url(options),
         topics=_topics(options),
         pattern=_pattern(options),
         assigned=_assigned(options),
-        start=_bound(options, START_OPTIONS, EARLIEST),
+        start=_start(options, is_stream),
         end=_bound(options, END_OPTIONS, LATEST),
-        fails_on_data_loss=_flag(options, "failOnDataLoss", True),
+        limits=_limits(options),
+        fails_on_data_loss=flag(options, "failOnDataLoss", True),
         partitions_min=_count(options, "minPartitions"),
         records_per_partition_max=_count(options, "maxRecordsPerPartition"),
-        includes_headers=_flag(options, "includeHeaders", False),
-        includes_id=_flag(options, "includeId", False),
+        **included(given),
     )
 
 
-def _check_names(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in KNOWN}
-    not_yet = {name.lower(): name for name in NOT_YET}
-    for name in options:
-        if name in not_yet:
-            raise SparkOptionInvalid(f"linn's Spark source does not have the option {not_yet[name]} yet")
-        if name not in known:
-            raise SparkOptionInvalid(f"linn's Spark source has no option {name!r}: it has {', '.join(KNOWN)}")
+def included(given: Mapping[str, str]) -> dict[str, bool]:
+    """Return which columns beyond the usual ones are asked for. Raises SparkOptionInvalid."""
+    options = {name.lower(): value for name, value in given.items()}
+    return {
+        "includes_headers": flag(options, "includeHeaders", False),
+        "includes_id": flag(options, "includeId", False),
+    }
 
 
-def _one_of(options: Mapping[str, str], names: tuple[str, ...], *, needed: bool = False) -> str | None:
-    found = [name for name in names if name.lower() in options]
-    if len(found) > 1:
-        raise SparkOptionInvalid(f"{' and '.join(found)} contradict each other: give one of them")
-    if needed and not found:
-        raise SparkOptionInvalid(f"no topic is named: give one of {', '.join(names)}")
-    return found[0] if found else None
+def broker_url(options: Mapping[str, str]) -> str:
+    """Return the broker's URL. Raises SparkOptionInvalid."""
+    address = options.get(SERVERS, "").strip()
+    if not address:
+        raise SparkOptionInvalid(f"{SERVERS} is missing: the broker's address, such as linn://127.0.0.1:5466")
+    if "," in address:
+        raise SparkOptionInvalid(f"{SERVERS} is the address of one broker, not {address!r}")
+    return address if address.startswith("linn") and ":/" in address else f"linn://{address}"
+
+
+def check_names(options: Mapping[str, str], known: Sequence[str], what: str) -> None:
+    """Check that options, in lower case, are known to the source or the sink. Raises SparkOptionInvalid."""
+    for name in options.keys() - {name.lower() for name in known}:
+        raise SparkOptionInvalid(f"linn's Spark {what} has no option {name!r}{did_you_mean(name, known)}")
 
 
 def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -144,37 +185,76 @@ def _assigned(options: Mapping[str, str]) -> dict[str, tuple[int, ...]] | None:
     return {topic: tuple(sorted(set(partitions))) for topic, partitions in found.items()}
 
 
-def _bound(options: Mapping[str, str], names: tuple[str, str], default: int) -> Bound:
-    name = _one_of(options, names)
+def _start(options: Mapping[str, str], is_stream: bool) -> Bound:
+    """Return the start; a stream starts at the end of the log unless it is told otherwise."""
+    if not is_stream:
+        start = _bound(options, START_OPTIONS, EARLIEST)
+    elif (text := options.get("startingoffsets", "latest").strip().lower()) in ("earliest", "latest"):
+        plain = {name: value for name, value in options.items() if name != "startingoffsets"}
+        start = _bound(plain, START_OPTIONS, EARLIEST if text == "earliest" else LATEST)
+    else:
+        start = _bound(options, START_OPTIONS, EARLIEST, refuses=False)
+    strategy = options.get(STRATEGY.lower(), "error").strip().lower()
+    if strategy not in ("error", "latest"):
+        raise SparkOptionInvalid(f"{STRATEGY} is error or latest, not {strategy!r}")
+    return replace(start, is_strict=strategy == "error") if "Timestamp" in start.option else start
+
+
+def _bound(options: Mapping[str, str], names: Sequence[str], default: int, *, refuses: bool = True) -> Bound:
+    """Return the bound that the first of `names` gives. `refuses`: the other end of the log is no start, or no end."""
+    name = next((name for name in names if name.lower() in options), None)
     if name is None:
         return Bound(default)
     text = options[name.lower()].strip()
-    if name == names[1]:
+    if name.endswith("ByTimestamp"):
+        return Bound(default, name, timestamps_ms=_numbers(text, name, lowest=0))
+    if name.endswith("Timestamp"):
         if not re.fullmatch(r"\d{1,18}", text):
             raise SparkOptionInvalid(f"{name} is a time in milliseconds since 1970, not {text!r}")
-        return Bound(default, timestamp_ms=int(text))
+        return Bound(default, name, timestamp_ms=int(text))
     word, refused = ("earliest", "latest") if default == EARLIEST else ("latest", "earliest")
     if text.lower() == word:
-        return Bound(default)
+        return Bound(default, name)
     if text.lower() == refused:
         raise SparkOptionInvalid(f'{name} of a batch read is "{word}" or JSON, not "{refused}"')
-    return Bound(default, offsets=_offsets(text, name, LATEST if default == EARLIEST else EARLIEST))
+    found = _numbers(text, name, lowest=EARLIEST)
+    other_end = LATEST if default == EARLIEST else EARLIEST
+    for topic, partitions in found.items():
+        for partition, offset in partitions.items():
+            if refuses and offset == other_end:
+                raise SparkOptionInvalid(
+                    f"{name} of a batch read can't be {other_end} in partition {partition} of {topic}"
+                )
+    return Bound(default, name, offsets=found)
 
 
-def _offsets(text: str, name: str, refused: int) -> dict[str, dict[int, int]]:
+def _numbers(text: str, name: str, *, lowest: int) -> dict[str, dict[int, int]]:
     example = 'JSON such as {"orders": {"0": 23, "1": 0}}'
+    ends = ", with -2 for the earliest offset and -1 for the latest" if lowest < 0 else ", in milliseconds since 1970"
     found: dict[str, dict[int, int]] = {}
     for topic, partitions in _object(text, name, example).items():
         if not isinstance(partitions, dict):
             raise SparkOptionInvalid(f"{name} is {example}")
-        found[topic] = {}
-        for partition, offset in partitions.items():
-            if not partition.isdecimal() or not _is_number(offset, EARLIEST):
-                raise SparkOptionInvalid(f"{name} is {example}, with -2 for the earliest offset and -1 for the latest")
-            if offset == refused:
-                raise SparkOptionInvalid(f"{name} of a batch read can't be {refused} in partition {partition}")
-            found[topic][int(partition)] = offset
+        for partition, number in partitions.items():
+            if not re.fullmatch(r"[0-9]{1,9}", partition) or not _is_number(number, lowest):
+                raise SparkOptionInvalid(f"{name} is {example}{ends}")
+        found[topic] = {int(partition): number for partition, number in partitions.items()}
     return found
+
+
+def _limits(options: Mapping[str, str]) -> ReadLimits:
+    delay = options.get("maxtriggerdelay")
+    delay_ms = MAX_TRIGGER_DELAY_MS
+    if delay is not None:
+        matched = _DURATION.fullmatch(delay.strip().lower())
+        if matched is None:
+            raise SparkOptionInvalid(f"maxTriggerDelay is a duration such as 15m or 30s, not {delay!r}")
+        unit = matched[2]
+        delay_ms = int(matched[1]) * _UNIT_MS["mi" if unit.startswith("milli") else "ms" if unit == "ms" else unit[0]]
+    low, high = _count(options, "minOffsetsPerTrigger"), _count(options, "maxOffsetsPerTrigger")
+    if low is not None and high is not None and low > high:
+        raise SparkOptionInvalid(f"minOffsetsPerTrigger is {low}, more than maxOffsetsPerTrigger, which is {high}")
+    return ReadLimits(high, low, delay_ms)
 
 
 def _object(text: str, name: str, example: str) -> dict[str, Any]:
@@ -191,7 +271,8 @@ def _is_number(value: object, lowest: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and lowest <= value < 1 << 63
 
 
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """Return an option that is true or false. Raises SparkOptionInvalid."""
     text = options.get(name.lower(), str(default)).strip().lower()
     if text not in ("true", "false"):
         raise SparkOptionInvalid(f"{name} is true or false, not {text!r}")
@@ -202,6 +283,6 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not re.fullmatch(r"\d{1,9}", text.strip()) or int(text) == 0:
+    if not re.fullmatch(r"\d{1,18}", text.strip()) or int(text) == 0:
         raise SparkOptionInvalid(f"{name} is a number from 1 on, not {text!r}")
     return int(text)

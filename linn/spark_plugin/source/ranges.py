@@ -21,6 +21,28 @@ class OffsetRange:
         return self.end - self.start
 
 
+Task = tuple[OffsetRange, ...]
+"""The ranges that one task reads, one after the other."""
+TASK_RECORDS_MIN = 1_000
+"""Ranges share a task up to so many records: a task costs tens of milliseconds, as much as thousands of small ones."""
+
+
+def tasks(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max: int | None) -> list[Task]:
+    """Return the tasks that read ranges: small ranges share one, unless a number says how many tasks there are."""
+    if partitions_min is not None or records_max is not None:
+        return [(piece,) for piece in split(ranges, partitions_min, records_max)]
+    found: list[Task] = []
+    size = TASK_RECORDS_MIN
+    for each in split(ranges, None, None):
+        if size + len(each) <= TASK_RECORDS_MIN:
+            found[-1] = *found[-1], each
+            size += len(each)
+        else:
+            found.append((each,))
+            size = len(each)
+    return found
+
+
 def split(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max: int | None) -> list[OffsetRange]:
     """Split ranges so that there are about `partitions_min` of them, and none is longer than `records_max`.
 

@@ -1,0 +1,142 @@
+"""StreamOffset: how far a streaming query has read each partition. Pure; Spark keeps it as JSON in its checkpoint.
+
+Laws: it carries each topic's id, so that a topic that was made again under its name is not taken for the one that was
+read. Two equal ones are equal as JSON text, which is how Spark compares them. A start at the end of the log stays
+LATEST, and the first micro-batch is empty there: its end, which Spark logs before it reads, is where reading begins.
+Nothing else has to remember it, and replaying that micro-batch gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Any
+from uuid import UUID
+
+from linn.spark_plugin.errors import SparkDataLost
+from linn.spark_plugin.source.bounds import PartitionBounds, Place
+from linn.spark_plugin.source.options import LATEST
+from linn.spark_plugin.source.ranges import OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The offset behind the last record that was read, by topic and partition."""
+
+    ids: Mapping[str, UUID]
+    offsets: Mapping[Place, int]
+
+    @classmethod
+    def of(cls, bounds: Iterable[PartitionBounds], offsets: Mapping[Place, int]) -> StreamOffset:
+        """Make one of the bounds' partitions."""
+        known = list(bounds)
+        return cls({each.topic: each.topic_id for each in known}, {each.place: offsets[each.place] for each in known})
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> StreamOffset:
+        """Read what `to_json` made. Raises SparkDataLost: it is something else."""
+        try:
+            ids = {topic: UUID(entry["id"]) for topic, entry in found.items()}
+            offsets = {
+                (topic, int(partition)): int(offset)
+                for topic, entry in found.items()
+                for partition, offset in entry["offsets"].items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SparkDataLost(f"the checkpoint is none of linn's Spark source: it has {str(found)[:80]}") from error
+        return cls(ids, offsets)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON, topics and partitions in order."""
+        found: dict[str, Any] = {topic: {"id": str(self.ids[topic]), "offsets": {}} for topic in sorted(self.ids)}
+        for (topic, partition), offset in sorted(self.offsets.items()):
+            found[topic]["offsets"][str(partition)] = offset
+        return found
+
+    def offset_in(self, bounds: PartitionBounds) -> int | None:
+        """Return the offset in a partition of that very topic; None: it is not known yet."""
+        return self.offsets.get(bounds.place) if self.ids.get(bounds.topic) == bounds.topic_id else None
+
+
+def next_end(
+    start: StreamOffset, bounds: Sequence[PartitionBounds], offsets_max: int | None, fails_on_data_loss: bool
+) -> StreamOffset:
+    """Return the end of the micro-batch behind `start`: what is there, of which it takes up to `offsets_max`.
+
+    Partitions that are new begin at their earliest offset. Raises SparkDataLost where one is gone, or ends before it.
+    """
+    if fails_on_data_loss:
+        _check_nothing_lost(start, bounds)
+    pending = {each: _pending(start, each) for each in bounds}
+    total = sum(len(part) for part in pending.values())
+    ends = {}
+    for each, part in pending.items():
+        size = len(part)
+        if offsets_max is not None and total > offsets_max:
+            share = offsets_max * size / total
+            # Rounded up below one, so that a small partition beside large ones has its turn, as in Spark's own source.
+            size = min(size, ceil(share) if share < 1 else floor(share))
+        ends[each.place] = part.start + size
+    return StreamOffset.of(bounds, ends)
+
+
+def pending_records(start: StreamOffset, bounds: Sequence[PartitionBounds]) -> int:
+    """Return the number of offsets behind `start` that are there."""
+    return sum(len(_pending(start, each)) for each in bounds)
+
+
+def _pending(start: StreamOffset, bounds: PartitionBounds) -> range:
+    """Return the offsets that are there and were not read."""
+    known = start.offset_in(bounds)
+    if known == LATEST:
+        return range(bounds.latest, bounds.latest)
+    first = bounds.earliest if known is None else known
+    return range(min(first, bounds.latest), bounds.latest)
+
+
+def _check_nothing_lost(start: StreamOffset, bounds: Sequence[PartitionBounds]) -> None:
+    there = {each.place: each for each in bounds}
+    for (topic, partition), offset in start.offsets.items():
+        found = there.get((topic, partition))
+        if found is None:
+            raise _lost(f"partition {partition} of {topic} is gone")
+        if found.topic_id != start.ids[topic]:
+            raise _lost(f"topic {topic} was deleted and made again since")
+        if offset > found.latest:
+            raise _lost(f"partition {partition} of {topic} ends at offset {found.latest}, before {offset}")
+
+
+def ranges_between(
+    start: StreamOffset, end: StreamOffset, bounds: Sequence[PartitionBounds], fails_on_data_loss: bool
+) -> list[OffsetRange]:
+    """Return the offsets of a micro-batch by partition, all that Spark has logged for it.
+
+    `bounds` says what is still there. Raises SparkDataLost: some of it is not.
+    """
+    there = {(each.topic, each.topic_id, each.partition): each for each in bounds}
+    found = []
+    for (topic, partition), last in sorted(end.offsets.items()):
+        topic_id = end.ids[topic]
+        now = there.get((topic, topic_id, partition))
+        first = start.offsets.get((topic, partition)) if start.ids.get(topic) == topic_id else None
+        if first == LATEST:
+            continue
+        if first is None:
+            # The partition was new then, and its log began with it.
+            first = now.earliest if now is not None else 0
+        if now is None:
+            if fails_on_data_loss and first < last:
+                raise _lost(f"offsets {first} to {last} of partition {partition} of {topic} are gone with the topic")
+            continue
+        if first < now.earliest:
+            if fails_on_data_loss and first < last:
+                raise _lost(f"offsets {first} to {now.earliest} of partition {partition} of {topic} are gone")
+            first = now.earliest
+        if first < last:
+            found.append(OffsetRange(topic, topic_id, partition, first, last))
+    return found
+
+
+def _lost(what: str) -> SparkDataLost:
+    return SparkDataLost(f"{what}; failOnDataLoss=false passes over what is lost")
