@@ -72,6 +72,7 @@ WHERE = {
     "protocol": "quick",
     "spark": "quick",
     "spark/test_spark_source.py": "system",
+    "spark/test_spark_sink.py": "system",
     "spark/test_spark_stream.py": "system",
     "subscription": "quick",
     "subscription/test_subscription_model.py": "test",

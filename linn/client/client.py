@@ -43,6 +43,7 @@ from linn.client.participants.participant import AsyncParticipant, Participant
 from linn.client.produce.producer import AcksName, Producer
 from linn.client.transactions.owner import TransactionOwner
 from linn.client.transactions.process import Function, Worker
+from linn.client.transactions.shared import SharedTransactions
 from linn.client.transactions.transaction import Transaction
 from linn.core.batch.batch import Codec
 from linn.core.errors.group import raise_once
@@ -265,6 +266,33 @@ class Client:
             owner = self._owners[name] = TransactionOwner(self._connector, name, timeout_s, self._branch)
         owner.timeout_s = timeout_s
         return Transaction(owner)
+
+    def shared_transactions(
+        self, name: str, *, run: int, timeout_s: float = TRANSACTION_TIMEOUT_S
+    ) -> SharedTransactions:
+        """Make transactions that several processes write and one commits, as the tasks of a distributed job do.
+
+        Args:
+            name: the job's, the same one whenever it is started again.
+            run: a random number from 1 to 2**64 - 1 that all processes of one run have: another one takes the name
+                over, and fences the run before.
+            timeout_s: time after which the broker aborts a transaction that is still open; it holds back readers.
+
+        Raises MessageInvalid if an argument is wrong.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = await shared.join()
+            async with await shared.producer(ticket, "bills") as producer:
+                await producer.publish(b"42 EUR")
+            await shared.commit(ticket, [producer.id], sequence=1)
+        """
+        checked_text(name, "a transaction's name")
+        if not name:
+            raise MessageInvalid("a transaction needs a name, which no other job has")
+        checked_number(run, "run", (1 << 64) - 1, lowest=1)
+        checked_span(timeout_s, "timeout_s")
+        return SharedTransactions(self._connector, name, run, timeout_s, self._branch)
 
     async def process(
         self,

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
     ArrayType,
@@ -25,6 +36,8 @@ from pyspark.sql.types import (
 
 from linn.core.env.real.env import RealEnv
 from linn.spark_plugin.errors import SparkOptionInvalid
+from linn.spark_plugin.sink.job import WriteJob, Written, abort, commit, run_number
+from linn.spark_plugin.sink.write_options import WriteOptions, checked_write
 from linn.spark_plugin.source.arrow_columns import arrow_schema
 from linn.spark_plugin.source.options import ReadOptions, checked_options, included
 from linn.spark_plugin.source.planning import planned
@@ -80,13 +93,24 @@ class LinnDataSource(DataSource):
         """Return a reader of a streaming query. Raises SparkOptionInvalid."""
         return LinnStreamReader(checked_options(self.options, is_stream=True), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Refuse, with SparkOptionInvalid."""
-        raise SparkOptionInvalid("linn can't be written from Spark yet: publish with linn.sync in foreachPartition")
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return a writer of a batch job, which appends. Raises SparkOptionInvalid."""
+        if overwrite:
+            raise SparkOptionInvalid('a topic can\'t be overwritten: use mode("append")')
+        options = checked_write(self.options, _types(schema), is_stream=False)
+        rng = RealEnv().rng
+        run = int.from_bytes(rng.bytes(8), "big") or 1
+        name = options.name if options.name is not None else f"spark.batch.{rng.bytes(16).hex()}"
+        job = WriteJob(options.url, name, run, options.timeout_s, options.topic, options.exchange)
+        return LinnWriter(job, 0 if options.number is None else options.number + 1)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """Refuse, with SparkOptionInvalid."""
-        return self.writer(schema, overwrite)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return a writer of a streaming query's output. Raises SparkOptionInvalid."""
+        return LinnStreamWriter(checked_write(self.options, _types(schema), is_stream=True))
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
 
 
 class TaskPartition(InputPartition):
@@ -166,3 +190,63 @@ class LinnStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailabl
         """Plan a micro-batch. Raises SparkDataLost, ConnectionLost and others."""
         tasks = self._plan().planned(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return [TaskPartition(task) for task in tasks]
+
+
+class TaskWritten(WriterCommitMessage):
+    """What one task has written."""
+
+    def __init__(self, written: Written) -> None:
+        self.written = written
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    return [message.written for message in messages if isinstance(message, TaskWritten)]
+
+
+class LinnWriter(DataSourceArrowWriter):
+    """Writer of a batch job: all of it takes effect at its end, once, or nothing does."""
+
+    def __init__(self, job: WriteJob, sequence: int) -> None:
+        self._job = job
+        self._sequence = sequence
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Publish the rows of a task. Raises LinnError: it may be tried again."""
+        return TaskWritten(self._job.write(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what the tasks have written. Raises LinnError."""
+        commit(_written(messages), self._sequence)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort what the tasks have written, unless it was committed."""
+        abort(_written(messages))
+
+
+class LinnStreamWriter(DataSourceStreamArrowWriter):
+    """Writer of a streaming query: each micro-batch takes effect at its end, once, or nothing of it does."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Publish the rows of a task. Raises LinnError: it may be tried again."""
+        return TaskWritten(self._job().write(iterator))
+
+    def _job(self) -> WriteJob:
+        """Return the write of this task's micro-batch; Spark tells tasks which one that is."""
+        context = TaskContext.get()
+        assert context is not None, "a task runs in a context"
+        query, run = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("spark.jobGroup.id")
+        options = self._options
+        return WriteJob(
+            options.url, f"spark.{query}", run_number(str(run)), options.timeout_s, options.topic, options.exchange
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit a micro-batch, unless it was committed before. Raises LinnError."""
+        commit(_written(messages), batchId + 1)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Abort what tasks have written of a micro-batch, unless it was committed."""
+        abort(_written(messages))

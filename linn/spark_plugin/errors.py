@@ -11,6 +11,13 @@ class SparkOptionInvalid(LinnError):
     code = "spark.option_invalid"
 
 
+class SparkWriteInterrupted(LinnError):
+    """A write has lost its transaction in the middle; nothing of it counts, and it can be done again."""
+
+    code = "spark.write_interrupted"
+    retriable = True
+
+
 class SparkDataLost(LinnError):
     """Records that a Spark job was to read are no longer in the topic."""
 

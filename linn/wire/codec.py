@@ -194,7 +194,7 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         return frame
     if type(message) is messages.Done:
         return _DONE.fill(correlation, batches)
-    if type(message) is messages.EndTransaction and message.is_commit and len(message.branches) == 1:
+    if type(message) is messages.EndTransaction and _is_plain_commit(message):
         numbers = message.producer_id, message.epoch, message.number, message.branches[0]
         with contextlib.suppress(struct.error):  # A number does not fit: below it is named.
             return _COMMIT.fill(correlation, batches, *numbers)
@@ -297,7 +297,11 @@ _COMMIT = _Template(
     ),
     "QHqIQq",
 )
-"""The commit of a transaction that has written to one topic."""
+"""The commit of a transaction that has written to one topic, without a sequence."""
+
+
+def _is_plain_commit(message: messages.EndTransaction) -> bool:
+    return message.is_commit and len(message.branches) == 1 and not message.sequence
 
 
 def _read_published(correlation: int, partition: int, base_offset: int, copies: int, *identity: int) -> Decoded:

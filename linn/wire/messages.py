@@ -295,6 +295,7 @@ class EndTransaction(Message):
     number: int
     is_commit: bool
     branches: list[int] = []
+    sequence: int = 0
 
 
 class Settled(Message):

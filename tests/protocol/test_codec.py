@@ -24,7 +24,8 @@ NARROW = {
     "bytes_min": 32, "bytes_max": 32, "wait_max_ms": 32, "credit": 32, "records": 32, "records_max": 32,
     "subscription": 32, "lease_ms": 32, "ms": 32, "entry": 32, "epoch": 32, "session_ms": 32,
     "topic_id_high": 64, "topic_id_low": 64, "id_high": 64, "id_low": 64, "delivery_id": 64,
-    "attempt": 16, "id": 32, "timeout_ms": 32, "number": 64, "opening": 64, "leader": 32, "returned": 32, "formats": 32,
+    "attempt": 16, "id": 32, "timeout_ms": 32, "number": 64, "sequence": 64, "opening": 64,
+    "leader": 32, "returned": 32, "formats": 32,
 }  # fmt: skip
 ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2}
 SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch")
@@ -251,6 +252,7 @@ def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object
         m.EndTransaction(1 << 62, 1 << 31, 1 << 63, False, [-1]),
         m.EndTransaction(1, 2, 3, True, [4, 5]),
         m.EndTransaction(1, 2, 3, True),
+        m.EndTransaction(1, 2, 3, True, [4], 5),
     ],
 )
 def test_templates_and_caches_read_the_same_as_the_schema(message: m.Message) -> None:

@@ -218,10 +218,40 @@ def test_a_commit_names_branches_of_the_name_only() -> None:
 def test_branches_have_a_limit() -> None:
     each = opened()
     for branch in range(BRANCHES_MAX):
-        each.add_branch(branch)
+        assert each.add_branch(branch) is None
     each.add_branch(0)
+    each.work.wrote = {branch: {} for branch in range(1, BRANCHES_MAX)}
+    assert each.add_branch(BRANCHES_MAX) == 0, "the one that has not written makes room"
+    each.work.wrote[BRANCHES_MAX] = {}
     with pytest.raises(LimitExceeded):
-        each.add_branch(BRANCHES_MAX)
+        each.add_branch(BRANCHES_MAX + 1)
+
+
+def test_a_sequence_that_was_committed_has_taken_effect_for_good() -> None:
+    each = opened()
+    each.work.sequence = 7
+    each.end(each.decided([]))
+    each.ended()
+    assert [each.has_taken_effect(sequence) for sequence in (0, 6, 7, 8)] == [False, True, True, False]
+    each.end(each.decided([]))  # A commit without a sequence forgets nothing.
+    each.ended()
+    again = TransactionalProducer("billing")
+    for event in each.snapshot():
+        again.apply(event)
+    assert again.has_taken_effect(7)
+    assert not again.has_taken_effect(8)
+
+
+def test_a_name_with_sequences_makes_room_later() -> None:
+    each = opened()
+    hour_ms, week_ms = 3_600_001, 7 * 86_400_000 + 1
+    each.opened_ms = 0
+    assert each.is_unused(hour_ms, hour_ms / 1000)
+    each.work.sequence = 1
+    each.end(each.decided([]))
+    each.ended()
+    assert not each.is_unused(hour_ms, hour_ms / 1000)
+    assert each.is_unused(week_ms, week_ms / 1000)
 
 
 def test_partitions_have_a_limit_whether_written_to_or_held() -> None:

@@ -113,7 +113,7 @@ export const STRUCTS = {
     },
   },
   EndTransaction: {
-    words: 3,
+    words: 4,
     pointers: 1,
     fields: {
       producerId: ["i64", 0],
@@ -121,6 +121,7 @@ export const STRUCTS = {
       number: ["u64", 16],
       isCommit: ["bool", 96],
       branches: ["i64s", 0],
+      sequence: ["u64", 24],
     },
   },
   Ended: {

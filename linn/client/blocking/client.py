@@ -24,6 +24,7 @@ from linn.client.blocking.loop_thread import LoopThread
 from linn.client.blocking.message import Batch, FetchedBatches
 from linn.client.blocking.process import Function, Worker, run_all
 from linn.client.blocking.producer import Producer
+from linn.client.blocking.shared_transactions import SharedTransactions
 from linn.client.blocking.transaction import Transaction
 from linn.client.client import (
     BATCH_BYTES_MAX,
@@ -280,6 +281,23 @@ class Client:
         """
         made = self._thread.call(self._make_transaction, name, timeout_s)
         return Transaction(self, self._thread, made)
+
+    def shared_transactions(
+        self, name: str, *, run: int, timeout_s: float = TRANSACTION_TIMEOUT_S
+    ) -> SharedTransactions:
+        """Make transactions that several processes write and one commits, as the tasks of a distributed job do.
+
+        For the arguments see `linn.client.Client.shared_transactions`. Raises MessageInvalid if one is wrong.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = shared.join()
+            with shared.producer(ticket, "bills") as producer:
+                producer.publish(b"42 EUR")
+            shared.commit(ticket, [producer.id], sequence=1)
+        """
+        made = self._made.shared_transactions(name, run=run, timeout_s=timeout_s)
+        return SharedTransactions(self, self._thread, made)
 
     async def _make_transaction(self, name: str, timeout_s: float) -> AsyncTransaction:
         return self._made.transaction(name, timeout_s=timeout_s)

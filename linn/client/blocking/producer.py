@@ -52,6 +52,11 @@ class Producer:
 
     # --- life ---
 
+    @property
+    def id(self) -> int:
+        """The number by which the broker knows this producer; 0 if it is not idempotent."""
+        return self._made.id
+
     def __enter__(self) -> Self:
         return self
 
@@ -214,12 +219,14 @@ class Producer:
         delay_ms: int = 0,
         ttl_ms: int = 0,
         mandatory: bool = False,
+        partition: int | None = None,
         timeout_s: float | None = None,
     ) -> BulkReceipt:
         """Publish many messages and wait for the confirmation that `acks` asks for; the fastest way.
 
         `keys`, `headers` and `ids` have one entry per value, and so have `routing_keys`, `labels` and `timestamp_ms` if
-        they are sequences; other arguments hold for all. No thread may change them before the call returns.
+        they are sequences; other arguments hold for all. No thread may change them before the call returns. With
+        `partition` all of them go there, whatever their keys.
 
         Raises:
             Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
@@ -248,6 +255,7 @@ class Producer:
             delay_ms=delay_ms,
             ttl_ms=ttl_ms,
             mandatory=mandatory,
+            partition=partition,
         )
 
     # --- handing over to the loop ---

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby
 from typing import cast
 
+from linn.client.arguments import U32_MAX, checked_number
 from linn.client.connection.connector import Connector
 from linn.client.produce.confirmation import Confirmation
 from linn.client.produce.lane import Identity, Lane
@@ -19,7 +20,7 @@ from linn.client.produce.sender import PartitionBuffer, Sender
 from linn.core.batch.batch import Codec
 from linn.core.batch.builder import build_batch, build_single
 from linn.core.batch.key_hash import partition_of
-from linn.core.errors.tree import LinnError
+from linn.core.errors.tree import LinnError, MessageInvalid, PartitionUnknown
 from linn.wire.messages import MANDATORY_RECORDS_MAX, Acks, TopicInfo
 
 _FORESEEN = ("murmur2", "sticky", "")
@@ -92,6 +93,13 @@ class Accumulator:
         return (
             buffers[partition] if 0 <= partition < len(buffers) and buffers[partition].partition >= 0 else self.sticky
         )
+
+    def check_partition(self, partition: int) -> None:
+        """Check that the application may choose a partition. Raises MessageInvalid, PartitionUnknown."""
+        if self.buffers[0].partition < 0:
+            raise MessageInvalid("the broker chooses the partitions of this topic or exchange: name none")
+        if not 0 <= checked_number(partition, "partition", U32_MAX) < len(self.buffers):
+            raise PartitionUnknown(f"there is no partition {partition}: there are {len(self.buffers)}")
 
     def turn(self) -> None:
         """Make the next buffer the sticky one."""

@@ -184,6 +184,12 @@ class Producer:
         return identity.producer_id
 
     @property
+    def id(self) -> int:
+        """The number by which the broker knows this producer; 0 if it is not idempotent."""
+        identity = self._accumulator.identity
+        return identity.producer_id if identity is not None else 0
+
+    @property
     def buffered_bytes(self) -> int:
         """Size of finished batches that are not confirmed."""
         return self._sender.buffered_bytes
@@ -362,12 +368,13 @@ class Producer:
         delay_ms: int = 0,
         ttl_ms: int = 0,
         mandatory: bool = False,
+        partition: int | None = None,
     ) -> BulkReceipt:
         """Publish many messages and wait for the confirmation that `acks` asks for; the fastest way.
 
         `keys`, `headers` and `ids` have one entry per value, and so have `routing_keys`, `labels` and `timestamp_ms` if
         they are sequences; other arguments hold for all. Values are bytes-like and must not change before the call
-        returns. `mandatory` works as with `publish`.
+        returns. `mandatory` works as with `publish`. With `partition` all of them go there, whatever their keys.
 
         Raises:
             Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
@@ -391,11 +398,14 @@ class Producer:
         with_key_hashes = accumulator.buffers[0].partition < 0
         bulk = Bulk(with_key_hashes, accumulator.codec, accumulator.bytes_max, self._batch_bytes_limit)
         bulk.message_bytes_max = self.message_bytes_max
+        by_keys = accumulator.keys_choose and partition is None
+        parts = columns.by_partition(len(accumulator.buffers) if by_keys else 1)
+        if partition is not None:
+            accumulator.check_partition(partition)
+            parts = {partition: columns}
         try:
-            for partition, part in columns.by_partition(
-                len(accumulator.buffers) if accumulator.keys_choose else 1
-            ).items():
-                await self._ship(bulk, partition, part, mandatory)
+            for place, part in parts.items():
+                await self._ship(bulk, place, part, mandatory)
         except LinnError as error:
             bulk.fail(error)
         return await bulk.receipt(None if self._to_exchange else self._target)

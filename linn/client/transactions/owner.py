@@ -24,6 +24,22 @@ Target = tuple[str, bool]
 """The name of a topic or an exchange, and whether it is an exchange."""
 
 
+async def until_not_busy(connector: Connector, message: OpenTransactions | EndTransaction) -> object:
+    """Send a request until the end of another transaction is not in its way any more.
+
+    Raises TransactionError, TransactionBusy after all attempts, ConnectionLost, RequestTimeout, LimitExceeded.
+    """
+    attempts = 0
+    while True:
+        try:
+            return (await connector.request(message, repeat=True)).message
+        except TransactionBusy:
+            if connector.options._is_used_up(attempts + 1):
+                raise
+            await connector.env.clock.sleep(connector.backoff_s(attempts))
+            attempts += 1
+
+
 class TransactionOwner:
     """One name. Its transactions follow one another; the name is opened with the first."""
 
@@ -82,19 +98,11 @@ class TransactionOwner:
         self._branches.clear()
 
     async def _until_not_busy(self, message: OpenTransactions | EndTransaction) -> object:
-        """Send a request until the end of another transaction is not in its way any more."""
-        attempts = 0
-        while True:
-            try:
-                return (await self.connector.request(message, repeat=True)).message
-            except TransactionBusy:
-                if self.connector.options._is_used_up(attempts + 1):
-                    raise
-                await self.connector.env.clock.sleep(self.connector.backoff_s(attempts))
-                attempts += 1
-            except TransactionFenced as error:
-                self._fenced = error
-                raise
+        try:
+            return await until_not_busy(self.connector, message)
+        except TransactionFenced as error:
+            self._fenced = error
+            raise
 
     async def producer(self, target: str, to_exchange: bool) -> Producer:
         """The producer for a topic or an exchange, ready to write in the present transaction."""

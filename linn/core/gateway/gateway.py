@@ -336,13 +336,19 @@ class Gateway:
             raise SubscriptionWrongKind("a reader without a group has nothing to settle in a transaction")
 
     def end_transaction(
-        self, principal: Principal, owner: tuple[int, int, int], *, is_commit: bool, branches: Sequence[int]
+        self,
+        principal: Principal,
+        owner: tuple[int, int, int],
+        *,
+        is_commit: bool,
+        branches: Sequence[int],
+        sequence: int = 0,
     ) -> Ending | None:
         """Commit a transaction, with what these producers have written, or abort it.
 
         Returns and raises as `TransactionCoordinator.end_nowait`.
         """
-        return self.transactions.end_nowait(*owner, is_commit=is_commit, branches=branches)
+        return self.transactions.end_nowait(*owner, is_commit=is_commit, branches=branches, sequence=sequence)
 
     def partition(self, principal: Principal, topic: str, index: int) -> Partition:
         """A partition for reading by offset. Raises TopicUnknown, PartitionUnknown."""

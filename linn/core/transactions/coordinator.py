@@ -58,9 +58,6 @@ TRANSACTIONS_TOPIC = "__transactions"
 """The internal topic of the log. It has one partition, so that commits of many clients share one sync."""
 NAMES_MAX = 10_000
 """Limit of the names that are known: each takes about a kilobyte, and a record of the snapshot."""
-IDLE_S = 3_600
-"""Time since its last transaction after which a name makes room when there are too many: nobody asks for its end again.
-"""
 ALL_BRANCHES_MAX = 200_000
 """Limit of the producers that may write in transactions: each takes about 200 bytes."""
 TIMEOUT_S_MAX = 3_600.0
@@ -223,12 +220,9 @@ class TransactionCoordinator:
         """Make room for another name. Raises LimitExceeded."""
         if len(self.names) < NAMES_MAX:
             return
-        oldest_ms, oldest_s = self._clock.now_ms() - 1_000 * IDLE_S, self._clock.monotonic() - IDLE_S
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
         idle = [
-            each
-            for each in self.names.values()
-            if each.state is State.IDLE and each.opened_ms < oldest_ms and each.began_s < oldest_s
-            if each.name not in self._unmarked
+            each for each in self.names.values() if each.is_unused(now_ms, now_s) and each.name not in self._unmarked
         ]
         if not idle:
             raise LimitExceeded(
@@ -259,7 +253,7 @@ class TransactionCoordinator:
             raise LimitExceeded(
                 f"{ALL_BRANCHES_MAX:,} producers may write in transactions, and this would be another one"
             )
-        each.add_branch(branch)
+        self._by_branch.pop(each.add_branch(branch) or 0, None)
         self._by_branch[branch] = each
 
     # --- work --------------------------------------------------------------------------------------------------------
@@ -320,21 +314,19 @@ class TransactionCoordinator:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    async def end(
-        self, producer_id: int, epoch: int, number: int, *, is_commit: bool, branches: Collection[int] = ()
-    ) -> None:
-        """End a transaction as `end_nowait` does, and wait until its decision is durable, and marked if there is room.
-
-        Raises as `end_nowait`, and GroupFenced. Cancellation: it ends all the same.
-        """
-        ending = self.end_nowait(producer_id, epoch, number, is_commit=is_commit, branches=branches)
-        if ending is not None:
-            await ending.wait()
-
     def end_nowait(
-        self, producer_id: int, epoch: int, number: int, *, is_commit: bool, branches: Collection[int] = ()
+        self,
+        producer_id: int,
+        epoch: int,
+        number: int,
+        *,
+        is_commit: bool,
+        branches: Collection[int] = (),
+        sequence: int = 0,
     ) -> Ending | None:
         """End a transaction: commit what these producers have written in it, or abort it. May be asked for again.
+
+        A commit whose `sequence` is not above that of an earlier one repeats it: this transaction is aborted.
 
         Returns what is to be waited for; None: it has ended. Raises TransactionError; StorageError: it is still open.
         """
@@ -346,10 +338,11 @@ class TransactionCoordinator:
         if each is not None and not is_commit and number < each.number:
             return None
         each = self._owner_of_end(producer_id, epoch, number)
-        if not is_commit:
+        if not is_commit or each.has_taken_effect(sequence):
             self._abort(each, AbortReason.ASKED)
             return None
         each.check_branches(branches)
+        each.work.sequence = sequence
         if not each.work.offsets and not any(True for _ in missing_marks(each, branches)):
             decision = each.decided(branches)
             self._write(decision)

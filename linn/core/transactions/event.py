@@ -43,6 +43,8 @@ class Committed(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unkn
     branches: list[Number]
     offsets: list[tuple[str, OffsetCommitted]] = []
     """(group, offset) that take effect with it."""
+    sequence: Number = 0
+    """The highest sequence that a client has given a commit of this name; 0: none."""
 
 
 class OffsetsApplied(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid_unknown_fields=True):

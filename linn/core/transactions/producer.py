@@ -35,6 +35,11 @@ PLACES_MAX = 4_096
 """Limit of the partitions that one transaction may touch: each is marked at its end, in about 20 us."""
 OPENINGS_MAX = 16
 """Openings of a name that are known when they are asked for again, which a broken connection may do late."""
+UNUSED_S = 3_600
+"""Time since its last transaction after which a name makes room when there are too many: nobody asks for its end again.
+"""
+UNUSED_WITH_SEQUENCE_S = 7 * 86_400
+"""The same for a name whose commits have sequences: a job that was stopped for days may repeat its last one."""
 OFFSETS_MAX = 4_096
 """Limit of the offsets of groups in one transaction: they are in one record of the log."""
 
@@ -76,6 +81,8 @@ class Work:
     """By group, topic and partition."""
     held: dict[PartitionQueue, tuple[Mark, int] | None] = field(default_factory=dict)
     """Partitions of queues of which it holds records, with what has to pass before they are held durably."""
+    sequence: int = 0
+    """The client's own number of its commit; 0: none."""
 
     @property
     def places(self) -> int:
@@ -188,16 +195,32 @@ class TransactionalProducer:
         if self.state is State.ENDING:
             raise TransactionBusy(f'transaction {number} of "{self.name}" is being ended')
 
-    def add_branch(self, producer_id: int) -> None:
-        """Let a producer write in its transactions. Raises LimitExceeded."""
+    def add_branch(self, producer_id: int) -> int | None:
+        """Let a producer write in its transactions; return the one that makes room for it, which has not written.
+
+        Raises LimitExceeded.
+        """
+        dropped = None
         if producer_id not in self.branches and len(self.branches) >= BRANCHES_MAX:
-            raise LimitExceeded(f'"{self.name}" has {BRANCHES_MAX} producers in its transactions, and no more')
+            dropped = next((branch for branch in self.branches if branch not in self.work.wrote), None)
+            if dropped is None:
+                raise LimitExceeded(f'{BRANCHES_MAX} producers write in the transaction of "{self.name}", and no more')
+            del self.branches[dropped]
+        self.branches.pop(producer_id, None)
         self.branches[producer_id] = None
+        return dropped
 
     @property
     def is_ending(self) -> bool:
         """Whether the end of the present transaction is under way."""
         return self.state is State.ENDING
+
+    def is_unused(self, now_ms: int, now_s: float) -> bool:
+        """Whether it was not used for so long that it makes room for another name."""
+        has_sequence = self.committed is not None and self.committed.sequence > 0
+        unused_s = UNUSED_WITH_SEQUENCE_S if has_sequence else UNUSED_S
+        is_old = self.opened_ms < now_ms - 1_000 * unused_s and self.began_s < now_s - unused_s
+        return self.state is State.IDLE and is_old
 
     # --- work ---
 
@@ -226,6 +249,10 @@ class TransactionalProducer:
         """Whether this was the last transaction to be committed."""
         return self.committed is not None and self.committed.number == number
 
+    def has_taken_effect(self, sequence: int) -> bool:
+        """Whether a commit with this sequence, or a later one, has taken effect. 0: a commit without one."""
+        return self.committed is not None and 0 < sequence <= self.committed.sequence
+
     def check_ended(self, number: int) -> None:
         """Check what became of a transaction whose owner asks again for its end, and which was not committed.
 
@@ -244,7 +271,8 @@ class TransactionalProducer:
     def decided(self, branches: Collection[int]) -> Committed:
         """The decision to commit the present transaction, to be logged."""
         offsets = [(group, pending.committed) for (group, _, _), pending in self.work.offsets.items()]
-        return Committed(self.name, self.number, list(branches), offsets)
+        last = self.committed.sequence if self.committed is not None else 0
+        return Committed(self.name, self.number, list(branches), offsets, max(last, self.work.sequence))
 
     def end(self, committed: Committed | None, why: str = "") -> Work:
         """End the present transaction, whose decision is logged if it is committed. Call `ended` when all is marked.

@@ -10,6 +10,8 @@ from linn.wire.connection import Event
 
 NAMES_MAX = 1_000
 """Limit of the names that one connection opens: a program that takes a new one each time uses up no others' share."""
+SEQUENCE_MAX = (1 << 63) - 1
+"""Highest sequence of a commit: what the log's numbers hold."""
 ENTRIES_MAX = 256
 """Limit of the entries that are settled together: they are carried out without a pause, in a few milliseconds."""
 
@@ -71,14 +73,18 @@ class Transacting:
     def end(self, event: Event) -> None:
         """End a transaction; answered once its decision is durable, and marked wherever the disk has room.
 
-        Raises TransactionError, StorageError.
+        Raises TransactionError, LimitExceeded, StorageError.
         """
         message = event.message
         assert isinstance(message, m.EndTransaction)
         responder = self._responder
+        if message.sequence > SEQUENCE_MAX:
+            raise LimitExceeded(f"the sequence of a commit is {message.sequence}, more than {SEQUENCE_MAX}")
         owner = message.producer_id, message.epoch, message.number
         gateway, is_commit = responder.gateway, message.is_commit
-        ending = gateway.end_transaction(responder.principal, owner, is_commit=is_commit, branches=message.branches)
+        ending = gateway.end_transaction(
+            responder.principal, owner, is_commit=is_commit, branches=message.branches, sequence=message.sequence
+        )
         if ending is None:
             responder.reply(event.correlation, m.Done())
             return

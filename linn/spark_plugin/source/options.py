@@ -40,7 +40,7 @@ KNOWN = (
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 """Default of `maxTriggerDelay`, as in Spark's Kafka source."""
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
-_UNIT_MS = {"ms": 1, "mi": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 
 Numbers = Mapping[str, Mapping[int, int]]
 """Offsets or times by topic and partition."""
@@ -242,15 +242,18 @@ def _numbers(text: str, name: str, *, lowest: int) -> dict[str, dict[int, int]]:
     return found
 
 
+def duration_ms(text: str, name: str) -> int:
+    """Return a duration such as 30s or 15 minutes in milliseconds. Raises SparkOptionInvalid."""
+    matched = _DURATION.fullmatch(text.strip().lower())
+    if matched is None:
+        raise SparkOptionInvalid(f"{name} is a duration such as 15m or 30s, not {text!r}")
+    unit = matched[2]
+    return int(matched[1]) * (1 if unit == "ms" or unit.startswith("milli") else _UNIT_MS[unit[0]])
+
+
 def _limits(options: Mapping[str, str]) -> ReadLimits:
     delay = options.get("maxtriggerdelay")
-    delay_ms = MAX_TRIGGER_DELAY_MS
-    if delay is not None:
-        matched = _DURATION.fullmatch(delay.strip().lower())
-        if matched is None:
-            raise SparkOptionInvalid(f"maxTriggerDelay is a duration such as 15m or 30s, not {delay!r}")
-        unit = matched[2]
-        delay_ms = int(matched[1]) * _UNIT_MS["mi" if unit.startswith("milli") else "ms" if unit == "ms" else unit[0]]
+    delay_ms = MAX_TRIGGER_DELAY_MS if delay is None else duration_ms(delay, "maxTriggerDelay")
     low, high = _count(options, "minOffsetsPerTrigger"), _count(options, "maxOffsetsPerTrigger")
     if low is not None and high is not None and low > high:
         raise SparkOptionInvalid(f"minOffsetsPerTrigger is {low}, more than maxOffsetsPerTrigger, which is {high}")

@@ -1,0 +1,99 @@
+"""SharedTransactions: transactions that several processes write, and one of them commits. For distributed jobs.
+
+Laws: whoever has the name and the job's number takes part; a job with another number takes the name over, and fences
+the one before. Only what the commit names counts, so that an attempt that failed, or ran twice, leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from linn.client.connection.connector import Connector
+from linn.client.produce.producer import Producer
+from linn.client.transactions.owner import until_not_busy
+from linn.core.errors.tree import ProtocolError, TransactionError
+from linn.wire.messages import AddBranch, EndTransaction, OpenedTransactions, OpenTransactions
+
+
+class TransactionTicket(NamedTuple):
+    """One transaction, for those who write in it: plain numbers, which can be sent to another process."""
+
+    producer_id: int
+    epoch: int
+    number: int
+
+
+class SharedTransactions:
+    """The transactions of one name, made by `Client.shared_transactions`. They follow one another.
+
+    Example:
+        shared = client.shared_transactions("job-7", run=0x5EED)
+        ticket = await shared.join()  # in each process that writes
+        async with await shared.producer(ticket, "bills") as producer:
+            await producer.publish(b"42 EUR")
+        await shared.commit(ticket, [producer.id], sequence=1)  # in one of them
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        name: str,
+        run: int,
+        timeout_s: float,
+        make_producer: Callable[[str, bool], Producer],
+    ) -> None:
+        self.name = name
+        self._connector = connector
+        self._run = run
+        self._timeout_ms = round(1000 * timeout_s)
+        self._make_producer = make_producer
+
+    async def join(self) -> TransactionTicket:
+        """Return the present transaction, the same one for all who have the same run.
+
+        Raises TransactionFenced: a later run has taken over the name; TransactionBusy: the one before is being ended;
+        LimitExceeded, ConnectionLost, RequestTimeout.
+        Cancellation: the name may be taken over.
+        """
+        message = OpenTransactions(self.name, self._timeout_ms, opening=self._run)
+        opened = await until_not_busy(self._connector, message)
+        if not isinstance(opened, OpenedTransactions):
+            raise ProtocolError(f"the broker answered open transactions with {type(opened).__name__}")
+        return TransactionTicket(opened.producer_id, opened.epoch, opened.number)
+
+    async def producer(
+        self, ticket: TransactionTicket, topic: str | None = None, *, exchange: str | None = None
+    ) -> Producer:
+        """Return an open producer whose messages belong to a transaction, if its commit names the producer's `id`.
+
+        Close it before the commit. Raises TransactionError, LimitExceeded, ConnectionLost, RequestTimeout.
+        Cancellation: nothing is published.
+        """
+        if (topic is None) == (exchange is None):
+            raise TransactionError("a transaction publishes to a topic or to an exchange")
+        producer = self._make_producer(topic if topic is not None else exchange or "", exchange is not None)
+        await producer.__aenter__()
+        try:
+            branch = producer._begin(ticket.number)
+            await self._connector.request(AddBranch(ticket.producer_id, ticket.epoch, branch), repeat=True)
+        except BaseException:
+            producer._end()
+            raise
+        return producer
+
+    async def commit(self, ticket: TransactionTicket, producers: Sequence[int], *, sequence: int = 0) -> None:
+        """Commit what these producers have written, and abort what others have. Can be repeated.
+
+        `sequence`: the job's own count of its commits, from 1 on. One that has taken effect is not done again, in
+        whatever transaction: this one is aborted then. 0: none.
+
+        Raises TransactionAborted, TransactionFenced, TransactionError; ConnectionLost, RequestTimeout: the decision is
+        not known, and a commit of the same sequence may be tried.
+        Cancellation: the same.
+        """
+        await until_not_busy(self._connector, EndTransaction(*ticket, True, list(producers), sequence))
+
+    async def abort(self, ticket: TransactionTicket) -> None:
+        """Abort a transaction. Raises TransactionError: it was committed, or has ended; and as `commit`."""
+        await until_not_busy(self._connector, EndTransaction(*ticket, False))

@@ -1,0 +1,1 @@
+"""The sink: Arrow batches as messages, and the transactions that make each write count once."""

@@ -1,0 +1,138 @@
+"""WriteJob: what the tasks of one write, and whoever commits it, have to know of its transaction. It can be pickled.
+
+Laws: each attempt of a task writes with producers of its own, which nobody uses again in the same transaction. The
+commit names those that count, so that attempts that failed, or ran twice, are aborted with it. A job that was committed
+before is not committed again: its sequence says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from linn.client.blocking.client import Client
+from linn.client.blocking.producer import Producer
+from linn.client.blocking.shared_transactions import SharedTransactions
+from linn.client.transactions.shared import TransactionTicket
+from linn.core.errors.tree import LinnError, TransactionError
+from linn.spark_plugin.connections import forget_client, fresh_client
+from linn.spark_plugin.errors import SparkWriteInterrupted
+from linn.spark_plugin.sink.messages import columns_of, parts
+
+PRODUCERS_MAX = 128
+"""Producers that a client makes before another client takes its place: below the number after which it uses their ids
+again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one task has written: producers of a transaction."""
+
+    job: WriteJob
+    ticket: TransactionTicket | None
+    """None: it had no rows."""
+    producers: tuple[int, ...] = ()
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """One write: a micro-batch of a streaming query, or a batch write."""
+
+    url: str
+    name: str
+    """Name of the transactions."""
+    run: int
+    """Number of this run of the query or job, which fences an earlier one."""
+    timeout_s: float
+    topic: str | None = None
+    exchange: str | None = None
+
+    def write(self, batches: Iterable[Any]) -> Written:
+        """Publish the rows of a task. Raises LinnError: the task may be tried again, by other producers."""
+        batches = (batch for batch in batches if batch.num_rows)
+        first = next(iter(batches), None)
+        if first is None:
+            return Written(self, None)
+        try:
+            with contextlib.ExitStack() as stack:
+                task = _Task(self, fresh_client(self.url, PRODUCERS_MAX), stack)
+                task.publish(first)
+                for batch in batches:
+                    task.publish(batch)
+        except BaseException:
+            forget_client(self.url)  # With it go its producers: none of their ids is used again.
+            raise
+        return Written(self, task.ticket, tuple(task.ids), task.rows)
+
+    def transactions(self, client: Client) -> SharedTransactions:
+        """Return the transactions of this run."""
+        return client.shared_transactions(self.name, run=self.run, timeout_s=self.timeout_s)
+
+
+class _Task:
+    """The producers of one attempt of a task."""
+
+    def __init__(self, job: WriteJob, client: Client, stack: contextlib.ExitStack) -> None:
+        self.ids: list[int] = []
+        self.rows = 0
+        self._job = job
+        self._stack = stack
+        self._transactions = job.transactions(client)
+        self._producers: dict[str | None, Producer] = {}
+        self.ticket = self._transactions.join()
+
+    def publish(self, batch: Any) -> None:
+        has_target = self._job.topic is not None or self._job.exchange is not None
+        for topic, partition, rows in parts(batch, has_target=has_target):
+            values, columns = columns_of(rows)
+            self._producer(topic).publish_many(values, partition=partition, **columns)
+        self.rows += batch.num_rows
+
+    def _producer(self, topic: str | None) -> Producer:
+        producer = self._producers.get(topic)
+        if producer is None:
+            job = self._job
+            target = {"exchange": job.exchange} if job.exchange is not None else {"topic": topic or job.topic}
+            producer = self._transactions.producer(self.ticket, **target)
+            self._producers[topic] = self._stack.enter_context(producer)
+            self.ids.append(producer.id)
+        return producer
+
+
+def run_number(run: str) -> int:
+    """Return the number of a run that a text names, a UUID say: never 0, and the same wherever it is asked for."""
+    return int.from_bytes(blake2b(run.encode(), digest_size=8).digest(), "big") or 1
+
+
+def commit(written: Sequence[Written], sequence: int) -> None:
+    """Commit what the tasks of one write have written, once. `sequence`: see `SharedTransactions.commit`.
+
+    Raises SparkWriteInterrupted, TransactionError, ConnectionLost, RequestTimeout: the write may be done again.
+    """
+    counted = [each for each in written if each.ticket is not None]
+    if not counted:
+        return
+    job, ticket = counted[0].job, counted[-1].ticket
+    assert ticket is not None
+    if any(each.ticket != ticket for each in counted):
+        raise SparkWriteInterrupted(
+            "the broker was restarted, or the transaction timed out, while tasks were writing: write the batch again"
+        )
+    producers = [producer for each in counted for producer in each.producers]
+    client = fresh_client(job.url, PRODUCERS_MAX)
+    job.transactions(client).commit(ticket, producers, sequence=sequence)
+
+
+def abort(written: Iterable[Written | None]) -> None:
+    """Abort what tasks have written, unless it was committed: Spark asks for that also where a commit was not answered.
+
+    Errors are passed over: what is left open is aborted by the next run, or after its timeout.
+    """
+    tickets = {each.ticket: each.job for each in written if each is not None and each.ticket is not None}
+    for ticket, job in tickets.items():
+        with contextlib.suppress(LinnError, TransactionError):
+            job.transactions(fresh_client(job.url, PRODUCERS_MAX)).abort(ticket)

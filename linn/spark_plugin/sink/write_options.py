@@ -1,0 +1,78 @@
+"""Options and columns of a write. Pure: they are checked before anything connects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from linn.spark_plugin.errors import SparkOptionInvalid
+from linn.spark_plugin.source.options import SERVERS, broker_url, check_names, duration_ms
+
+NAME, NUMBER, TIMEOUT = "linn.transaction.name", "linn.transaction.number", "linn.transaction.timeout"
+KNOWN = (SERVERS, "topic", "exchange", NAME, NUMBER, TIMEOUT, "checkpointLocation", "queryName")
+"""The last two are Spark's own, which it passes on."""
+TIMEOUT_S = 900.0
+"""Default of the time after which the broker aborts what a job has written and not committed."""
+BYTES = ("binary", "string")
+TYPES: Mapping[str, tuple[str, ...]] = {
+    "key": BYTES,
+    "value": BYTES,
+    "topic": ("string",),
+    "partition": ("int", "bigint", "smallint", "tinyint"),
+    "routing_key": ("string",),
+    "labels": ("map<string,string>",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+"""The columns that a write takes, and their types in Spark; others are passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Checked options of a write."""
+
+    url: str
+    topic: str | None = None
+    exchange: str | None = None
+    timeout_s: float = TIMEOUT_S
+    name: str | None = None
+    """The name of the transactions of batch writes that know what was written before."""
+    number: int | None = None
+    """The number of this write among those of `name`."""
+
+
+def checked_write(given: Mapping[str, str], columns: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+    """Check the options of a write, whose names are case-insensitive, and its columns, by name, with their types.
+
+    Raises SparkOptionInvalid.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    check_names(options, KNOWN, "sink")
+    topic, exchange = options.get("topic"), options.get("exchange")
+    _check_columns(columns, has_target=topic is not None or exchange is not None)
+    if topic is not None and exchange is not None:
+        raise SparkOptionInvalid("topic and exchange contradict each other: give one of them")
+    if exchange is not None and "partition" in columns:
+        raise SparkOptionInvalid("an exchange chooses partitions itself: drop the column partition")
+    name, number = options.get(NAME), options.get(NUMBER)
+    if (name is None) != (number is None):
+        raise SparkOptionInvalid(f"{NAME} and {NUMBER} go together")
+    if name is not None and is_stream:
+        raise SparkOptionInvalid(f"{NAME} is for batch writes: a streaming query has the numbers of its batches")
+    if number is not None and not re.fullmatch(r"\d{1,18}", number.strip()):
+        raise SparkOptionInvalid(f"{NUMBER} is a number from 0 on, not {number!r}")
+    timeout = options.get(TIMEOUT.lower())
+    timeout_s = TIMEOUT_S if timeout is None else duration_ms(timeout, TIMEOUT) / 1000
+    if not 0 < timeout_s <= 3600:
+        raise SparkOptionInvalid(f"{TIMEOUT} is at most 1h, not {timeout}")
+    return WriteOptions(broker_url(options), topic, exchange, timeout_s, name, None if number is None else int(number))
+
+
+def _check_columns(columns: Mapping[str, str], *, has_target: bool) -> None:
+    if "value" not in columns:
+        raise SparkOptionInvalid(f"the column value is missing: there are {', '.join(columns)}")
+    for name, types in TYPES.items():
+        if name in columns and columns[name] not in types:
+            raise SparkOptionInvalid(f"the column {name} is {' or '.join(types)}, not {columns[name]}")
+    if not has_target and "topic" not in columns:
+        raise SparkOptionInvalid("no topic is named: give the option topic or exchange, or a column topic")

@@ -1,0 +1,220 @@
+"""Writes to topics against real Spark and a real broker: every row once, whatever fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_session import needs_spark
+
+import linn.sync
+from linn.testing.process import BrokerProcess
+
+needs_spark()
+
+pytestmark = [
+    pytest.mark.filterwarnings("error"),
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support"),
+]
+
+CONFIG = """
+[exchanges.news]
+type = "topic"
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), CONFIG) as broker:
+        yield broker.urls[0]
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[linn.sync.Client]:
+    with linn.sync.connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(client: linn.sync.Client, request: pytest.FixtureRequest) -> str:
+    name = request.node.name.partition("[")[0]
+    client.admin.create_topic(name, kind="stream", partitions=3)
+    return str(name)
+
+
+def messages(client: linn.sync.Client, topic: str) -> list[Any]:
+    """Everything committed in a topic."""
+    found: list[Any] = []
+    for partition in range(len(client.describe(topic).topics[0].partitions)):
+        offset, end = 0, client.find_offset(topic, partition, -1)
+        while offset < end:
+            fetched = client.fetch(topic, partition, offset)
+            found += [message for batch in fetched.batches for message in batch]
+            offset = fetched.next_offset
+    return found
+
+
+def numbers(client: linn.sync.Client, topic: str) -> list[int]:
+    return sorted(int(message.value) for message in messages(client, topic))
+
+
+def save(frame: Any, url: str, **options: Any) -> None:
+    given = {"linn.bootstrap.servers": url, **options}
+    frame.write.format("linn").options(**given).mode("append").save()
+
+
+def test_a_batch_write_has_all_columns(spark: Any, url: str, client: linn.sync.Client, topic: str) -> None:
+    frame = spark.sql(
+        """SELECT concat('k', id) AS key, cast(id AS string) AS value, concat('r.', id % 2) AS routing_key,
+        map('late', 'yes') AS labels, cast(id % 3 AS int) AS partition,
+        array(named_struct('key', 'n', 'value', cast('h' AS binary))) AS headers FROM range(30)"""
+    )
+    save(frame, url, topic=topic)
+    found = messages(client, topic)
+    assert sorted(int(message.value) for message in found) == [*range(30)]
+    for message in found:
+        number = int(message.value)
+        assert (message.key, message.routing_key) == (b"k%d" % number, f"r.{number % 2}")
+        assert (message.labels, message.headers) == ({"late": "yes"}, (("n", b"h"),))
+        assert message.partition == number % 3
+
+
+def test_rows_go_to_the_topics_that_they_name(spark: Any, url: str, client: linn.sync.Client) -> None:
+    for name in ("even", "odd"):
+        client.admin.create_topic(name, kind="stream")
+    frame = spark.sql("SELECT cast(id AS string) AS value, if(id % 2 = 0, 'even', 'odd') AS topic FROM range(20)")
+    save(frame, url)
+    assert numbers(client, "even") == [*range(0, 20, 2)]
+    assert numbers(client, "odd") == [*range(1, 20, 2)]
+
+
+def test_an_exchange_routes_rows_to_queues(spark: Any, url: str, client: linn.sync.Client) -> None:
+    client.admin.create_topic("late", kind="queue")
+    client.admin.bind("news", "late", "late.#")
+    frame = spark.sql("SELECT cast(id AS string) AS value, if(id < 5, 'late.x', 'other') AS routing_key FROM range(20)")
+    save(frame, url, exchange="news")
+    with client.consumer("late", prefetch=5) as consumer:
+        assert sorted(int(next(consumer).value or b"") for _ in range(5)) == [*range(5)]
+
+
+def test_a_batch_write_that_fails_leaves_nothing_and_a_task_that_is_tried_again_counts_once(
+    spark: Any, url: str, client: linn.sync.Client, tmp_path: Path
+) -> None:
+    client.admin.create_topic("tried", kind="stream", partitions=3)
+    mark = str(tmp_path / "failed")
+
+    def fail_once(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        if not Path(mark).exists():
+            Path(mark).touch()
+            raise ZeroDivisionError
+
+    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        raise ZeroDivisionError
+
+    frame = spark.sql("SELECT cast(id AS string) AS value FROM range(0, 1000, 1, 2)")
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        save(frame.mapInArrow(fail, "value string"), url, topic="tried")
+    assert messages(client, "tried") == []
+    save(frame.mapInArrow(fail_once, "value string"), url, topic="tried")
+    assert numbers(client, "tried") == [*range(1000)]
+
+
+def test_a_numbered_write_takes_effect_once(spark: Any, url: str, client: linn.sync.Client, topic: str) -> None:
+    def numbered(number: int, first: int) -> None:
+        frame = spark.sql(f"SELECT cast(id AS string) AS value FROM range({first}, {first + 5})")
+        options = {"linn.transaction.name": "nightly", "linn.transaction.number": str(number)}
+        save(frame, url, topic=topic, **options)
+
+    numbered(0, 0)
+    numbered(0, 0)
+    numbered(1, 5)
+    numbered(1, 5)
+    numbered(0, 0)
+    assert numbers(client, topic) == [*range(10)]
+
+
+def rewind(checkpoint: Path) -> None:
+    """Have the query's last micro-batch run again, as after a crash between linn's commit and Spark's own."""
+    commits = [path for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()]
+    last = max(commits, key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def run(spark: Any, url: str, source: str, target: str, checkpoint: Path, **options: Any) -> Any:
+    """Copy what is there from topic to topic."""
+    stream = spark.readStream.format("linn").options(**{"linn.bootstrap.servers": url, "subscribe": source})
+    frame = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "40").load()
+    writer = frame.select("value").writeStream.format("linn").options(**{"linn.bootstrap.servers": url, **options})
+    query = writer.option("topic", target).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    running = query.start()
+    try:
+        running.awaitTermination(120)
+    finally:
+        running.stop()
+    return running
+
+
+def test_a_streaming_query_writes_each_row_once_also_when_a_batch_runs_again(
+    spark: Any, url: str, client: linn.sync.Client, topic: str, tmp_path: Path
+) -> None:
+    client.admin.create_topic("source", kind="stream", partitions=2)
+    with client.producer("source") as producer:
+        producer.publish_many([b"%d" % number for number in range(100)])
+    run(spark, url, "source", topic, tmp_path)
+    assert numbers(client, topic) == [*range(100)]
+    rewind(tmp_path)
+    run(spark, url, "source", topic, tmp_path)
+    assert numbers(client, topic) == [*range(100)]
+    with client.producer("source") as producer:
+        producer.publish_many([b"%d" % number for number in range(100, 130)])
+    run(spark, url, "source", topic, tmp_path)
+    assert numbers(client, topic) == [*range(130)]
+
+
+def test_what_an_earlier_run_left_open_is_aborted(
+    spark: Any, url: str, client: linn.sync.Client, topic: str, tmp_path: Path
+) -> None:
+    client.admin.create_topic("before", kind="stream")
+    with client.producer("before") as producer:
+        producer.publish_many([b"%d" % number for number in range(10)])
+    run(spark, url, "before", topic, tmp_path)
+    query = json.loads((tmp_path / "metadata").read_text())["id"]
+    zombie = client.shared_transactions(f"spark.{query}", run=7)
+    ticket = zombie.join()
+    with zombie.producer(ticket, topic) as producer:
+        producer.publish(b"666")
+    with client.producer("before") as producer:
+        producer.publish_many([b"%d" % number for number in range(10, 20)])
+    run(spark, url, "before", topic, tmp_path)
+    with pytest.raises(linn.errors.TransactionFenced):
+        zombie.commit(ticket, [producer.id], sequence=99)
+    assert numbers(client, topic) == [*range(20)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "options", "text"),
+    [
+        ("SELECT 'a' AS key", {"topic": "even"}, "the column value is missing"),
+        ("SELECT 1 AS value", {"topic": "even"}, "the column value is binary or string, not int"),
+        ("SELECT 'a' AS value", {}, "no topic is named"),
+        ("SELECT 'a' AS value", {"topic": "even", "exchange": "news"}, "contradict each other"),
+        ("SELECT 'a' AS value", {"topic": "even", "tpic": "x"}, "no option 'tpic'"),
+        ("SELECT 'a' AS value", {"topic": "even", "linn.transaction.name": "x"}, "go together"),
+        ("SELECT 'a' AS value, 1 AS partition", {"exchange": "news"}, "an exchange chooses partitions itself"),
+    ],
+)
+def test_a_wrong_write_is_refused(spark: Any, url: str, sql: str, options: dict[str, str], text: str) -> None:
+    with pytest.raises(Exception, match=text):
+        save(spark.sql(sql), url, **options)
+
+
+def test_overwriting_is_refused(spark: Any, url: str) -> None:
+    writer = spark.sql("SELECT 'a' AS value").write.format("linn").option("linn.bootstrap.servers", url)
+    with pytest.raises(Exception, match="can't be overwritten"):
+        writer.option("topic", "even").mode("overwrite").save()
