@@ -40,9 +40,11 @@ from linn.client.blocking.exactly_once import ExactlyOnceConsumer
 from linn.client.blocking.message import Batch, FetchedBatches, Message
 from linn.client.blocking.producer import Producer
 from linn.client.blocking.settling import Settled
+from linn.client.blocking.shared_transactions import SharedTransactions
 from linn.client.blocking.transaction import Transaction
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
 from linn.client.transactions.process import Output
+from linn.client.transactions.shared import TransactionTicket
 
 __all__ = [
     "Admin",
@@ -79,12 +81,14 @@ __all__ = [
     "Receipt",
     "RecordStates",
     "Settled",
+    "SharedTransactions",
     "TopicDescription",
     "TopicSettings",
     "Transaction",
     "TransactionDescription",
     "TransactionSummaries",
     "TransactionSummary",
+    "TransactionTicket",
     "WrittenPartition",
     "connect",
 ]

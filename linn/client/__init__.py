@@ -39,6 +39,7 @@ from linn.client.options import ClientOptions
 from linn.client.produce.producer import Producer
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
 from linn.client.transactions.process import Output
+from linn.client.transactions.shared import SharedTransactions, TransactionTicket
 from linn.client.transactions.transaction import Transaction
 
 __all__ = [
@@ -78,12 +79,14 @@ __all__ = [
     "QueuePartition",
     "Receipt",
     "RecordStates",
+    "SharedTransactions",
     "TopicDescription",
     "TopicSettings",
     "Transaction",
     "TransactionDescription",
     "TransactionSummaries",
     "TransactionSummary",
+    "TransactionTicket",
     "WrittenPartition",
     "connect",
 ]

@@ -283,7 +283,7 @@ class Client:
         Example:
             shared = client.shared_transactions("job-7", run=0x5EED)
             ticket = await shared.join()
-            async with await shared.producer(ticket, "bills") as producer:
+            async with shared.producer(ticket, "bills") as producer:
                 await producer.publish(b"42 EUR")
             await shared.commit(ticket, [producer.id], sequence=1)
         """

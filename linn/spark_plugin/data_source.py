@@ -193,7 +193,7 @@ class LinnStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailabl
 
 
 class TaskWritten(WriterCommitMessage):
-    """What one task has written."""
+    """Message to the driver about the writes of one task."""
 
     def __init__(self, written: Written) -> None:
         self.written = written

@@ -9,6 +9,7 @@ from test_transactions import TOPICS, A, B, Owner, refused, states
 
 from linn.core.batch.batch import TRANSACTIONAL
 from linn.core.transactions import coordinator
+from linn.core.transactions.producer import UNUSED_S
 from linn.protocols.capnp import transacting
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -203,7 +204,7 @@ def test_names_that_were_not_used_for_an_hour_make_room_and_others_do_not(monkey
             client = await connected(env)
             first, *_ = [await Owner.open(client, name, branch=A + at) for at, name in enumerate("abc")]
             await refused("limit.exceeded", client.call(m.OpenTransactions("d", 60_000)))
-            await trio.sleep(coordinator.IDLE_S)
+            await trio.sleep(UNUSED_S)
             client = first.client = await connected(env)
             await first.publish("s", ["one"])
             await first.end(commit=True)

@@ -34,10 +34,12 @@ from linn.client import (
     Output,
     Producer,
     Receipt,
+    SharedTransactions,
     TopicDescription,
     Transaction,
     TransactionDescription,
     TransactionSummaries,
+    TransactionTicket,
 )
 from linn.core.batch.record import LabelValue, Record
 from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded, TransactionUnknown
@@ -166,6 +168,16 @@ async def transact(client: Client, topic: str) -> None:
     async with client.consumer(f"{topic}-in", "g") as member, client.transaction("t") as tx:
         tx.commit(await member.next_batch())
         await tx.abort()
+    shared = client.shared_transactions("s", run=1, timeout_s=10)
+    assert_type(shared, SharedTransactions)
+    ticket = await shared.join()
+    assert_type(ticket, TransactionTicket)
+    async with shared.producer(ticket, f"{topic}-out") as branch:
+        assert_type(branch, Producer)
+        assert_type(branch.id, int)
+        await branch.publish_many([b"1"], partition=0)
+    await shared.commit(ticket, [branch.id], sequence=1)
+    await shared.abort(await shared.join())
 
     def double(message: Message) -> list[bytes | Output]:
         return [message.value or b"", Output(b"2", key=b"k", topic=f"{topic}-out")]

@@ -34,10 +34,12 @@ from linn.sync import (
     Producer,
     Receipt,
     Settled,
+    SharedTransactions,
     TopicDescription,
     Transaction,
     TransactionDescription,
     TransactionSummaries,
+    TransactionTicket,
 )
 
 
@@ -164,6 +166,16 @@ def transact(client: Client, topic: str) -> None:
     with client.consumer(f"{topic}-in", "g") as member, client.transaction("t") as tx:
         tx.commit(member.next_batch())
         tx.abort()
+    shared = client.shared_transactions("s", run=1, timeout_s=10)
+    assert_type(shared, SharedTransactions)
+    ticket = shared.join()
+    assert_type(ticket, TransactionTicket)
+    with shared.producer(ticket, f"{topic}-out") as branch:
+        assert_type(branch, Producer)
+        assert_type(branch.id, int)
+        branch.publish_many([b"1"], partition=0)
+    shared.commit(ticket, [branch.id], sequence=1)
+    shared.abort(shared.join())
 
     def interrupt(message: Message) -> Output:
         raise KeyboardInterrupt

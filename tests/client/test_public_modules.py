@@ -58,9 +58,12 @@ CLIENT = [
     "options",
     "process",
     "producer",
+    "shared_transactions",
     "transaction",
 ]
-PRODUCER = ["aclose", "buffered_bytes", "flush", "message_bytes_max", "publish", "publish_many", "publish_nowait"]
+PRODUCER = [
+    *("aclose", "buffered_bytes", "flush", "id", "message_bytes_max", "publish", "publish_many", "publish_nowait"),
+]
 CONSUMER = [
     *("aclose", "batches", "commit", "next_batch", "partitions", "pause", "paused", "pull", "resume", "seek", "topics"),
 ]

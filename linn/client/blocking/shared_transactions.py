@@ -33,18 +33,45 @@ class SharedTransactions:
         return self._made.name
 
     def join(self) -> TransactionTicket:
-        """Return the present transaction; raises as that of `linn.client`."""
+        """Return the present transaction; raises as that of `linn.client`.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = shared.join()
+        """
         return self._thread.call(self._made.join)
 
     def producer(self, ticket: TransactionTicket, topic: str | None = None, *, exchange: str | None = None) -> Producer:
-        """Return an open producer that writes in a transaction; raises as that of `linn.client`."""
-        made = self._thread.call(self._made.producer, ticket, topic, exchange=exchange)
+        """Return an open producer that writes in a transaction; raises as that of `linn.client`.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = shared.join()
+            with shared.producer(ticket, "bills") as producer:
+                producer.publish(b"42 EUR")
+            shared.commit(ticket, [producer.id], sequence=1)
+        """
+        made = self._thread.call(self._made._opened_producer, ticket, topic, exchange)
         return Producer(lambda producer: None, self._thread, made, made._buffer_bytes_max)
 
     def commit(self, ticket: TransactionTicket, producers: Sequence[int], *, sequence: int = 0) -> None:
-        """Commit what these producers have written; raises as that of `linn.client`."""
+        """Commit what these producers have written; raises as that of `linn.client`.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = shared.join()
+            with shared.producer(ticket, "bills") as producer:
+                producer.publish(b"42 EUR")
+            shared.commit(ticket, [producer.id], sequence=1)
+        """
         self._thread.call(self._made.commit, ticket, producers, sequence=sequence)
 
     def abort(self, ticket: TransactionTicket) -> None:
-        """Abort a transaction; raises as that of `linn.client`."""
+        """Abort a transaction; raises as that of `linn.client`.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = shared.join()
+            shared.abort(ticket)
+        """
         self._thread.call(self._made.abort, ticket)

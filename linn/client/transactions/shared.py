@@ -6,7 +6,8 @@ the one before. Only what the commit names counts, so that an attempt that faile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from linn.client.connection.connector import Connector
@@ -17,7 +18,12 @@ from linn.wire.messages import AddBranch, EndTransaction, OpenedTransactions, Op
 
 
 class TransactionTicket(NamedTuple):
-    """One transaction, for those who write in it: plain numbers, which can be sent to another process."""
+    """One transaction, for those who write in it: plain numbers, which can be sent to another process.
+
+    Example:
+        ticket = await client.shared_transactions("job-7", run=0x5EED).join()
+        print(ticket.producer_id, ticket.epoch, ticket.number)
+    """
 
     producer_id: int
     epoch: int
@@ -30,7 +36,7 @@ class SharedTransactions:
     Example:
         shared = client.shared_transactions("job-7", run=0x5EED)
         ticket = await shared.join()  # in each process that writes
-        async with await shared.producer(ticket, "bills") as producer:
+        async with shared.producer(ticket, "bills") as producer:
             await producer.publish(b"42 EUR")
         await shared.commit(ticket, [producer.id], sequence=1)  # in one of them
     """
@@ -55,6 +61,10 @@ class SharedTransactions:
         Raises TransactionFenced: a later run has taken over the name; TransactionBusy: the one before is being ended;
         LimitExceeded, ConnectionLost, RequestTimeout.
         Cancellation: the name may be taken over.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = await shared.join()
         """
         message = OpenTransactions(self.name, self._timeout_ms, opening=self._run)
         opened = await until_not_busy(self._connector, message)
@@ -62,14 +72,30 @@ class SharedTransactions:
             raise ProtocolError(f"the broker answered open transactions with {type(opened).__name__}")
         return TransactionTicket(opened.producer_id, opened.epoch, opened.number)
 
+    @asynccontextmanager
     async def producer(
         self, ticket: TransactionTicket, topic: str | None = None, *, exchange: str | None = None
-    ) -> Producer:
-        """Return an open producer whose messages belong to a transaction, if its commit names the producer's `id`.
+    ) -> AsyncIterator[Producer]:
+        """Open a producer whose messages belong to a transaction, if its commit names the producer's `id`.
 
-        Close it before the commit. Raises TransactionError, LimitExceeded, ConnectionLost, RequestTimeout.
-        Cancellation: nothing is published.
+        Leave the block before the commit. Raises TransactionError, LimitExceeded, ConnectionLost, RequestTimeout, and
+        as closing a producer does.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = await shared.join()
+            async with shared.producer(ticket, "bills") as producer:
+                await producer.publish(b"42 EUR")
+            await shared.commit(ticket, [producer.id], sequence=1)
         """
+        producer = await self._opened_producer(ticket, topic, exchange)
+        try:
+            yield producer
+            await producer.aclose()
+        finally:
+            producer._end()
+
+    async def _opened_producer(self, ticket: TransactionTicket, topic: str | None, exchange: str | None) -> Producer:
         if (topic is None) == (exchange is None):
             raise TransactionError("a transaction publishes to a topic or to an exchange")
         producer = self._make_producer(topic if topic is not None else exchange or "", exchange is not None)
@@ -91,9 +117,22 @@ class SharedTransactions:
         Raises TransactionAborted, TransactionFenced, TransactionError; ConnectionLost, RequestTimeout: the decision is
         not known, and a commit of the same sequence may be tried.
         Cancellation: the same.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = await shared.join()
+            async with shared.producer(ticket, "bills") as producer:
+                await producer.publish(b"42 EUR")
+            await shared.commit(ticket, [producer.id], sequence=1)
         """
         await until_not_busy(self._connector, EndTransaction(*ticket, True, list(producers), sequence))
 
     async def abort(self, ticket: TransactionTicket) -> None:
-        """Abort a transaction. Raises TransactionError: it was committed, or has ended; and as `commit`."""
+        """Abort a transaction. Raises TransactionError: it was committed, or has ended; and as `commit`.
+
+        Example:
+            shared = client.shared_transactions("job-7", run=0x5EED)
+            ticket = await shared.join()
+            await shared.abort(ticket)
+        """
         await until_not_busy(self._connector, EndTransaction(*ticket, False))

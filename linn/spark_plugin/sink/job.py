@@ -29,7 +29,7 @@ again."""
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one task has written: producers of a transaction."""
+    """Producers with which one task has written in a transaction."""
 
     job: WriteJob
     ticket: TransactionTicket | None

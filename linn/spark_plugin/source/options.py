@@ -20,7 +20,7 @@ LATEST, EARLIEST = -1, -2
 SERVERS = "linn.bootstrap.servers"
 TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 START_OPTIONS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
-"""Of those that are given, the first counts, as in Spark's Kafka source."""
+"""Options for the start, the one that takes precedence first, as in Spark's Kafka source."""
 END_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 STRATEGY = "startingOffsetsByTimestampStrategy"
 LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -151,7 +151,8 @@ def broker_url(options: Mapping[str, str]) -> str:
 
 def check_names(options: Mapping[str, str], known: Sequence[str], what: str) -> None:
     """Check that options, in lower case, are known to the source or the sink. Raises SparkOptionInvalid."""
-    for name in options.keys() - {name.lower() for name in known}:
+    lower = {name.lower() for name in known}
+    for name in [name for name in options if name not in lower]:
         raise SparkOptionInvalid(f"linn's Spark {what} has no option {name!r}{did_you_mean(name, known)}")
 
 

@@ -24,9 +24,9 @@ class StreamPlanner:
         self._options = options
         self._now_ms = now_ms
         self._last: list[PartitionBounds] | None = None
-        """What is there, as it was found last."""
+        """Bounds of the partitions when they were last looked at."""
         self._target: list[PartitionBounds] | None = None
-        """What is to be read before the query ends by itself."""
+        """Bounds up to which is read before the query ends by itself; None: without an end."""
         self._delayed_since: int | None = None
 
     def initial(self) -> StreamOffset:
