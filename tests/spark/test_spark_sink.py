@@ -11,6 +11,7 @@ import pytest
 from spark_session import needs_spark
 
 import linn.sync
+from linn.spark_plugin import each_batch
 from linn.testing.process import BrokerProcess
 
 needs_spark()
@@ -175,6 +176,33 @@ def test_a_streaming_query_writes_each_row_once_also_when_a_batch_runs_again(
         producer.publish_many([b"%d" % number for number in range(100, 130)])
     run(spark, url, "source", topic, tmp_path)
     assert numbers(client, topic) == [*range(130)]
+
+
+def test_updates_of_an_aggregate_are_written_once_also_when_a_batch_runs_again(
+    spark: Any, url: str, client: linn.sync.Client, topic: str, tmp_path: Path
+) -> None:
+    client.admin.create_topic("counted", kind="stream")
+    read = {"linn.bootstrap.servers": url, "subscribe": "counted", "startingOffsets": "earliest"}
+
+    def count() -> None:
+        frame = spark.readStream.format("linn").options(**read).load().groupBy("value").count()
+        rows = frame.selectExpr("value AS key", "cast(count AS string) AS value").writeStream.outputMode("update")
+        write = each_batch(**{"linn.bootstrap.servers": url}, topic=topic, name="counts")
+        running = (
+            rows.foreachBatch(write).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        )
+        try:
+            running.awaitTermination(120)
+        finally:
+            running.stop()
+
+    with client.producer("counted") as producer:
+        producer.publish_many([b"a", b"b", b"a"])
+    count()
+    rewind(tmp_path)
+    count()
+    found = sorted((message.key, message.value) for message in messages(client, topic))
+    assert found == [(b"a", b"2"), (b"b", b"1")]
 
 
 def test_what_an_earlier_run_left_open_is_aborted(
