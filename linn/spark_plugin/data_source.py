@@ -135,8 +135,7 @@ class _Reading:
         """Yield the ranges of a task as Arrow batches. Raises SparkDataLost, ConnectionLost, RequestTimeout."""
         task: Task = partition.value or ()  # Spark makes one empty task where a batch job has none.
         schema = arrow_schema(**self._includes)
-        url, fails = self._options.url, self._options.fails_on_data_loss
-        return (batch for wanted in task for batch in read_range(url, wanted, schema, fails_on_data_loss=fails))
+        return (batch for wanted in task for batch in read_range(self._options, wanted, schema))
 
 
 class LinnReader(_Reading, DataSourceReader):

@@ -11,6 +11,7 @@ import pytest
 from spark_session import needs_spark
 
 import linn.sync
+from linn.core.batch.key_hash import partition_of
 from linn.spark_plugin import each_batch
 from linn.testing.process import BrokerProcess
 
@@ -81,6 +82,18 @@ def test_a_batch_write_has_all_columns(spark: Any, url: str, client: linn.sync.C
         assert (message.key, message.routing_key) == (b"k%d" % number, f"r.{number % 2}")
         assert (message.labels, message.headers) == ({"late": "yes"}, (("n", b"h"),))
         assert message.partition == number % 3
+
+
+def test_a_key_goes_to_the_partition_that_every_client_gives_it(
+    spark: Any, url: str, client: linn.sync.Client, topic: str
+) -> None:
+    frame = spark.sql(
+        "SELECT if(id % 5 = 0, NULL, concat('k', id)) AS key, cast(id AS string) AS value FROM range(100)"
+    )
+    save(frame, url, topic=topic)
+    found = messages(client, topic)
+    assert sorted(int(message.value) for message in found) == [*range(100)]
+    assert all(message.key is None or message.partition == partition_of(message.key, 3) for message in found)
 
 
 def test_rows_go_to_the_topics_that_they_name(spark: Any, url: str, client: linn.sync.Client) -> None:

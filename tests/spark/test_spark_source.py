@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,6 +127,13 @@ def test_times_bound_what_is_read(read: Any) -> None:
     assert len(rows(read(subscribe="flights", endingTimestamp="4000000000000"))) == 200
 
 
+def test_the_broker_applies_a_predicate(read: Any, client: linn.sync.Client) -> None:
+    found = rows(read(subscribe="flights", where='label.late = true and routing_key = "from.1"'))
+    expected = {b"value %d" % number for number in range(200) if number % 2 == 0 and number % 3 == 1}
+    assert {row[3] for row in found} == expected
+    assert len(found) == len(expected)
+
+
 def test_a_range_is_split_among_tasks(read: Any, client: linn.sync.Client) -> None:
     frame = read(subscribe="flights", maxRecordsPerPartition="10")
     assert frame.rdd.getNumPartitions() >= 20
@@ -163,7 +171,8 @@ def test_a_topic_that_was_made_again_is_data_loss(client: linn.sync.Client, url:
     client.admin.create_topic("prices", kind="stream")
     with client.producer("prices") as producer:
         producer.publish(b"old")
-    ((wanted,),) = planned(checked_options({"linn.bootstrap.servers": url, "subscribe": "prices"}))
+    options = checked_options({"linn.bootstrap.servers": url, "subscribe": "prices"})
+    ((wanted,),) = planned(options)
     client.admin.delete_topic("prices")
     client.admin.create_topic("prices", kind="stream")
     with client.producer("prices") as producer:
@@ -171,8 +180,8 @@ def test_a_topic_that_was_made_again_is_data_loss(client: linn.sync.Client, url:
     schema = arrow_schema(includes_headers=False, includes_id=False)
     try:
         with pytest.raises(SparkDataLost, match="failOnDataLoss=false passes over"):
-            list(read_range(url, wanted, schema, fails_on_data_loss=True))
-        assert list(read_range(url, wanted, schema, fails_on_data_loss=False)) == []
+            list(read_range(options, wanted, schema))
+        assert list(read_range(replace(options, fails_on_data_loss=False), wanted, schema)) == []
     finally:
         forget_client(url)
 

@@ -20,6 +20,7 @@ from linn.client.transactions.shared import TransactionTicket
 from linn.core.errors.tree import LinnError, TransactionError
 from linn.spark_plugin.connections import forget_client, fresh_client
 from linn.spark_plugin.errors import SparkWriteInterrupted
+from linn.spark_plugin.sink.key_partitions import by_key
 from linn.spark_plugin.sink.messages import columns_of, parts
 
 PRODUCERS_MAX = 128
@@ -81,16 +82,29 @@ class _Task:
         self.rows = 0
         self._job = job
         self._stack = stack
+        self._client = client
         self._transactions = job.transactions(client)
+        self._counts: dict[str | None, int] = {}
         self._producers: dict[str | None, Producer] = {}
         self.ticket = self._transactions.join()
 
     def publish(self, batch: Any) -> None:
         has_target = self._job.topic is not None or self._job.exchange is not None
         for topic, partition, rows in parts(batch, has_target=has_target):
-            values, columns = columns_of(rows)
-            self._producer(topic).publish_many(values, partition=partition, **columns)
+            producer = self._producer(topic)
+            count = self._counts[topic]
+            is_split = partition is None and count > 1 and "key" in rows.schema.names
+            for place, some in by_key(rows, count) if is_split else ((partition, rows),):
+                values, columns = columns_of(some)
+                producer.publish_many(values, partition=place, **columns)
         self.rows += batch.num_rows
+
+    def _partitions(self, topic: str | None) -> int:
+        """Return the number of partitions among which keys choose; 0 where the broker chooses."""
+        if topic is None:
+            return 0
+        (info,) = self._client.describe(topic).topics
+        return len(info.partitions) if info.partitioner in ("murmur2", "") else 0
 
     def _producer(self, topic: str | None) -> Producer:
         producer = self._producers.get(topic)
@@ -99,6 +113,7 @@ class _Task:
             target = {"exchange": job.exchange} if job.exchange is not None else {"topic": topic or job.topic}
             producer = self._transactions.producer(self.ticket, **target)
             self._producers[topic] = self._stack.enter_context(producer)
+            self._counts[topic] = 0 if job.exchange is not None else self._partitions(topic or job.topic)
             self.ids.append(producer.id)
         return producer
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from linn.core.errors.texts import did_you_mean
+from linn.core.errors.tree import PredicateInvalid
+from linn.core.routing.record_filter import RecordFilter
 from linn.spark_plugin.errors import SparkOptionInvalid
 
 LATEST, EARLIEST = -1, -2
@@ -36,6 +38,7 @@ KNOWN = (
     "maxRecordsPerPartition",
     "includeHeaders",
     "includeId",
+    "where",
 )
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 """Default of `maxTriggerDelay`, as in Spark's Kafka source."""
@@ -100,6 +103,8 @@ class ReadOptions:
     records_per_partition_max: int | None = None
     includes_headers: bool = False
     includes_id: bool = False
+    where: str | None = None
+    """Predicate over labels and routing key, which the broker applies; None: all records."""
 
 
 def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
@@ -126,6 +131,7 @@ def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> Rea
         fails_on_data_loss=flag(options, "failOnDataLoss", True),
         partitions_min=_count(options, "minPartitions"),
         records_per_partition_max=_count(options, "maxRecordsPerPartition"),
+        where=_where(options),
         **included(given),
     )
 
@@ -163,6 +169,16 @@ def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
     if not topics:
         raise SparkOptionInvalid("subscribe names no topic")
     return topics
+
+
+def _where(options: Mapping[str, str]) -> str | None:
+    where = options.get("where")
+    if where is not None:
+        try:
+            RecordFilter.parse(where)
+        except PredicateInvalid as error:
+            raise SparkOptionInvalid(f"where: {error.text}") from error
+    return where
 
 
 def _pattern(options: Mapping[str, str]) -> str | None:

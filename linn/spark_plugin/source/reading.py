@@ -19,30 +19,35 @@ from linn.core.errors.tree import (
 from linn.spark_plugin.connections import forget_client, pooled_client
 from linn.spark_plugin.errors import SparkDataLost
 from linn.spark_plugin.source.arrow_columns import arrow_batch, joined
-from linn.spark_plugin.source.options import EARLIEST
+from linn.spark_plugin.source.options import EARLIEST, ReadOptions
 from linn.spark_plugin.source.ranges import OffsetRange
 
 FETCH_BYTES_MAX = 4 << 20
 
 
-def read_range(url: str, wanted: OffsetRange, schema: Any, *, fails_on_data_loss: bool) -> Iterator[Any]:
+def read_range(options: ReadOptions, wanted: OffsetRange, schema: Any) -> Iterator[Any]:
     """Yield the committed records of a range as Arrow batches of `schema`.
 
     Raises SparkDataLost unless told to pass over what is gone; ConnectionLost, RequestTimeout: the task may run again.
     """
     try:
-        yield from _read(pooled_client(url), wanted, schema, fails_on_data_loss)
+        yield from _read(pooled_client(options.url), options, wanted, schema)
     except (ConnectionLost, RequestTimeout):
-        forget_client(url)
+        forget_client(options.url)
         raise
 
 
-def _read(client: Client, wanted: OffsetRange, schema: Any, fails_on_data_loss: bool) -> Iterator[Any]:
-    offset = wanted.start
+def _read(client: Client, options: ReadOptions, wanted: OffsetRange, schema: Any) -> Iterator[Any]:
+    offset, fails_on_data_loss = wanted.start, options.fails_on_data_loss
     while offset < wanted.end:
         try:
             fetched = client.fetch(
-                wanted.topic, wanted.partition, offset, bytes_max=FETCH_BYTES_MAX, topic_id=wanted.topic_id
+                wanted.topic,
+                wanted.partition,
+                offset,
+                bytes_max=FETCH_BYTES_MAX,
+                topic_id=wanted.topic_id,
+                where=options.where,
             )
         except (OffsetOutOfRange, TopicReplaced, TopicUnknown, PartitionUnknown) as error:
             if fails_on_data_loss:
