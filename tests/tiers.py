@@ -72,6 +72,7 @@ WHERE = {
     "protocol": "quick",
     "spark": "quick",
     "spark/test_spark_source.py": "system",
+    "spark/test_spark_cluster.py": "system",
     "spark/test_spark_page.py": "system",
     "spark/test_spark_sink.py": "system",
     "spark/test_spark_stream.py": "system",

@@ -51,6 +51,7 @@ def test_each_option_is_read_whatever_its_case() -> None:
         ({"minPartitions": "0"}, "minPartitions is a number from 1 on"),
         ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "more than maxOffsetsPerTrigger"),
         ({"where": "label.kind ="}, "where: "),
+        ({"where": 'key = "x"'}, "where: "),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is a duration such as 15m"),
         ({"startingOffsetsByTimestamp": '{"flights": {"0": -1}}'}, "in milliseconds since 1970"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "is error or latest"),
