@@ -10,6 +10,7 @@ By kind of plugin: `hookimpl`, and for
 - a format of bodies `FormatKind`, `BodyFormat`, `BodyColumns`;
 - an interceptor `InterceptorKind`, `Interceptor`;
 - an observer `Observer`;
+- a service `ServiceKind`, `Service`, `ServiceHost`, `ServiceTopic`, `ServiceMetric`, `Program`;
 - a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`, `TurnSlot`.
 
 `linn.testing` has a conformance suite for each, except for observers.
@@ -25,7 +26,7 @@ from linn.core.batch.record import Headers, Record
 from linn.core.batch.routes import Pair
 from linn.core.batch.steps import Steps, run_steps
 from linn.core.config.topic_settings import TopicSettings
-from linn.core.env.env import AcceptedStream, Clock, Env, Rng, Stream
+from linn.core.env.env import AcceptedStream, Clock, Env, Program, Rng, Stream
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
@@ -39,6 +40,8 @@ from linn.core.errors.tree import (
     LogClosed,
     LogCorrupt,
     OffsetOutOfRange,
+    ProgramEnded,
+    ProgramNotStarted,
     ProtocolError,
     RequestTimeout,
     RequestUnknown,
@@ -67,6 +70,7 @@ from linn.core.loop.waiting import WaitDeadline
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.ports.interceptor import Interceptor, InterceptorKind
 from linn.core.ports.observer import Observer, Observers
+from linn.core.ports.service import Service, ServiceHost, ServiceKind, ServiceListener, ServiceMetric, ServiceTopic
 from linn.core.publish.publisher import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.lease import Lease, LeaseSettings
@@ -139,6 +143,9 @@ __all__ = [
     "Partitioner",
     "PartitionerKind",
     "Principal",
+    "Program",
+    "ProgramEnded",
+    "ProgramNotStarted",
     "ProtocolError",
     "ProtocolKind",
     "ProtocolServer",
@@ -153,6 +160,12 @@ __all__ = [
     "RequestUnknown",
     "Rng",
     "SemanticsKind",
+    "Service",
+    "ServiceHost",
+    "ServiceKind",
+    "ServiceListener",
+    "ServiceMetric",
+    "ServiceTopic",
     "SettleOutcome",
     "Settlement",
     "SharedSubscription",

@@ -33,6 +33,7 @@ _REGISTRIES = {
     "formats": "format",
     "interceptors": "interceptor",
     "protocols": "protocol",
+    "services": "service",
 }
 """Nouns for the kinds in each of the manager's registries."""
 

@@ -22,3 +22,9 @@ class SparkDataLost(LinnError):
     """Records that a Spark job was to read are no longer in the topic."""
 
     code = "spark.data_lost"
+
+
+class SparkPipelineUnknown(LinnError):
+    """There is no Spark pipeline of that name."""
+
+    code = "spark.pipeline_unknown"

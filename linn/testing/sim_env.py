@@ -16,6 +16,7 @@ import trio
 from linn.testing.sim_device import WAS_KILLED, SimulatedCrash
 from linn.testing.sim_disk import SimDisk
 from linn.testing.sim_net import SimNet, SimNode
+from linn.testing.sim_programs import SimPrograms
 
 _EPOCH_MS = 1_735_689_600_000
 """Wall time at the start of a simulation: 2025-01-01, UTC."""
@@ -89,6 +90,7 @@ class SimEnv:
         self.name = name
         self.clock = SimClock()
         self.rng = SimRng(f"{seed}/{name}")
+        self.programs = SimPrograms()
         self._world = world if world is not None else SimNet(seed)
         self._be_born(SimDisk(f"{seed}/{name}"))
 
@@ -128,6 +130,7 @@ class SimEnv:
         """The Env of the node's next process. Clock and randomness continue, planned faults are dropped."""
         successor = SimEnv.__new__(SimEnv)
         successor.name, successor.clock, successor.rng = self.name, self.clock, self.rng
+        successor.programs = self.programs
         successor._world = self._world
         successor._be_born(self.disk.restart())
         return successor

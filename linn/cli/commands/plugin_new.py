@@ -161,6 +161,7 @@ def _own_names() -> set[str]:
         ours.protocols,
         ours.interceptors,
         ours.formats,
+        ours.services,
     )
     return {*ours.plugin_names, *(name for kinds in brought for name in kinds)}
 

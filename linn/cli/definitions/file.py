@@ -6,7 +6,7 @@ line; what only the broker can know, such as its storage, its limits and its plu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -30,10 +30,11 @@ class DefinitionFile:
     def __init__(self, source: TomlSource, there: Definitions) -> None:
         """`there`: what the broker has."""
         self.tables: dict[str, dict[str, Any]] = {top: _named(source.data, top) for top in TOPS}
-        self.passed_over = [top for top in TABLES if top in source.data and top not in TOPS]
-        beside = copy(source)  # With the lines of the file.
-        beside.data = _beside(source.data, there)
         plugins, _ = loadable(PluginSettings())
+        others = [*TABLES, *plugins.services]
+        self.passed_over = [top for top in others if top in source.data and top not in TOPS]
+        beside = copy(source)  # With the lines of the file.
+        beside.data = _beside(source.data, there, others)
         self.config: Config
         self.config, found = examine_config(beside, plugins)
         self.problems = Problems(source)
@@ -71,9 +72,9 @@ def _named(data: Mapping[str, Any], top: str) -> dict[str, Any]:
     return tables if isinstance(tables, dict) else {}
 
 
-def _beside(data: Mapping[str, Any], there: Definitions) -> dict[str, Any]:
+def _beside(data: Mapping[str, Any], there: Definitions, others: Sequence[str]) -> dict[str, Any]:
     """The file's tables, each over the broker's, without the links and bindings of the broker: those are right."""
-    beside = {top: value for top, value in data.items() if top not in TABLES}
+    beside = {top: value for top, value in data.items() if top not in others}
     for top in TOPS:
         tables = data.get(top, {})
         if isinstance(tables, dict):

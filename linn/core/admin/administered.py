@@ -22,6 +22,7 @@ from linn.core.ports.observer import Observers
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.graph import ExchangeGraph
 from linn.core.routing.router import Router
+from linn.core.services.services import Services
 from linn.core.topics.shared_entry import SharedEntry
 from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
@@ -56,6 +57,8 @@ class Administered(Protocol):
     def metadata(self) -> MetadataStore: ...
     @property
     def metrics(self) -> MetricRegistry: ...
+    @property
+    def services(self) -> Services: ...
     @property
     def connections(self) -> Connections: ...
     @property

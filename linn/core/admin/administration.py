@@ -27,6 +27,7 @@ from linn.core.admin.deliveries import DeliveryAdministration
 from linn.core.admin.exchanges import ExchangeAdministration, text_of
 from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.log_examination import examine_logs
+from linn.core.admin.services import ServiceAdministration
 from linn.core.admin.stored_entries import TOPIC as _TOPIC
 from linn.core.admin.stored_entries import settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
@@ -36,6 +37,8 @@ from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments, 
 from linn.core.batch.steps import Steps
 from linn.core.config.decoder import encode_each, encode_settings
 from linn.core.config.kinds import kind_named
+from linn.core.config.problem import FirstProblem
+from linn.core.config.service_tables import check_services
 from linn.core.config.topic_checks import decode_topic
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings, what_changed
 from linn.core.env.log_fields import log_fields
@@ -95,6 +98,7 @@ class Administration:
         self._deliveries = DeliveryAdministration(broker)
         self._transactions = TransactionAdministration(broker)
         self._exchanges = ExchangeAdministration(broker, self)
+        self._services = ServiceAdministration(broker)
         self._lock = trio.Lock()
         self._revisions: dict[str, int] = {}
         self._half_deleted: dict[str, Topic] = {}
@@ -129,6 +133,10 @@ class Administration:
             "transaction.abort": Verb(self._transactions.abort, ("name", "number", "validate_only"), names_caller=True),
             "connection.list": Verb(self._list_connections, (), changes=False),
             "connection.close": Verb(self._close_connection, ("number", "reason", "validate_only")),
+            "service.list": Verb(self._services.list_all, (), changes=False),
+            "service.perform": Verb(
+                self._services.perform, ("service", "action", "arguments"), changes=False, names_caller=True
+            ),
             "broker.show": Verb(self._show_broker, (), changes=False),
             "metrics.show": Verb(self._show_metrics, ("names",), changes=False),
         }
@@ -301,8 +309,12 @@ class Administration:
 
     async def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
         broker = self._broker
-        around = broker.config.surroundings(dict.fromkeys(topics), broker.routers, broker.plugins.partitioners)
-        return await broker.long_work.run(decode_topic(name, table, around), immediate=True)
+        around = broker.config.surroundings(dict.fromkeys(topics), broker.routers, broker.plugins)
+        settings = await broker.long_work.run(decode_topic(name, table, around), immediate=True)
+        known = {topic.name: topic.settings for topic in broker.topics.values()}
+        if settings.services or name in known:
+            check_services(around.services, broker.config.services, {**known, name: settings}, FirstProblem())
+        return settings
 
     async def put(self, key: str, value: object) -> None:
         """Keep an entry in the metadata store. Raises StorageError."""
@@ -429,6 +441,7 @@ class Administration:
             raise
         topic.interceptors, topic.live_keys = interceptors, live_keys
         await topic.switch(change)
+        broker.services.topic_changed(topic.name, settings)
         if "kind" in changed and settings.kind == "queue":
             broker.groups.end_topic(topic.name)
         elif "partitions" in changed:

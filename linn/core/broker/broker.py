@@ -70,6 +70,7 @@ from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.exchange import Target
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.routing.router import Router
+from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.shared_entry import SharedEntry
 from linn.core.topics.topic import Topic
@@ -134,6 +135,9 @@ class Broker:
             read_addresses=lambda: self.addresses,
         )
         self.listening = Listening(config, plugins, self.gateway, nursery)
+        making = plugins.make, plugins.owner_of, self.spawn
+        self.services: Services = Services(plugins.services, config, env, self.topics, lambda: self.addresses, *making)
+        self.metrics.add_services(plugins.services.values(), self.services.samples)
         self._decision_watch = DecisionWatch()
         self.stopping = False
         self._started = False
@@ -184,6 +188,7 @@ class Broker:
         self._recovered.set()
         await self.listening.start(watching=False)
         self._started = True
+        self.services.start()
         self.spawn(self._keep)
         self.plugins.observers.broker_started(self.name, list(self.addresses.values()))
 
@@ -226,7 +231,10 @@ class Broker:
         await self._stop_requested.wait()
 
     async def drain(self) -> None:
-        """Refuse new work, answer requests in progress, then close all connections; takes at most `drain_timeout`."""
+        """Drain the services, which are clients as well, for at most `drain_timeout`. Then refuse new work, answer
+        requests in progress, and close all connections, for at most `drain_timeout`.
+        """
+        await self.services.drain(self.config.broker.drain_timeout_s)
         self.stopping = self.long_work.is_stopping = True
         self.plugins.observers.broker_stopping(self.name)
         for topic in self.topics.values():
@@ -317,6 +325,7 @@ class Broker:
         bindings = (*topic.settings.bindings, *topic.live_bindings)
         await self.long_work.run(unbind(self, Target(name), bindings), immediate=True)
         del self.topics[name]
+        self.services.topic_changed(name, None)
         self.exchanges.changed()
 
     async def open_topic(
@@ -335,6 +344,7 @@ class Broker:
         self.topics[name] = topic
         self.exchanges.changed()
         await self.long_work.run(bind(self, Target(name), settings.bindings), immediate=True)
+        self.services.topic_changed(name, settings)
         self.plugins.observers.topic_created(name, settings)
 
     def new_topic(

@@ -17,6 +17,7 @@ from linn.core.config.decoder import decode_settings, known_keys
 from linn.core.config.exchange_checks import check_links
 from linn.core.config.kinds import Kind, Kinds
 from linn.core.config.problem import Problems
+from linn.core.config.service_tables import check_services
 from linn.core.config.tables import (
     TABLES,
     BrokerSettings,
@@ -109,9 +110,10 @@ class ConfigChecker:
 
     def unknown_tables(self) -> None:
         """Report top-level keys that are not tables of a configuration."""
+        known = [*TABLES, *self._kinds.services]
         for key in self._data:
-            if key not in TABLES:
-                self.problems.add((key,), f"unknown key{did_you_mean(key, TABLES)}", error=ConfigUnknownKey)
+            if key not in known:
+                self.problems.add((key,), f"unknown key{did_you_mean(key, known)}", error=ConfigUnknownKey)
 
     def broker(self) -> BrokerSettings:
         """Decode `[broker]`; the defaults if it is invalid."""
@@ -214,6 +216,21 @@ class ConfigChecker:
                 self._try_binding(("topics", name, "bindings", index), Target(name), binding, trial)
         self._warn_of_circles(found)
         return found
+
+    def services(self) -> dict[str, Any]:
+        """The tables of services that the file has; the defaults for one with errors."""
+        found: dict[str, Any] = {}
+        for name, kind in self._kinds.services.items():
+            if name in self._data:
+                table = self._data[name]
+                settings = decode_settings(kind.settings, table, (name,), self.problems, partial=True)
+                found[name] = settings if settings is not None else kind.settings()
+        return found
+
+    def check_services(self, settings: Mapping[str, Any], topics: Mapping[str, TopicSettings]) -> None:
+        """Let the services check their tables, unless one of them has an error of its own: nothing follows then."""
+        if not self.problems.error_count:
+            check_services(self._kinds.services.values(), settings, topics, self.problems)
 
     def names(self, table: str) -> dict[str, Any]:
         """The names under a top-level table, including those with invalid settings."""

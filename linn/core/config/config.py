@@ -40,6 +40,8 @@ class Config:
     interceptors: Mapping[str, Configured]
     topics: Mapping[str, TopicSettings]
     groups: Mapping[str, GroupTable]
+    services: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of the services that have a table of their own, by the service's name."""
     file: str = ""
     """The file's name in messages."""
     topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -50,14 +52,13 @@ class Config:
         table = self.groups.get(group)
         return (table and table.assignor) or self.broker.default_assignor
 
-    def surroundings(
-        self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], partitioners: Mapping[str, Any]
-    ) -> Surroundings:
+    def surroundings(self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], kinds: Kinds) -> Surroundings:
         """The objects that a topic's settings may refer to when it is created: this configuration, and the topics and
         exchanges that exist now.
         """
         delivery = {name: configured.settings for name, configured in self.delivery.items()}
-        return Surroundings(self.broker, topics, exchanges, self.storage, delivery, self.interceptors, partitioners)
+        named = topics, exchanges, self.storage, delivery, self.interceptors, kinds.partitioners
+        return Surroundings(self.broker, *named, list(kinds.services.values()))
 
 
 def read_toml(path: str) -> TomlSource:
@@ -129,9 +130,11 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
         interceptors=checker.interceptors(),
         topics={},
         groups=checker.groups(),
+        services=checker.services(),
     )
-    around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds.partitioners)
+    around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds)
     topics = checker.topics(around, config.exchanges)
+    checker.check_services(config.services, topics)
     tables = checker.names("topics")
     lines = {name: {key: source.line_of(("topics", name, key)) for key in tables[name]} for name in topics}
     return replace(config, topics=topics, file=source.file, topic_lines=lines), checker.problems

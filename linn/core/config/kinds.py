@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar
 
+from linn.core.config.service_tables import ServiceTables
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import PluginUnknown
 
@@ -44,6 +45,8 @@ class Kinds(Protocol):
     def partitioners(self) -> Mapping[str, Kind]: ...
     @property
     def assignors(self) -> Mapping[str, Kind]: ...
+    @property
+    def services(self) -> Mapping[str, ServiceTables]: ...
     @property
     def plugin_names(self) -> Collection[str]:
         """The names of all plugins that were found, blocked ones included."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from linn.core.batch.steps import Steps
 from linn.core.config.decoder import decode_items, decode_settings
 from linn.core.config.problem import FirstProblem, Problems
+from linn.core.config.service_tables import ServiceTables, check_tables_of
 from linn.core.config.tables import BrokerSettings
 from linn.core.config.toml_source import Path
-from linn.core.config.topic_settings import TopicSettings, filled_in
+from linn.core.config.topic_settings import TopicSettings, filled_in, without_nulls
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import ConfigError, LinnError, PluginUnknown
@@ -32,6 +33,7 @@ class Surroundings:
     """The settings of each delivery, by the delivery's name."""
     interceptors: Collection[str] = ()
     partitioners: Collection[str] = (DEFAULT_PARTITIONER,)
+    services: Collection[ServiceTables] = ()
 
 
 def decode_topic(name: str, table: object, around: Surroundings) -> Steps[TopicSettings]:
@@ -55,12 +57,14 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
     """
     path: Path = ("topics", name)
     check_name(name, path, problems)
+    topic = without_nulls(topic)
     defaults = {
         "storage": around.broker.default_storage,
         "delivery": around.broker.default_delivery,
         "message_bytes_max": around.broker.message_bytes_max,
     }
     filled = filled_in(topic, defaults, around.delivery.get(topic.delivery or around.broker.default_delivery))
+    check_tables_of(name, topic, around.services, problems)
     _check_references(name, topic, around, path, problems)
     _check_limits(filled, around.broker, path, problems)
     _warn_of_no_effect(topic, path, problems)

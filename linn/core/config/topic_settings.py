@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from linn.core.config.decoder import encode_settings, extra_of, fields_of
+from linn.core.config.decoder import encode_settings, extra_of, fields_of, rest_of
 from linn.core.config.units import UNITS_MAX
 from linn.core.errors.tree import ConfigNotLive
 from linn.core.queue.lease import LEASE_MS_MAX, Backoff
@@ -141,6 +141,10 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[BindingSettings, ...],
         msgspec.Meta(description="Bindings of exchanges to this topic, as an array of tables."),
     ] = ()
+    services: Annotated[
+        dict[str, Any],
+        msgspec.Meta(description="Tables of services that plugins bring, by their names.", extra={"rest": True}),
+    ] = msgspec.field(default_factory=dict)
 
 
 FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redelivery_delay_max_ms", "redelivery_backoff")
@@ -171,6 +175,14 @@ def delivery_settings_of(topic: TopicSettings, delivery_settings: S) -> S:
     )
 
 
+def without_nulls(topic: TopicSettings) -> TopicSettings:
+    """The same settings without the tables of services that are null: over the wire that takes one away."""
+    if None not in topic.services.values():
+        return topic
+    services = {key: table for key, table in topic.services.items() if table is not None}
+    return msgspec.structs.replace(topic, services=services)
+
+
 def what_changed(old: TopicSettings, new: TopicSettings) -> tuple[str, ...]:
     """The keys in which `new` differs from `old`, all of which may change while the topic exists.
 
@@ -182,6 +194,10 @@ def what_changed(old: TopicSettings, new: TopicSettings) -> tuple[str, ...]:
     for field in fields_of(TopicSettings):
         before, after = getattr(old, field.name), getattr(new, field.name)
         if before == after:
+            continue
+        if field is rest_of(TopicSettings):
+            keys = dict.fromkeys([*before, *after])
+            changed += [key for key in keys if before.get(key) != after.get(key)]
             continue
         live = extra_of(field).get("live", True) and not (field.name == "partitions" and after < before)
         (changed if live else refused).append(field.encode_name)

@@ -6,7 +6,9 @@ lose, fill and fail, and a network that can cut and delay. ruff bans the modules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from linn.core.batch.flat_message import Buffer
@@ -239,8 +241,72 @@ class Process(Protocol):
         """Processor time used so far, in seconds."""
 
 
+class Program(Protocol):
+    """One program that was started, with the processes that it has started itself. Its lines are text in UTF-8.
+
+    Each `receive_*` is for one task at a time. Cancellation of one: no line is lost.
+    """
+
+    async def send_line(self, line: str) -> None:
+        """Send a line to its standard input.
+
+        Raises ProgramEnded: it reads no more. Cancellation: part of the line may have been sent.
+        """
+
+    def close_input(self) -> None:
+        """End its standard input. Idempotent."""
+
+    async def receive_status(self) -> str | None:
+        """Wait for the next line of its status channel; None after the last one."""
+
+    async def receive_output(self) -> str | None:
+        """Wait for the next line of its standard output and error; None after the last one."""
+
+    async def wait(self) -> int:
+        """Wait for its end, and return its exit code, or minus the number of the signal that ended it. Whatever is left
+        of its process group is killed before this returns.
+        """
+
+    def terminate(self) -> None:
+        """Ask its whole process group to end (SIGTERM)."""
+
+    def kill(self) -> None:
+        """End its whole process group at once (SIGKILL)."""
+
+
+class Programs(Protocol):
+    """Programs that a broker runs beside itself."""
+
+    def find(self, name: str, home_variable: str | None = None) -> str | None:
+        """The path of a program: in the folder `bin` of the folder that the environment variable `home_variable` names,
+        or else in PATH. None if it is in neither.
+        """
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        status_variable: str | None = None,
+    ) -> AbstractAsyncContextManager[Program]:
+        """Run a program inside the block, in a session and process group of its own.
+
+        Args:
+            environment: variables in addition to those of this process.
+            status_variable: the environment variable that tells the program the number of its status channel, an open
+                file descriptor; None: it has no such channel.
+
+        However the block is left, also by cancellation, the whole process group is killed, and no process and no
+        descriptor is left behind.
+
+        Raises ProgramNotStarted.
+        """
+
+
 class Env(Protocol):
-    """The interfaces through which a broker reaches the outside world: clock, files, network, process, randomness."""
+    """The interfaces through which a broker reaches the outside world: clock, files, network, process, other programs,
+    randomness.
+    """
 
     @property
     def clock(self) -> Clock: ...
@@ -252,3 +318,5 @@ class Env(Protocol):
     def net(self) -> Net: ...
     @property
     def process(self) -> Process: ...
+    @property
+    def programs(self) -> Programs: ...

@@ -87,6 +87,30 @@ class PluginUnknown(PluginError):
     code = "plugin.unknown"
 
 
+class ProgramNotStarted(LinnError):
+    """A program that runs beside the broker can't be started."""
+
+    code = "program.not_started"
+
+
+class ProgramEnded(LinnError):
+    """A program that runs beside the broker has ended, or reads no more."""
+
+    code = "program.ended"
+
+
+class ServiceUnknown(LinnError):
+    """There is no such service, or nothing configures it."""
+
+    code = "service.unknown"
+
+
+class ServiceFailed(LinnError):
+    """A service has failed, and does nothing until the broker's next start."""
+
+    code = "service.failed"
+
+
 # --- batches and messages --------------------------------------------------------------------------------------------
 
 

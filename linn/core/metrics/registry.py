@@ -6,9 +6,10 @@ verbs read the metrics here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from linn.core.errors.tree import PluginError
 from linn.core.log.storage_stats import StorageStats
 from linn.core.loop.lag import LoopLag
 from linn.core.metrics.broker import BROKER_METRICS
@@ -17,6 +18,7 @@ from linn.core.metrics.metric import Metric, Sample
 from linn.core.metrics.source import MetricSource
 from linn.core.metrics.topics import TOPIC_METRICS
 from linn.core.metrics.transactions import TRANSACTION_METRICS
+from linn.core.ports.service import ServiceKind
 
 METRICS: tuple[Metric, ...] = (*BROKER_METRICS, *CONNECTION_METRICS, *TOPIC_METRICS, *TRANSACTION_METRICS)
 """All metrics that linn has, in the order in which they are shown."""
@@ -33,7 +35,7 @@ class MetricRegistry:
     """All metrics of one broker."""
 
     def __init__(self, broker: MetricSource) -> None:
-        self.metrics: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
+        self.metrics: dict[str, Metric] = {metric.name: metric for metric in METRICS}
         assert len(self.metrics) == len(METRICS), "a name is one metric"
         self.started_at: float = broker.env.clock.monotonic()
         self.loop_lag: LoopLag = LoopLag()
@@ -42,6 +44,17 @@ class MetricRegistry:
         self.storages: dict[str, StorageStats] = {}
         """Counts of all storages that have been in use, by name."""
         self._broker = broker
+
+    def add_services(
+        self, kinds: Iterable[ServiceKind], samples: Callable[[ServiceKind, str], Iterable[Sample]]
+    ) -> None:
+        """Add the metrics of services. Raises PluginError: one has the name of a metric of linn itself."""
+        for kind in kinds:
+            for each in kind.metrics:
+                if each.name in self.metrics:
+                    raise PluginError(f'the service "{kind.name}" has the metric {each.name}, which is of linn itself')
+                read = _reader(samples, kind, each.name)
+                self.metrics[each.name] = Metric(each.name, each.kind, each.labels, each.help, read)
 
     async def watch_loop(self) -> None:
         """Measure the loop's lag until cancelled."""
@@ -60,3 +73,9 @@ class MetricRegistry:
         for metric in self.metrics.values():
             if metric.name.startswith(chosen) and (per_connection or not metric.per_connection):
                 yield Family(metric, list(metric.read(self._broker)))
+
+
+def _reader(
+    samples: Callable[[ServiceKind, str], Iterable[Sample]], kind: ServiceKind, name: str
+) -> Callable[[MetricSource], Iterable[Sample]]:
+    return lambda _: samples(kind, name)

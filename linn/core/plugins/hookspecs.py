@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from linn.core.log.storage import EngineKind
     from linn.core.ports.interceptor import InterceptorKind
     from linn.core.ports.observer import Observer
+    from linn.core.ports.service import ServiceKind
     from linn.core.queue.semantics import SemanticsKind
     from linn.core.routing.exchange import ExchangeKind
     from linn.core.routing.partitioner import PartitionerKind
@@ -153,4 +154,18 @@ def linn_register_observer() -> Observer | Sequence[Observer] | None:
 
     Failure policy: an observer that raises is logged with its plugin's name, counted and isolated: nothing else
     notices.
+    """
+
+
+@hookspec
+def linn_register_service() -> ServiceKind | Sequence[ServiceKind] | None:
+    """Bring services: work that runs beside the broker, such as a supervised program.
+
+    The kind's settings are the keys of the top-level table `[NAME]`, and of one table that each topic may have,
+    `[topics.TOPIC.TABLE]`, which may change live. `make` is called once, and only if a file or a topic has one of these
+    tables: what nothing configures costs nothing. A service runs once clients can connect, and is drained before they
+    are sent away; `linn spark` is the command line of one. Programs are run through `host.env.programs`.
+
+    Failure policy: a service that raises is logged with its plugin's name and is marked failed until the next start;
+    its verbs get `service.failed`. The broker, its topics and all other services go on.
     """

@@ -19,6 +19,7 @@ from linn.core.batch.format import FORMATS_MAX, BoundFormat, FormatKind
 from linn.core.config.decoder import check_shape, known_keys
 from linn.core.config.kinds import Kind
 from linn.core.config.tables import TABLES, PluginSettings
+from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.code_owner import CodeOwners
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import did_you_mean, one_line
@@ -29,6 +30,7 @@ from linn.core.log.storage import EngineKind
 from linn.core.plugins import hookspecs
 from linn.core.ports.interceptor import InterceptorKind
 from linn.core.ports.observer import Observer, Observers
+from linn.core.ports.service import ServiceKind
 from linn.core.queue.semantics import SemanticsKind
 from linn.core.routing.exchange import ExchangeKind
 from linn.core.routing.partitioner import PartitionerKind
@@ -64,6 +66,7 @@ class PluginManager:
         self.partitioners: dict[str, PartitionerKind] = {}
         self.assignors: dict[str, AssignorKind] = {}
         self.formats: dict[str, FormatKind] = {}
+        self.services: dict[str, ServiceKind] = {}
         self.plugin_names: list[str] = []
         """Every plugin found, in order, blocked ones included."""
         self._pluggy = pluggy.PluginManager("linn")
@@ -82,6 +85,8 @@ class PluginManager:
         self._bring("linn_register_assignor", AssignorKind, self.assignors, "groups", "assignor")
         self._bring("linn_register_format", FormatKind, self.formats, "topics", "format")
         self._check_format_numbers()
+        self._bring("linn_register_service", ServiceKind, self.services, None, "service")
+        self._check_services()
         self.observers: Observers = Observers(self._observers())
         self.code_owners = CodeOwners({self._described(name): names for name, names in self._modules.items()})
 
@@ -166,9 +171,9 @@ class PluginManager:
 
     # --- what plugins bring ----------------------------------------------------------------------------------------
 
-    def _bring(self, hook: str, kind_type: type[K], registry: dict[str, K], table: str, noun: str) -> None:
-        """Fill one registry; `table` is the kind's table in TOML, `noun` its name in errors."""
-        reserved = known_keys(TABLES[table])
+    def _bring(self, hook: str, kind_type: type[K], registry: dict[str, K], table: str | None, noun: str) -> None:
+        """Fill one registry; `table` is the kind's table in TOML, None if it is its own; `noun` its name in errors."""
+        reserved = known_keys(TABLES[table]) if table is not None else ()
         for plugin_name, brought in self._results(hook):
             for kind in brought:
                 wrong = _wrong_with(kind, kind_type, reserved)
@@ -196,6 +201,27 @@ class PluginManager:
                 brought = f'which plugin "{self._owners[FormatKind, other]}" uses for the format "{other}"'
                 raise self._failure(owner, f'the format "{kind.name}" has the number {number}, {brought}')
             taken[number] = kind
+
+    def _check_services(self) -> None:
+        """Refuse services whose tables or metrics belong to linn itself, or to another one."""
+        tables, metrics = dict.fromkeys(known_keys(TopicSettings), "linn itself"), dict[str, str]()
+        for kind in self.services.values():
+            owner = self._owners[ServiceKind, kind.name]
+            if kind.name in TABLES:
+                raise self._failure(owner, f'the service "{kind.name}" has the name of a table of linn itself')
+            wrong = None if kind.topic_settings is None else check_shape(kind.topic_settings)
+            if (kind.topic_table is None) != (kind.topic_settings is None):
+                wrong = "has a table in topics without settings, or settings without a table"
+            elif kind.topic_table is not None and kind.topic_table in tables:
+                wrong = f'has the table "{kind.topic_table}" in topics, which is of {tables[kind.topic_table]}'
+            for metric in kind.metrics:
+                if metric.name in metrics:
+                    wrong = f'has the metric {metric.name}, which is of "{metrics[metric.name]}" as well'
+                metrics[metric.name] = kind.name
+            if wrong is not None:
+                raise self._failure(owner, f'the service "{kind.name}": {wrong}')
+            if kind.topic_table is not None:
+                tables[kind.topic_table] = f'the service "{kind.name}"'
 
     def _observers(self) -> dict[str, Observer]:
         found: dict[str, Observer] = {}

@@ -13,23 +13,31 @@ from typing import Any
 import msgspec
 
 from linn.core.config.config import Config
-from linn.core.config.decoder import encode_value, extra_of, fields_of
+from linn.core.config.decoder import encode_value, extra_of, fields_of, rest_of
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted
 
-_FIELDS = {field.encode_name: field for field in fields_of(TopicSettings)}
+_TABLES = rest_of(TopicSettings)
+_FIELDS = {field.encode_name: field for field in fields_of(TopicSettings) if field is not _TABLES}
+"""The settings that linn itself knows; any other key is the table of a service."""
 _TRIMMING = ("retention", "retention_bytes")
 
 
 def live_keys_after(before: Iterable[str], changes: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys that are set live after `changes`; null resets a key, unless null is a value of it."""
     keys = dict.fromkeys([*before, *changes])
-    return tuple(key for key in keys if changes.get(key, key) is not None or "none" in extra_of(_FIELDS[key]))
+    return tuple(key for key in keys if changes.get(key, key) is not None or _takes_null(key))
+
+
+def _takes_null(key: str) -> bool:
+    return key in _FIELDS and "none" in extra_of(_FIELDS[key])
 
 
 def live_keys_problem(keys: object) -> str | None:
     """The reason why a stored value can't be a list of setting keys, worded as the end of a line; None if it can."""
-    if not isinstance(keys, list) or not all(isinstance(key, str) and key in _FIELDS for key in keys):
+    # The table of a service may be that of a plugin which is no longer installed.
+    if not isinstance(keys, list) or not all(isinstance(key, str) and name_problem(key) is None for key in keys):
         return "its live_keys are no keys of a topic"
     return None
 
@@ -43,7 +51,11 @@ def merged(
         value, file_value = _value(before, key), _value(configured, key)
         if key not in named or (key == "partitions" and value > file_value):
             kept.append(key)
-    values = {_FIELDS[key].name: _value(before, key) for key in kept}
+    values = {_FIELDS[key].name: _value(before, key) for key in kept if key in _FIELDS}
+    tables = {key: _value(before, key) for key in kept if key not in _FIELDS}
+    if tables:
+        services = {**configured.services, **tables}
+        values["services"] = {key: table for key, table in services.items() if table is not None}
     return msgspec.structs.replace(configured, **values), tuple(kept)
 
 
@@ -87,7 +99,7 @@ def warnings_of_deletion(name: str, config: Config) -> list[dict[str, Any]]:
 def differences(existing: TopicSettings, asked: TopicSettings) -> str:
     """The settings in which two topics differ, as the end of an error's line."""
     found = []
-    for key in _FIELDS:
+    for key in dict.fromkeys([*_FIELDS, *existing.services, *asked.services]):
         has, wanted = _value(existing, key), _value(asked, key)
         if has != wanted and key == "bindings":
             found.append("it has other bindings")
@@ -97,7 +109,7 @@ def differences(existing: TopicSettings, asked: TopicSettings) -> str:
 
 
 def _value(settings: TopicSettings, key: str) -> Any:
-    return getattr(settings, _FIELDS[key].name)
+    return getattr(settings, _FIELDS[key].name) if key in _FIELDS else settings.services.get(key)
 
 
 def _place(config: Config, name: str, key: str) -> str:
@@ -108,7 +120,7 @@ def _shown(key: str, value: Any, nothing: str = "its default") -> str:
     """A value in TOML's notation, `nothing` if it is not written, or the number of bindings."""
     if key == "bindings":
         return f"[{counted(len(value), 'binding')}]"
-    encoded = encode_value(_FIELDS[key], value)
+    encoded = encode_value(_FIELDS[key], value) if key in _FIELDS else value
     return nothing if encoded is None else json.dumps(encoded)
 
 

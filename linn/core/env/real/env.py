@@ -13,6 +13,7 @@ import trio
 from linn.core.env.real.disk import RealDisk
 from linn.core.env.real.net import RealNet
 from linn.core.env.real.process import RealProcess
+from linn.core.env.real.programs import RealPrograms
 from linn.core.env.real.rng import RealRng
 
 
@@ -30,7 +31,7 @@ class RealClock:
 
 
 class RealEnv:
-    """Time, randomness, files and network of this machine."""
+    """Time, randomness, files, network and programs of this machine."""
 
     def __init__(self) -> None:
         self.clock = RealClock()
@@ -38,3 +39,4 @@ class RealEnv:
         self.disk = RealDisk()
         self.net = RealNet()
         self.process = RealProcess()
+        self.programs = RealPrograms()

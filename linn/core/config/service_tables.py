@@ -1,0 +1,101 @@
+"""Tables of services: `[NAME]` at the top of a file, and the one that each topic may have.
+
+Law: which keys there are is known to the plugins alone, and yet an unknown one is refused, and an error has its file
+and line, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from linn.core.config.decoder import decode_settings, known_keys
+from linn.core.config.problem import Problems
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.errors.texts import did_you_mean
+from linn.core.errors.tree import ConfigUnknownKey, PluginError
+
+Report = Callable[[Path, str], None]
+"""Adds an error of the configuration: its place, such as ("spark", "pipelines", 0, "topics"), and the end of a line."""
+
+
+class ServiceTopic(NamedTuple):
+    """A topic, as a service sees it."""
+
+    settings: TopicSettings
+    own: Any
+    """The topic's table for this service, decoded; None if it has none."""
+
+
+class ServiceTables(Protocol):
+    """The part of a service's kind that the configuration knows."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> type[Any]: ...
+    @property
+    def make(self) -> Callable[..., Any]: ...
+    @property
+    def topic_table(self) -> str | None: ...
+    @property
+    def topic_settings(self) -> type[Any] | None: ...
+    @property
+    def check(self) -> Callable[[Any, Mapping[str, ServiceTopic], Report], None] | None: ...
+
+
+def topic_tables(services: Iterable[ServiceTables]) -> dict[str, type[msgspec.Struct]]:
+    """The tables that a topic may have for services, with their structs."""
+    return {
+        each.topic_table: each.topic_settings
+        for each in services
+        if each.topic_table is not None and each.topic_settings is not None
+    }
+
+
+def check_tables_of(name: str, topic: TopicSettings, services: Iterable[ServiceTables], problems: Problems) -> None:
+    """Add an error for each key of a topic that is no setting and no service's table, and for each wrong table."""
+    if not topic.services:
+        return
+    tables = topic_tables(services)
+    for key, table in topic.services.items():
+        if key not in tables:
+            meant = did_you_mean(key, [*known_keys(TopicSettings), *tables])
+            problems.add(("topics", name, key), f"unknown key{meant}", error=ConfigUnknownKey)
+        elif table is not None:
+            decode_settings(tables[key], table, ("topics", name, key), problems)
+
+
+def own_table(topic: TopicSettings, service: ServiceTables) -> Any:
+    """A topic's table for a service, decoded; None if it has none, or one that the service does not take any more."""
+    raw = topic.services.get(service.topic_table) if service.topic_table is not None else None
+    if raw is None or service.topic_settings is None:
+        return None
+    return decode_settings(service.topic_settings, raw, (), Problems())
+
+
+def check_services(
+    services: Iterable[ServiceTables],
+    settings: Mapping[str, Any],
+    topics: Mapping[str, TopicSettings],
+    problems: Problems,
+) -> None:
+    """Let each service that something configures check its tables against each other, and against the topics.
+
+    `settings`: those of the services with a table of their own. A service's check that raises is an error of its own.
+    """
+    for service in services:
+        if service.check is None:
+            continue
+        has_table = any(service.topic_table in topic.services for topic in topics.values() if topic.services)
+        if service.name not in settings and not has_table:
+            continue
+        seen = {name: ServiceTopic(topic, own_table(topic, service)) for name, topic in topics.items()}
+        try:
+            service.check(settings.get(service.name) or service.settings(), seen, problems.add)
+        except Exception as error:
+            text = f'the check of "{service.name}" failed: {type(error).__name__}: {error}'
+            problems.add((service.name,), text, error=PluginError)

@@ -1,0 +1,162 @@
+"""RealPrograms: processes of this machine, behind the port of `linn.core.env.env`.
+
+Laws: a program is the leader of a session and process group of its own. The group is killed before its leader is
+reaped: until then no other group can have its number. Leaving the block of `run` takes as long as a SIGKILL does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import cast
+
+import trio
+
+from linn.core.env.line_reader import LineReader
+from linn.core.env.real.os import reason
+from linn.core.errors.tree import ProgramEnded, ProgramNotStarted
+
+OUTPUT_LINE_BYTES_MAX = 16 << 10
+"""Limit of a line of output: longer ones are no text for people, and are cut."""
+STATUS_LINE_BYTES_MAX = 1 << 20
+"""Limit of a line of status: two offsets for each of ten thousand partitions take 0.4 MiB."""
+
+
+class RealProgram:
+    """A process, its pipes, and its process group."""
+
+    def __init__(self, process: trio.Process, status: trio.lowlevel.FdStream | None) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._input = process.stdin
+        self._output = process.stdout
+        self._status = status
+        self._output_lines = LineReader(process.stdout.receive_some, OUTPUT_LINE_BYTES_MAX)
+        self._status_lines = LineReader(status.receive_some, STATUS_LINE_BYTES_MAX) if status is not None else None
+        self._pidfd = os.pidfd_open(process.pid)
+        self._ended = trio.Event()
+        self._code = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is that of its group and session as well."""
+        return self._process.pid
+
+    async def send_line(self, line: str) -> None:
+        try:
+            await self._input.send_all(line.encode() + b"\n")
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ProgramEnded(f"process {self.pid} reads no more") from error
+
+    def close_input(self) -> None:
+        # A pipe closes at once: the only await in it is a checkpoint, which a cancelled task may not reach.
+        cast(trio.lowlevel.FdStream, self._input).close()
+
+    async def receive_status(self) -> str | None:
+        return await self._status_lines.line() if self._status_lines is not None else None
+
+    async def receive_output(self) -> str | None:
+        return await self._output_lines.line()
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        return self._code
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if not self._ended.is_set():  # The leader is not reaped, so the number is still that of its group.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    async def watch(self) -> None:
+        """Wait for the leader's end, kill the rest of its group, and reap it."""
+        await trio.lowlevel.wait_readable(self._pidfd)
+        self._reap()
+
+    def _reap(self) -> None:
+        self.kill()
+        code = self._process.returncode  # Reaps it.
+        assert code is not None, "its end was seen"
+        self._code = code
+        self._ended.set()
+
+    async def end(self) -> None:
+        """Kill and reap the group, and close everything. Idempotent."""
+        if not self._ended.is_set():
+            self.kill()
+            await self.watch()
+        for stream in (self._input, self._output, self._status):
+            if stream is not None:
+                cast(trio.lowlevel.FdStream, stream).close()
+        os.close(self._pidfd)
+
+
+class RealPrograms:
+    """The programs of this machine."""
+
+    def find(self, name: str, home_variable: str | None = None) -> str | None:
+        home = os.environ.get(home_variable, "") if home_variable is not None else ""
+        inside = shutil.which(name, path=str(PurePath(home) / "bin")) if home else None
+        return inside or shutil.which(name)
+
+    @asynccontextmanager
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        status_variable: str | None = None,
+    ) -> AsyncIterator[RealProgram]:
+        program = await _start(command, environment, status_variable)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(program.watch)
+                try:
+                    yield program
+                finally:
+                    nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await program.end()
+
+
+async def _start(command: Sequence[str], environment: Mapping[str, str], status_variable: str | None) -> RealProgram:
+    """Start a program. Raises ProgramNotStarted. Cancellation: it was not started, or is killed."""
+    variables = {**os.environ, **environment}
+    reads = writes = None
+    try:
+        if status_variable is not None:
+            reads, writes = os.pipe2(os.O_CLOEXEC)
+            variables[status_variable] = str(writes)
+        # Starting takes a thread of its own, and must not be given up half-way: nobody would know of the process.
+        with trio.CancelScope(shield=True):
+            process = await trio.lowlevel.open_process(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=() if writes is None else (writes,),
+                start_new_session=True,
+                env=variables,
+            )
+    except OSError as error:
+        if reads is not None:
+            os.close(reads)
+        raise ProgramNotStarted(f"can't start {command[0]}: {reason(error)}") from error
+    finally:
+        if writes is not None:
+            os.close(writes)
+    return RealProgram(process, trio.lowlevel.FdStream(reads) if reads is not None else None)

@@ -1,0 +1,1 @@
+"""Services that plugins bring, run beside the broker."""

@@ -1,0 +1,274 @@
+"""The services of a broker: made when something configures them, run, drained, and isolated from each other.
+
+Laws: a service that nothing configures is not made. What a service raises is logged with its plugin's name, and marks
+it failed; nothing else notices.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import trio
+
+from linn.core.config.config import Config
+from linn.core.config.service_tables import ServiceTopic, own_table
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.env import Env, Spawn
+from linn.core.errors.texts import did_you_mean, one_line
+from linn.core.errors.tree import InternalError, LinnError, ServiceFailed, ServiceUnknown
+from linn.core.ports.service import Sample, Service, ServiceKind, ServiceListener
+from linn.core.topics.topic import Topic
+
+logger = logging.getLogger("linn.service")
+
+STATE_FOLDER = "__services"
+"""The folder of the services' state inside the data folder; no storage has such a name."""
+
+
+class Host:
+    """The broker, as one service sees it."""
+
+    def __init__(
+        self, kind: ServiceKind, config: Config, env: Env, topics: Mapping[str, Topic], addresses: Callable[[], Any]
+    ) -> None:
+        self.env = env
+        self.broker_name = config.broker.name
+        self.state_dir = f"{config.broker.data_dir}/{STATE_FOLDER}/{kind.name}"
+        self._kind = kind
+        self._config = config
+        self._topics = topics
+        self._addresses = addresses
+
+    def listeners(self) -> list[ServiceListener]:
+        """The listeners that are bound."""
+        bound: Mapping[str, str] = self._addresses()
+        protocols = self._config.listeners
+        return [ServiceListener(name, protocols[name].protocol, address) for name, address in bound.items()]
+
+    def topics(self) -> dict[str, ServiceTopic]:
+        """All topics, by name."""
+        return {name: self._seen(topic.settings) for name, topic in self._topics.items()}
+
+    def topic(self, name: str) -> ServiceTopic | None:
+        """One topic; None if there is none of that name."""
+        topic = self._topics.get(name)
+        return self._seen(topic.settings) if topic is not None else None
+
+    def _seen(self, settings: TopicSettings) -> ServiceTopic:
+        return ServiceTopic(settings, own_table(settings, self._kind))
+
+
+@dataclass(slots=True)
+class RunningService:
+    """A service that was made."""
+
+    kind: ServiceKind
+    owner: str
+    """The plugin that registered it, in a form for people."""
+    service: Service | None
+    """None: its factory failed."""
+    state: Literal["waiting", "running", "ended", "failed"] = "waiting"
+    """It waits until clients can connect."""
+    error: str | None = None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Cancel scope around its `run`."""
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    def described(self) -> dict[str, Any]:
+        """The service as JSON, without what it says itself."""
+        return {"name": self.kind.name, "plugin": self.owner, "state": self.state, "error": self.error}
+
+
+class Services:
+    """All services of one broker, by name."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, ServiceKind],
+        config: Config,
+        env: Env,
+        topics: Mapping[str, Topic],
+        addresses: Callable[[], Mapping[str, str]],
+        make: Callable[..., Any],
+        owner_of: Callable[[ServiceKind], str],
+        spawn: Spawn,
+    ) -> None:
+        self._kinds = kinds
+        self._config = config
+        self._env = env
+        self._topics = topics
+        self._addresses = addresses
+        self._make = make
+        self._owner_of = owner_of
+        self._spawn = spawn
+        self._running: dict[str, RunningService] = {}
+        self._serving = False
+        self._stopping = False
+
+    @property
+    def running(self) -> Iterable[RunningService]:
+        """The services that were made."""
+        return self._running.values()
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Make and run the services that something configures. Clients can connect. Raises PluginError: a factory."""
+        self._serving = True
+        for name, kind in self._kinds.items():
+            if name in self._config.services or self._has_table(kind):
+                service = self._made(kind)
+                self._running[name] = RunningService(kind, self._owner_of(kind), service)
+        for each in self._running.values():
+            self._begin(each)
+
+    def _has_table(self, kind: ServiceKind) -> bool:
+        return any(kind.topic_table in topic.settings.services for topic in self._topics.values())
+
+    def _made(self, kind: ServiceKind) -> Service:
+        host = Host(kind, self._config, self._env, self._topics, self._addresses)
+        settings = self._config.services.get(kind.name)
+        service: Service = self._make(kind, settings if settings is not None else kind.settings(), host)
+        return service
+
+    def _begin(self, each: RunningService) -> None:
+        each.state = "running"
+
+        async def run() -> None:
+            await self._run(each)
+
+        self._spawn(run)
+
+    async def _run(self, each: RunningService) -> None:
+        assert each.service is not None
+        try:
+            with each.scope:
+                await each.service.run()
+            each.state = "ended"
+        except BaseExceptionGroup as group:
+            failed, rest = group.split(Exception)
+            if failed is not None:
+                self._failed(each, failed)
+            if rest is not None:
+                raise rest from None
+        except Exception as error:
+            self._failed(each, error)
+        finally:
+            each.ended.set()
+
+    @staticmethod
+    def _failed(each: RunningService, error: Exception) -> None:
+        first: BaseException = error
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        said = first.text if isinstance(first, LinnError) else f"{type(first).__name__}: {first}"
+        each.state, each.error = "failed", one_line(said)
+        about = {"service": each.kind.name, "plugin": each.owner, "error": each.error}
+        about["code"] = getattr(first, "code", InternalError.code)
+        text = 'service "%(service)s", of %(plugin)s, failed; everything else goes on: %(error)s'
+        logger.error(text, about, exc_info=error)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let the services end in order, for at most `timeout_s`, and then end them. The broker still serves them."""
+        self._stopping = True
+        alive = [each for each in self._running.values() if each.state == "running"]
+        if not alive:
+            return
+        with trio.move_on_after(timeout_s):
+            async with trio.open_nursery() as nursery:
+                for each in alive:
+                    nursery.start_soon(self._drain, each)
+        for each in alive:
+            each.scope.cancel()
+        for each in alive:
+            await each.ended.wait()
+
+    async def _drain(self, each: RunningService) -> None:
+        assert each.service is not None
+        try:
+            await each.service.drain()
+        except Exception as error:
+            self._failed(each, error)
+
+    # --- topics ---
+
+    def topic_changed(self, name: str, settings: TopicSettings | None) -> None:
+        """Tell the services of a topic that was made or altered, or (None) is gone. Never raises.
+
+        A service of which this is the first table is made and run.
+        """
+        if not self._serving or self._stopping:
+            return
+        known = list(self._running.values())
+        if settings is not None and settings.services:
+            for kind in self._kinds.values():
+                if kind.name not in self._running and kind.topic_table in settings.services:
+                    self._make_late(kind)  # It finds the topic among all others.
+        for each in known:
+            if each.state == "running" and each.service is not None:
+                own = own_table(settings, each.kind) if settings is not None else None
+                topic = ServiceTopic(settings, own) if settings is not None else None
+                try:
+                    each.service.topic_changed(name, topic)
+                except Exception as error:
+                    self._failed(each, error)
+                    each.scope.cancel()
+
+    def _make_late(self, kind: ServiceKind) -> None:
+        each = self._running[kind.name] = RunningService(kind, self._owner_of(kind), None)
+        try:
+            each.service = self._made(kind)
+        except Exception as error:
+            self._failed(each, error)
+        else:
+            self._begin(each)
+
+    # --- looking and acting ---
+
+    def describe(self) -> list[dict[str, Any]]:
+        """All services that were made, as JSON."""
+        return [each.described() | {"status": self._status(each)} for each in self._running.values()]
+
+    def _status(self, each: RunningService) -> Any:
+        try:
+            return each.service.describe() if each.service is not None else None
+        except Exception as error:
+            self._failed(each, error)
+            each.scope.cancel()
+            return None
+
+    async def perform(self, name: str, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
+        """Carry out an action of a service. Raises ServiceUnknown, ServiceFailed, and the LinnErrors of the action."""
+        each = self._running.get(name)
+        if each is None and name in self._kinds:
+            raise ServiceUnknown(f'nothing in the configuration or in a topic turns the service "{name}" on')
+        if each is None:
+            raise ServiceUnknown(f'there is no service "{name[:80]}"{did_you_mean(name, self._kinds)}')
+        if each.service is None or each.state != "running":
+            raise ServiceFailed(f'the service "{name}" has {each.state}: {each.error or "it does no more"}')
+        return await self._guarded(each, each.service.perform(action, arguments, caller))
+
+    async def _guarded(self, each: RunningService, work: Awaitable[Any]) -> Any:
+        try:
+            return await work
+        except LinnError:
+            raise
+        except Exception as error:
+            self._failed(each, error)
+            each.scope.cancel()
+            raise ServiceFailed(f'the service "{each.kind.name}" failed: {each.error}') from error
+
+    def samples(self, kind: ServiceKind, metric: str) -> list[Sample]:
+        """The samples of a metric of a service; none while it does not run."""
+        each = self._running.get(kind.name)
+        if each is None or each.service is None or each.state == "failed":
+            return []
+        try:
+            return list(each.service.metrics().get(metric, ()))
+        except Exception as error:
+            self._failed(each, error)
+            each.scope.cancel()
+            return []

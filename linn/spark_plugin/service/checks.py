@@ -1,0 +1,57 @@
+"""Checks of Spark pipelines against each other, and against the topics that they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from linn.api import ServiceTopic, did_you_mean
+from linn.core.errors.names import name_problem
+from linn.spark_plugin.service.pipeline import sinks
+from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
+
+Place = tuple[str | int, ...]
+
+
+def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: Callable[[Place, str], None]) -> None:
+    """Report every pipeline that can't work; the check of a `ServiceKind`."""
+    taken: dict[str, Place] = {}
+    for at, name, read, pipeline in _pipelines(settings, topics):
+        if name in taken:
+            report((*at, "name") if at[0] == "spark" else at, f'there are two pipelines of the name "{name}"')
+        taken.setdefault(name, at)
+        wrong = name_problem(name)
+        if wrong is not None and at[0] == "spark":
+            report((*at, "name"), wrong)
+        wrong = name_problem(pipeline.driver)
+        if wrong is not None:
+            report((*at, "driver"), wrong)
+        for place, topic in read:
+            _check_source(topic, topics, place, report)
+        if pipeline.dead_letter is not None and pipeline.dead_letter not in topics:
+            text = f'there is no topic "{pipeline.dead_letter[:80]}"{did_you_mean(pipeline.dead_letter, topics)}'
+            report((*at, "dead_letter"), text)
+
+
+def _pipelines(
+    settings: SparkSettings, topics: Mapping[str, ServiceTopic]
+) -> Iterator[tuple[Place, str, list[tuple[Place, str]], SinkSettings]]:
+    """(place, name, the topics that are read with their places, settings) of every pipeline."""
+    for index, pipeline in enumerate(settings.pipelines):
+        at: Place = ("spark", "pipelines", index)
+        read: list[tuple[Place, str]] = [
+            ((*at, "topics", number), topic) for number, topic in enumerate(pipeline.topics)
+        ]
+        yield at, pipeline.name, read, pipeline
+    for name, sink in sinks(topics):
+        yield ("topics", name, "spark_sink"), name, [(("topics", name, "spark_sink"), name)], sink
+
+
+def _check_source(
+    name: str, topics: Mapping[str, ServiceTopic], place: Place, report: Callable[[Place, str], None]
+) -> None:
+    topic = topics.get(name)
+    if topic is None:
+        report(place, f'there is no topic "{name[:80]}"{did_you_mean(name, topics)}')
+    elif topic.settings.kind == "queue":
+        text = f'topic "{name}" is a queue, which can\'t be streamed: give it kind = "both", a queue on a stream'
+        report(place, text)

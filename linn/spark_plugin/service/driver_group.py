@@ -1,0 +1,355 @@
+"""The state machine of one driver process and the pipelines that it runs. It does no I/O: each event returns the
+actions to take, and times are given in seconds of a monotonic clock.
+
+Laws: there is at most one process. A driver that fails is started again after a delay that grows, and after ten
+failures in a row not any more; an error that no restart mends ends its pipeline at once, and the others go on. A stop
+waits for the micro-batch in progress for a bounded time, and then kills.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from linn.spark_plugin.service.backoff import FAILURES_MAX, Backoff
+from linn.spark_plugin.spec import PipelineSpec
+
+
+class State(StrEnum):
+    """The state of a driver, and of each of its pipelines."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    BACKING_OFF = "backing off"
+    FAILED = "failed"
+
+
+class Reason(NamedTuple):
+    """The reason for a state, in a line, and what to do about it."""
+
+    text: str
+    remedy: str = ""
+
+
+class StartDriver(NamedTuple):
+    """Start a process with these pipelines, and tell `exited` when it has ended."""
+
+    pipelines: tuple[PipelineSpec, ...]
+
+
+class StopPipelines(NamedTuple):
+    """Tell the process to drain these pipelines, and to go on with the others."""
+
+    names: tuple[str, ...]
+
+
+class CloseInput(NamedTuple):
+    """End the process's standard input, so that it drains everything and exits."""
+
+
+class KillDriver(NamedTuple):
+    """Kill the process with all its children."""
+
+
+Action = StartDriver | StopPipelines | CloseInput | KillDriver
+
+FINISHED = Reason("has read all that there was, and is finished")
+NOT_ASKED = Reason("was stopped by an operator")
+MEND = "mend the cause, then: linn spark start {name}"
+
+
+@dataclass(slots=True)
+class GroupPipeline:
+    """A pipeline of the group."""
+
+    spec: PipelineSpec
+    wanted: bool = True
+    """False: an operator has stopped it."""
+    failure: Reason | None = None
+    """The error that no restart mends."""
+    finished: bool = False
+    """It was to read what there was, and has done so."""
+    in_driver: bool = False
+    """Whether the process was started with it, and has not ended it yet."""
+    started: bool = False
+    """Whether its query runs in this process."""
+    stop_by_s: float = math.inf
+    """Until when the process has to have stopped it."""
+    starts: int = 0
+    """How often it was started."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it belongs into the next process."""
+        return self.wanted and self.failure is None and not self.finished
+
+
+class DriverGroup:
+    """One driver and its pipelines."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        uniform: Callable[[float, float], float],
+        start_timeout_s: float,
+        drain_timeout_s: float,
+    ) -> None:
+        self.name = name
+        self.pipelines: dict[str, GroupPipeline] = {}
+        self.state = State.STOPPED
+        self.reason: Reason | None = None
+        """The reason why it backs off or has failed."""
+        self.backoff = Backoff(uniform)
+        self.deadline_s = math.inf
+        """When `tick` is due for the group itself."""
+        self._start_timeout_s = start_timeout_s
+        self._drain_timeout_s = drain_timeout_s
+        self._running_since_s = math.inf
+        self._failing: Reason | None = None
+        """The failure that the end of this process stands for; None: its end is asked for, or not explained."""
+        self._is_fatal = False
+        """Whether that failure is one that no restart mends."""
+        self._asked = False
+        """Whether this process was told to end."""
+        self._closed = False
+        """Whether nothing is started any more."""
+
+    # --- what is asked for ---
+
+    @property
+    def has_process(self) -> bool:
+        """Whether there is a process, or will be at once."""
+        return self.state in (State.STARTING, State.RUNNING, State.DRAINING)
+
+    @property
+    def due_s(self) -> float:
+        """When `tick` is due."""
+        return min([self.deadline_s, *(each.stop_by_s for each in self.pipelines.values())])
+
+    def configure(self, specs: Mapping[str, PipelineSpec], now_s: float) -> list[Action]:
+        """Take over the pipelines that there are to be: new ones start, changed ones restart, others stop."""
+        changed = False
+        for name in [name for name in self.pipelines if name not in specs]:
+            changed |= self.pipelines.pop(name).in_driver
+        for name, spec in specs.items():
+            each = self.pipelines.get(name)
+            if each is None:
+                self.pipelines[name] = GroupPipeline(spec)
+                changed = True
+            elif each.spec != spec:
+                each.spec, each.failure, each.finished = spec, None, False
+                changed |= each.wanted
+        return self._begin_anew(now_s) if changed else []
+
+    def start(self, names: Iterable[str], now_s: float) -> list[Action]:
+        """Start pipelines, whatever has become of them. The others of a driver that runs restart with them."""
+        missing = False
+        for name in names:
+            each = self.pipelines[name]
+            missing |= not (each.in_driver and each.runs and each.stop_by_s == math.inf)
+            each.wanted, each.failure, each.finished = True, None, False
+        return self._begin_anew(now_s) if missing or not self.has_process else []
+
+    def restart(self, names: Iterable[str], now_s: float) -> list[Action]:
+        """Stop pipelines and start them again, together with the others of their driver."""
+        for name in names:
+            each = self.pipelines[name]
+            each.wanted, each.failure, each.finished = True, None, False
+        return self._begin_anew(now_s)
+
+    def stop(self, names: Iterable[str], now_s: float) -> list[Action]:
+        """Stop pipelines in order; the others of their driver go on."""
+        told = []
+        for name in names:
+            each = self.pipelines[name]
+            if each.in_driver and each.stop_by_s == math.inf:
+                told.append(name)
+            each.wanted = False
+        if not self.has_process:
+            if not any(each.runs for each in self.pipelines.values()):
+                self._rest()
+            return []
+        if self.state is State.DRAINING or not told:
+            return []
+        if not any(each.in_driver and each.runs for each in self.pipelines.values()):
+            return self._drain(now_s)
+        for name in told:
+            self.pipelines[name].stop_by_s = now_s + self._drain_timeout_s
+        return [StopPipelines(tuple(told))]
+
+    def close(self, now_s: float) -> list[Action]:
+        """Stop everything in order, and start nothing any more: the broker stops."""
+        self._closed = True
+        if self.has_process:
+            return self._drain(now_s) if self.state is not State.DRAINING else []
+        self._rest()
+        return []
+
+    def _begin_anew(self, now_s: float) -> list[Action]:
+        """Run the pipelines that are to run, in a new process if there is one already."""
+        self.backoff.reset()
+        self._failing, self._is_fatal = None, False
+        if self.state is State.DRAINING:
+            self._asked = True
+            return []
+        return self._drain(now_s) if self.has_process else self._launch(now_s)
+
+    def _drain(self, now_s: float) -> list[Action]:
+        self.state, self.deadline_s, self._asked = State.DRAINING, now_s + self._drain_timeout_s, True
+        return [CloseInput()]
+
+    def _launch(self, now_s: float) -> list[Action]:
+        """Start a process with the pipelines that are to run; if there are none, rest."""
+        chosen = [each for each in self.pipelines.values() if each.runs]
+        if self._closed or not chosen:
+            self._rest()
+            return []
+        for each in self.pipelines.values():
+            each.in_driver, each.started, each.stop_by_s = each.runs, False, math.inf
+            each.starts += each.runs
+        self.state, self.reason, self.deadline_s = State.STARTING, None, now_s + self._start_timeout_s
+        self._failing, self._is_fatal, self._asked = None, False, False
+        self._running_since_s = math.inf
+        return [StartDriver(tuple(each.spec for each in chosen))]
+
+    def _rest(self) -> None:
+        """There is nothing to run."""
+        has_failed = any(each.failure is not None and each.wanted for each in self.pipelines.values())
+        self.state = State.FAILED if has_failed and not self._closed else State.STOPPED
+        self.reason, self.deadline_s = None, math.inf
+
+    # --- what the process says ---
+
+    def started(self, name: str, now_s: float) -> list[Action]:
+        """A pipeline's query runs."""
+        each = self.pipelines.get(name)
+        if each is not None and each.in_driver:
+            each.started = True
+        self._look_whether_all_run(now_s)
+        return []
+
+    def stopped(self, name: str, now_s: float) -> list[Action]:
+        """A pipeline has ended in order: it was told to, or has read all that there was."""
+        each = self.pipelines.get(name)
+        if each is not None and each.in_driver:
+            was_told = self._asked or each.stop_by_s < math.inf
+            each.in_driver, each.started, each.stop_by_s = False, False, math.inf
+            each.finished |= each.wanted and not was_told
+        return self._look_what_is_left(now_s)
+
+    def terminated(self, name: str, error: str, now_s: float, *, fatal: bool) -> list[Action]:
+        """A pipeline's query has failed. Unless it is `fatal`, the driver starts again, after a delay."""
+        each = self.pipelines.get(name)
+        if each is None or not each.in_driver:
+            return []
+        each.in_driver, each.started, each.stop_by_s = False, False, math.inf
+        if fatal:
+            each.failure = Reason(error, MEND.format(name=name))
+            return self._look_what_is_left(now_s)
+        if self._failing is None and not self._asked:
+            self._failing = Reason(f"pipeline {name}: {error}")
+            return self._drain(now_s)
+        return []
+
+    def failed(self, error: str, now_s: float, *, fatal: bool) -> list[Action]:
+        """The driver as a whole has failed, and is about to exit."""
+        if self._failing is None and self.has_process:
+            self._failing, self._is_fatal = Reason(error), fatal
+            self.deadline_s = min(self.deadline_s, now_s + self._drain_timeout_s)
+        return []
+
+    def refused(self, reason: Reason) -> list[Action]:
+        """A process can't be started, as long as somebody does not install what is missing."""
+        self.state, self.reason, self.deadline_s = State.FAILED, reason, math.inf
+        for each in self.pipelines.values():
+            each.in_driver = False
+        return []
+
+    def exited(self, code: int, now_s: float) -> list[Action]:
+        """The process, and all its children, are gone."""
+        assert self.has_process, "it had one"
+        left = [name for name, each in self.pipelines.items() if each.in_driver]
+        for each in self.pipelines.values():
+            each.in_driver, each.started, each.stop_by_s = False, False, math.inf
+        ran_s = now_s - self._running_since_s if self._running_since_s < math.inf else 0.0
+        if self._failing is not None:
+            return self._failed(self._failing, ran_s, now_s)
+        if self._asked or not left:
+            return self._launch(now_s)
+        return self._failed(Reason(f"the driver {_ended(code)}"), ran_s, now_s)
+
+    def _failed(self, reason: Reason, ran_s: float, now_s: float) -> list[Action]:
+        if self._closed or not any(each.runs for each in self.pipelines.values()):
+            self._rest()
+            return []
+        delay_s = self.backoff.failed(ran_s)
+        if self._is_fatal or self.backoff.is_exhausted:
+            times = "" if self._is_fatal else f" ({FAILURES_MAX} times in a row)"
+            self.state, self.deadline_s = State.FAILED, math.inf
+            self.reason = Reason(reason.text + times, "look at linn spark logs; then: linn spark start NAME")
+        else:
+            self.state, self.deadline_s, self.reason = State.BACKING_OFF, now_s + delay_s, reason
+        return []
+
+    def _look_what_is_left(self, now_s: float) -> list[Action]:
+        """A process without pipelines exits by itself, or has to."""
+        if self.state is not State.DRAINING and not any(each.in_driver for each in self.pipelines.values()):
+            return self._drain(now_s)
+        self._look_whether_all_run(now_s)
+        return []
+
+    def _look_whether_all_run(self, now_s: float) -> None:
+        waits = any(each.in_driver and not each.started for each in self.pipelines.values())
+        if self.state is State.STARTING and not waits:
+            self.state, self.deadline_s, self._running_since_s = State.RUNNING, math.inf, now_s
+
+    # --- time ---
+
+    def tick(self, now_s: float) -> list[Action]:
+        """Do what is due."""
+        if now_s < self.due_s:
+            return []
+        if self.state is State.BACKING_OFF:
+            return self._launch(now_s)
+        if not self.has_process:
+            return []
+        if self.state is State.STARTING and now_s >= self.deadline_s:
+            self._failing = self._failing or Reason(f"no pipeline ran within {self._start_timeout_s:g} s")
+        if self.state is not State.DRAINING:
+            self._asked = self._failing is None
+        self.state, self.deadline_s = State.DRAINING, math.inf
+        for each in self.pipelines.values():
+            each.stop_by_s = math.inf
+        return [KillDriver()]
+
+    # --- looking ---
+
+    def state_of(self, name: str) -> tuple[State, Reason | None]:
+        """The state of a pipeline, and the reason for it."""
+        each = self.pipelines[name]
+        if each.failure is not None:
+            return State.FAILED, each.failure
+        if each.in_driver:
+            return self._state_in_driver(each), self.reason
+        if each.finished:
+            return State.STOPPED, FINISHED
+        if not each.wanted:
+            return State.STOPPED, NOT_ASKED
+        if self.state is State.RUNNING:
+            return State.STARTING, None
+        return self.state, self.reason or self._failing
+
+    def _state_in_driver(self, each: GroupPipeline) -> State:
+        if self.state is State.DRAINING or each.stop_by_s < math.inf:
+            return State.DRAINING
+        return State.RUNNING if each.started else State.STARTING
+
+
+def _ended(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

@@ -1,0 +1,53 @@
+"""Spark pipelines as a plugin: `[spark]` and `[topics.NAME.spark_sink]`. PySpark is loaded by drivers alone."""
+
+from __future__ import annotations
+
+from linn.api import ServiceKind, ServiceMetric, hookimpl
+from linn.spark_plugin.service.checks import check
+from linn.spark_plugin.service.service import SparkService
+from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
+
+NAME = "spark"
+TOPIC_TABLE = "spark_sink"
+_PIPELINE = ("pipeline",)
+
+METRICS = (
+    ServiceMetric(
+        "linn_spark_pipeline_state",
+        "gauge",
+        ("pipeline", "state"),
+        "1 for the state that the pipeline is in, 0 for each other one: `stopped`, `starting`, `running`, `draining`, "
+        "`backing off`, `failed`.",
+    ),
+    ServiceMetric(
+        "linn_spark_pipeline_rows_total", "counter", _PIPELINE, "Rows of micro-batches that the driver has reported."
+    ),
+    ServiceMetric(
+        "linn_spark_pipeline_batches_total", "counter", _PIPELINE, "Micro-batches that the driver has reported."
+    ),
+    ServiceMetric(
+        "linn_spark_pipeline_rows_per_second",
+        "gauge",
+        _PIPELINE,
+        "Rate at which the last micro-batch was processed; 0 while there is nothing to read.",
+    ),
+    ServiceMetric(
+        "linn_spark_pipeline_lag_records",
+        "gauge",
+        _PIPELINE,
+        "Records of its topics that the pipeline had not read at its last report.",
+    ),
+    ServiceMetric("linn_spark_pipeline_batch_seconds", "gauge", _PIPELINE, "Duration of the last micro-batch."),
+    ServiceMetric(
+        "linn_spark_pipeline_restarts_total",
+        "counter",
+        _PIPELINE,
+        "Starts of the pipeline after its first one: after failures, changes, and on request.",
+    ),
+)
+
+
+@hookimpl
+def linn_register_service() -> ServiceKind:
+    """Register Spark pipelines."""
+    return ServiceKind(NAME, SparkSettings, SparkService, TOPIC_TABLE, SinkSettings, check, METRICS)

@@ -1,0 +1,275 @@
+"""The Spark service: all drivers of a broker, and the actions of `linn spark`.
+
+Law: which pipelines there are follows from the tables alone; what an operator starts and stops is remembered while the
+broker runs, and no longer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import trio
+
+from linn.api import RequestUnknown, ServiceHost, ServiceListener, ServiceTopic, did_you_mean
+from linn.core.errors.tree import ConfigError
+from linn.spark_plugin.errors import SparkPipelineUnknown
+from linn.spark_plugin.service.driver_group import DriverGroup, Reason, State
+from linn.spark_plugin.service.driver_log import LINES_MAX
+from linn.spark_plugin.service.driver_run import DriverRun, due_in
+from linn.spark_plugin.service.pipeline import Pipeline, asked_for
+from linn.spark_plugin.service.requirements import missing_java, missing_package
+from linn.spark_plugin.service.settings import SparkSettings
+from linn.spark_plugin.spec import DriverSpec, PipelineSpec
+
+Sample = tuple[tuple[str, ...], int | float]
+
+NATIVE = "capnp"
+"""The protocol that drivers speak with the broker."""
+_ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+"""Addresses that mean every interface, and the one to connect to."""
+_DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
+
+
+def bootstrap_url(listeners: Sequence[ServiceListener]) -> str | None:
+    """The URL of the broker's native listener, by TCP if there is one; None if there is no native listener."""
+    addresses = [each.address for each in listeners if each.protocol == NATIVE]
+    addresses.sort(key=lambda address: address.startswith("unix:"))
+    if not addresses:
+        return None
+    if addresses[0].startswith("unix:"):
+        return f"linn+unix://{quote(addresses[0].removeprefix('unix:'))}"
+    host, _, port = addresses[0].rpartition(":")
+    return f"linn://{_ANY.get(host, host)}:{port}"
+
+
+class SparkService:
+    """The pipelines of one broker; a `linn.api.Service`."""
+
+    def __init__(self, settings: SparkSettings, host: ServiceHost) -> None:
+        self._settings = settings
+        self._host = host
+        self._drivers: dict[str, DriverRun] = {}
+        self._asked: dict[str, Pipeline] = {}
+        self._blocked: dict[str, Reason] = {}
+        """Pipelines that can't run on the topics that there are."""
+        self._nursery: trio.Nursery | None = None
+        self._closed = False
+        self._python = settings.python or sys.executable
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """Run all drivers until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            self._configure()
+            await trio.sleep_forever()
+
+    async def drain(self) -> None:
+        """Let every driver finish its micro-batch and exit."""
+        self._closed = True
+        for driver in self._drivers.values():
+            driver.act(driver.group.close(driver.now_s))
+        for driver in self._drivers.values():
+            await driver.wait_ended()
+
+    def topic_changed(self, name: str, topic: ServiceTopic | None) -> None:
+        """Start, restart or stop the pipelines that read the topic."""
+        before = self._asked.get(name)
+        is_read = any(name in each.spec.topics for each in self._asked.values())
+        if is_read or before is not None or (topic is not None and topic.own is not None):
+            self._configure()
+
+    def _configure(self) -> None:
+        """Give each driver the pipelines that the tables ask for now."""
+        if self._closed or self._nursery is None:
+            return
+        topics = self._host.topics()
+        self._asked, self._blocked = asked_for(self._settings, topics), {}
+        specs: dict[str, dict[str, PipelineSpec]] = {name: {} for name in self._drivers}
+        for name, pipeline in self._asked.items():
+            problem = pipeline.problem(topics)
+            if problem is not None:
+                self._blocked[name] = Reason(*problem)
+            else:
+                specs.setdefault(pipeline.driver, {})[name] = pipeline.spec
+        for group, wanted in specs.items():
+            driver = self._drivers.get(group) or self._new_driver(group, self._nursery)
+            driver.act(driver.group.configure(wanted, driver.now_s))
+            for name in [name for name in driver.progress if name not in wanted]:
+                del driver.progress[name]
+
+    def _new_driver(self, name: str, nursery: trio.Nursery) -> DriverRun:
+        settings, env = self._settings, self._host.env
+        group = DriverGroup(
+            name,
+            uniform=env.rng.uniform,
+            start_timeout_s=settings.start_timeout_s,
+            drain_timeout_s=settings.drain_timeout_s,
+        )
+        if not settings.enabled:
+            group.close(0.0)
+        command = (self._python, "-m", "linn.spark_plugin.driver")
+        driver = DriverRun(group, env, command, partial(self._spec, name), self._missing)
+        self._drivers[name] = driver
+        nursery.start_soon(driver.run)
+        return driver
+
+    def _spec(self, group: str, pipelines: tuple[PipelineSpec, ...]) -> DriverSpec:
+        settings = self._settings
+        return DriverSpec(
+            group=group,
+            bootstrap=self._bootstrap() or "",
+            master=settings.master,
+            conf=settings.conf,
+            state_dir=settings.state_dir or self._host.state_dir,
+            pipelines=pipelines,
+        )
+
+    def _bootstrap(self) -> str | None:
+        return self._settings.bootstrap or bootstrap_url(self._host.listeners())
+
+    async def _missing(self) -> str | None:
+        """The line that says what a driver lacks; None if it can be started."""
+        # Another Python has packages of its own, which its driver looks for.
+        missing = missing_package() if self._python == sys.executable else None
+        if missing is None and self._bootstrap() is None:
+            missing = f"there is no listener of the protocol {NATIVE}: add one, or set bootstrap in [spark]"
+        return missing or await missing_java(self._host.env.programs)
+
+    # --- looking ---
+
+    def describe(self) -> Any:
+        """All pipelines and drivers as JSON."""
+        return {
+            "pipelines": [self._described(name) for name in sorted(self._asked)],
+            "drivers": [self._driver_data(driver) for _, driver in sorted(self._drivers.items())],
+        }
+
+    def _described(self, name: str) -> dict[str, Any]:
+        pipeline = self._asked[name]
+        state, reason = self._state(name)
+        driver = self._drivers.get(pipeline.driver)
+        progress = driver.progress_of(name).data() if driver is not None else None
+        known = driver.group.pipelines.get(name) if driver is not None else None
+        return {
+            "name": name,
+            "topics": list(pipeline.spec.topics),
+            "format": pipeline.spec.format,
+            "path": pipeline.spec.path,
+            "driver": pipeline.driver,
+            "state": state.value,
+            "reason": reason.text if reason is not None else None,
+            "remedy": reason.remedy or None if reason is not None else None,
+            "restarts": max(0, known.starts - 1) if known is not None else 0,
+            "progress": progress,
+        }
+
+    def _state(self, name: str) -> tuple[State, Reason | None]:
+        if name in self._blocked:
+            return State.FAILED, self._blocked[name]
+        if not self._settings.enabled:
+            return State.STOPPED, _DISABLED
+        return self._drivers[self._asked[name].driver].group.state_of(name)
+
+    @staticmethod
+    def _driver_data(driver: DriverRun) -> dict[str, Any]:
+        group, session = driver.group, driver.session
+        return {
+            "name": group.name,
+            "state": group.state.value,
+            "failures": group.backoff.failures,
+            "next_start_s": due_in(group, driver.now_s),
+            "spark": session.spark if session is not None else None,
+            "application": session.application if session is not None else None,
+            "ui": session.ui if session is not None else None,
+        }
+
+    def metrics(self) -> Mapping[str, Iterable[Sample]]:
+        """The samples of `plugin.METRICS`."""
+        states: list[Sample] = []
+        found: dict[str, list[Sample]] = {}
+        for name, pipeline in self._asked.items():
+            state, _ = self._state(name)
+            states += [((name, each.value), int(each is state)) for each in State]
+            driver = self._drivers.get(pipeline.driver)
+            if driver is None:
+                continue
+            progress, known = driver.progress_of(name), driver.group.pipelines.get(name)
+            values: dict[str, int | float | None] = {
+                "rows_total": progress.rows,
+                "batches_total": progress.batches,
+                "rows_per_second": progress.rows_per_s,
+                "lag_records": progress.lag,
+                "batch_seconds": None if progress.duration_ms is None else progress.duration_ms / 1000,
+                "restarts_total": max(0, known.starts - 1) if known is not None else 0,
+            }
+            for metric, value in values.items():
+                if value is not None:
+                    found.setdefault(f"linn_spark_pipeline_{metric}", []).append(((name,), value))
+        return {"linn_spark_pipeline_state": states, **found}
+
+    # --- acting ---
+
+    async def perform(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
+        """Do what `linn spark` asks for: start, stop, restart, logs."""
+        match action:
+            case "start" | "stop" | "restart":
+                return self._change(action, arguments)
+            case "logs":
+                return self._logs(arguments)
+        actions = ("start", "stop", "restart", "logs")
+        raise RequestUnknown(f'Spark has no action "{action[:80]}"{did_you_mean(action, actions)}')
+
+    def _change(self, action: str, arguments: Mapping[str, Any]) -> Any:
+        names = arguments.get("pipelines")
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise ConfigError('the argument "pipelines" must be a list of names')
+        by_driver: dict[str, list[str]] = {}
+        for name in dict.fromkeys(names):
+            pipeline = self._pipeline(name)
+            if action != "stop" and not self._settings.enabled:
+                raise ConfigError(f"pipeline {name}: {_DISABLED.text}: {_DISABLED.remedy}")
+            if action != "stop" and name in self._blocked:
+                raise ConfigError(f"pipeline {name}: {self._blocked[name].text}: {self._blocked[name].remedy}")
+            if name not in self._blocked:
+                by_driver.setdefault(pipeline.driver, []).append(name)
+        for group, chosen in by_driver.items():
+            driver = self._drivers[group]
+            change = {"start": driver.group.start, "stop": driver.group.stop, "restart": driver.group.restart}[action]
+            driver.act(change(chosen, driver.now_s))
+        return {"pipelines": [{"name": name, "state": self._state(name)[0].value} for name in dict.fromkeys(names)]}
+
+    def _logs(self, arguments: Mapping[str, Any]) -> Any:
+        lines = _whole(arguments, "lines", LINES_MAX)
+        name, after = arguments.get("pipeline"), arguments.get("after", {})
+        if not isinstance(after, dict) or not all(isinstance(number, int) for number in after.values()):
+            raise ConfigError('the argument "after" must be an object of numbers')
+        groups = sorted(self._drivers)
+        if name is not None:
+            groups = [self._pipeline(name).driver] if isinstance(name, str) else groups
+        found, following = [], {}
+        for group in groups:
+            if group in self._drivers:
+                log = self._drivers[group].log
+                found += [{"driver": group, **line.data()} for line in log.last(lines, after.get(group))]
+                following[group] = log.next
+        found.sort(key=lambda line: (line["time_ms"], line["driver"], line["number"]))
+        return {"lines": found[max(0, len(found) - lines) :], "next": following}
+
+    def _pipeline(self, name: str) -> Pipeline:
+        pipeline = self._asked.get(name)
+        if pipeline is None:
+            raise SparkPipelineUnknown(f'there is no Spark pipeline "{name[:80]}"{did_you_mean(name, self._asked)}')
+        return pipeline
+
+
+def _whole(arguments: Mapping[str, Any], name: str, most: int) -> int:
+    """An argument that is a whole number from 0 to `most`. Raises ConfigError."""
+    value = arguments.get(name, most)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f'the argument "{name}" must be a whole number')
+    return min(value, most)
