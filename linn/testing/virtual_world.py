@@ -26,6 +26,7 @@ from linn.testing.broker_setup import BrokerSetup, Tables
 from linn.testing.deterministic import deterministic_schedule
 from linn.testing.publishing import publish
 from linn.testing.sim_env import SimClock, SimEnv
+from linn.testing.sim_programs import SimPrograms
 
 T = TypeVar("T")
 ADDRESS = "127.0.0.1:5466"
@@ -154,6 +155,11 @@ class VirtualWorld:
                 await self._broker.wait_stopped()
 
         await self._broker_env.run_until_death(serve)
+
+    @property
+    def programs(self) -> SimPrograms:
+        """The programs of the broker's machine, such as the drivers of Spark pipelines; they outlive `restart`."""
+        return self._broker_env.programs
 
     # --- clients ---
 

@@ -1,0 +1,99 @@
+"""A driver of Spark pipelines that a test scripts, in virtual time; and a world with a broker that runs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import PurePath
+from typing import Any
+
+import trio
+
+from linn.testing.sim_programs import SimProgram
+from linn.testing.virtual_world import VirtualWorld
+
+STREAM = '[topics.orders]\nkind = "stream"\nspark_sink = { path = "lake/orders" }\n'
+_PYTHON = PurePath(sys.executable).name
+
+
+class ScriptedDriver:
+    """Drivers that start in `start_s`, run, and drain in `drain_s`, unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.start_s = 5.0
+        self.drain_s = 1.0
+        self.specs: list[dict[str, Any]] = []
+        """What each process was started with."""
+        self.started_s: list[float] = []
+        self.drained = 0
+        """How many processes have drained to their end."""
+        self.told: list[Any] = []
+        self.running: SimProgram | None = None
+        """The process that runs."""
+        self.life: Callable[[SimProgram, dict[str, Any]], Awaitable[int]] = self.run
+        """What a process does, after it has read its specification."""
+
+    @property
+    def names(self) -> list[str]:
+        """The pipelines of the last process."""
+        return [each["name"] for each in self.specs[-1]["pipelines"]]
+
+    async def main(self, program: SimProgram) -> int:
+        """The program."""
+        self.started_s.append(trio.current_time())
+        self.running = program
+        spec = await program.read_json()
+        self.specs.append(spec)
+        return await self.life(program, spec)
+
+    async def run(self, program: SimProgram, spec: dict[str, Any]) -> int:
+        """Start all pipelines, and run until told to stop."""
+        await program.print("Spark begins")
+        await trio.sleep(self.start_s)
+        await program.say({"event": "session", "spark": "4.3.0", "application": "local-1", "ui": None})
+        for each in spec["pipelines"]:
+            await program.say({"event": "started", "pipeline": each["name"], "query": "q", "run": "r"})
+        while (line := await program.read_json()) is not None:
+            self.told.append(line)
+            for name in line["stop"]:
+                await trio.sleep(self.drain_s)
+                await program.say({"event": "stopped", "pipeline": name})
+        await trio.sleep(self.drain_s)
+        self.drained += 1
+        return 0
+
+    async def exit_1(self, program: SimProgram, spec: dict[str, Any]) -> int:
+        """Fail at once."""
+        return 1
+
+
+async def _java(program: SimProgram) -> int:
+    await program.print("Picked up JAVA_TOOL_OPTIONS: -Xmx1g")
+    await program.print('openjdk version "17.0.9" 2023-10-17')
+    return 0
+
+
+def spark_world(driver: ScriptedDriver, config: str = STREAM, *, seed: int = 0) -> VirtualWorld:
+    """A world in which drivers are scripted, and Java is there."""
+    world = VirtualWorld(config, seed=seed)
+    world.programs.install("java", _java)
+    world.programs.install(_PYTHON, driver.main)
+    return world
+
+
+async def pipelines(world: VirtualWorld) -> dict[str, dict[str, Any]]:
+    """The pipelines as `linn spark status` gets them, by name."""
+    async with world.connect() as client:
+        (spark,) = await client.admin.perform("service.list")
+    return {each["name"]: each for each in spark["status"]["pipelines"]}
+
+
+async def state(world: VirtualWorld, name: str = "orders") -> str:
+    """The state of one pipeline."""
+    return str((await pipelines(world))[name]["state"])
+
+
+async def ask(world: VirtualWorld, action: str, **arguments: Any) -> Any:
+    """Perform an action of the Spark service."""
+    async with world.connect() as client:
+        return await client.admin.perform("service.perform", service="spark", action=action, arguments=arguments)

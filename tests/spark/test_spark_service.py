@@ -1,0 +1,528 @@
+"""Spark pipelines under a broker's supervision, in virtual time, with drivers that the test scripts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import trio
+
+from linn.core.errors.tree import ConfigError, RequestUnknown, ServiceUnknown
+from linn.spark_plugin.errors import SparkPipelineUnknown
+from linn.spark_plugin.service import requirements
+from linn.testing.sim_programs import SimProgram
+from linn.testing.virtual_world import VirtualWorld
+from tests.spark.scripted_driver import STREAM, ScriptedDriver, ask, pipelines, spark_world, state
+
+TWO = STREAM + '[topics.returns]\nkind = "both"\nspark_sink = { path = "lake/returns" }\n'
+
+
+@pytest.fixture
+def driver() -> ScriptedDriver:
+    return ScriptedDriver()
+
+
+# --- life ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sink_starts_and_runs(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(1)
+        assert await state(world) == "starting"
+        await trio.sleep(5)
+        assert await state(world) == "running"
+        (spec,) = driver.specs
+        assert spec["bootstrap"] == world.url
+        assert spec["pipelines"][0]["path"] == "lake/orders"
+        assert spec["state_dir"] == "/linn/__services/spark"
+        assert driver.running is not None
+        assert driver.running.command[1:] == ("-m", "linn.spark_plugin.driver")
+
+    spark_world(driver).run(scenario)
+
+
+def test_without_any_table_no_program_is_started_and_there_is_no_service(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        async with world.connect() as client:
+            assert await client.admin.perform("service.list") == []
+            assert await client.admin.metrics("linn_spark_pipeline_state") == [
+                {
+                    "name": "linn_spark_pipeline_state",
+                    "kind": "gauge",
+                    "labels": ["pipeline", "state"],
+                    "samples": [],
+                }
+            ]
+            with pytest.raises(ServiceUnknown, match='turns the service "spark" on'):
+                await client.admin.perform("service.perform", service="spark", action="logs")
+
+    world = spark_world(driver, "[topics.orders]\nkind = 'stream'\n")
+    world.run(scenario)
+    assert world.programs.started == []
+
+
+def test_the_delays_between_failed_starts_double_up_to_a_minute_and_end_after_ten(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        driver.life = driver.exit_1
+        await trio.sleep(20)
+        assert await state(world) == "backing off"
+        await trio.sleep(3600)
+        found = (await pipelines(world))["orders"]
+        assert (found["state"], found["reason"]) == ("failed", "the driver exited with code 1 (10 times in a row)")
+        assert "linn spark logs" in found["remedy"]
+        await world.publish("orders", b"the topic works on")
+
+    spark_world(driver).run(scenario)
+    delays = [after - before for before, after in itertools.pairwise(driver.started_s)]
+    for delay, longest in zip(delays, [1, 2, 4, 8, 16, 32, 60, 60, 60], strict=True):
+        assert 0.8 * longest <= delay <= longest + 0.01
+
+
+def test_a_minute_of_running_makes_a_failure_the_first_one_again(driver: ScriptedDriver) -> None:
+    async def runs_for_two_minutes(program: SimProgram, spec: dict[str, Any]) -> int:
+        await program.say({"event": "started", "pipeline": "orders"})
+        await trio.sleep(120)
+        return 1
+
+    async def scenario(world: VirtualWorld) -> None:
+        driver.life = runs_for_two_minutes
+        await trio.sleep(3600)
+        assert await state(world) in ("running", "backing off")
+
+    spark_world(driver).run(scenario)
+    delays = [after - before - 120 for before, after in itertools.pairwise(driver.started_s)]
+    assert len(delays) > 25
+    assert max(delays) <= 1.01
+
+
+@pytest.mark.parametrize("crash_s", [0.0, 2.0, 7.0, 300.0])
+def test_a_driver_that_is_killed_in_any_state_comes_back(driver: ScriptedDriver, crash_s: float) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(crash_s)
+        if driver.running is not None:
+            driver.running.kill()
+        await trio.sleep(10)
+        assert await state(world) == "running"
+        assert world.programs.running == 1
+
+    spark_world(driver).run(scenario)
+
+
+def test_a_driver_that_never_starts_is_killed_after_its_time(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        driver.start_s = 1_000_000.0
+        await trio.sleep(120.5)
+        found = (await pipelines(world))["orders"]
+        assert (found["state"], found["reason"]) == ("backing off", "no pipeline ran within 120 s")
+        assert world.programs.running == 0
+        assert driver.started_s != []
+
+    spark_world(driver).run(scenario)
+
+
+def test_a_fatal_error_is_the_end_of_its_pipeline_alone(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        assert driver.running is not None
+        await driver.running.say(
+            {
+                "event": "terminated",
+                "pipeline": "orders",
+                "error": "there is no column price",
+                "error_class": "AnalysisException",
+                "fatal": True,
+            }
+        )
+        await trio.sleep(3600)
+        found = await pipelines(world)
+        assert {name: each["state"] for name, each in found.items()} == {"orders": "failed", "returns": "running"}
+        assert found["orders"]["reason"] == "there is no column price"
+        assert found["orders"]["remedy"] == "mend the cause, then: linn spark start orders"
+        assert len(driver.specs) == 1
+
+    spark_world(driver, TWO).run(scenario)
+
+
+# --- stop ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_stops_lets_its_drivers_drain_and_serves_them_meanwhile(driver: ScriptedDriver) -> None:
+    world = spark_world(driver)
+
+    async def drains(program: SimProgram, spec: dict[str, Any]) -> int:
+        await program.say({"event": "started", "pipeline": "orders"})
+        assert await program.read_line() is None
+        await world.publish("orders", b"written while it drains")
+        driver.drained += 1
+        return 0
+
+    async def scenario(world: VirtualWorld) -> None:
+        driver.life = drains
+        await trio.sleep(10)
+
+    world.run(scenario)
+    assert driver.drained == 1
+    assert world.programs.running == 0
+
+
+def test_a_broker_that_stops_waits_no_longer_than_its_drain_timeout(driver: ScriptedDriver) -> None:
+    ends: list[float] = []
+
+    async def scenario(world: VirtualWorld) -> None:
+        driver.drain_s = 1_000_000.0
+        await trio.sleep(10)
+        ends.append(trio.current_time())
+
+    world = spark_world(driver, '[broker]\ndrain_timeout = "4s"\n' + STREAM)
+
+    async def main() -> None:
+        async with world:
+            await scenario(world)
+        ends.append(trio.current_time())
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert ends[1] - ends[0] == pytest.approx(4, abs=1)
+    assert (driver.drained, world.programs.running) == (0, 0)
+
+
+def test_a_stop_that_takes_too_long_kills(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        driver.drain_s = 1_000_000.0
+        await trio.sleep(10)
+        answer = await ask(world, "stop", pipelines=["orders"])
+        assert answer == {"pipelines": [{"name": "orders", "state": "draining"}]}
+        await trio.sleep(29)
+        assert (await state(world), world.programs.running) == ("draining", 1)
+        await trio.sleep(2)
+        assert (await state(world), world.programs.running) == ("stopped", 0)
+
+    spark_world(driver).run(scenario)
+
+
+def test_one_pipeline_of_a_driver_stops_and_starts_while_the_other_goes_on(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        await ask(world, "stop", pipelines=["orders"])
+        await trio.sleep(5)
+        assert {name: each["state"] for name, each in (await pipelines(world)).items()} == {
+            "orders": "stopped",
+            "returns": "running",
+        }
+        assert driver.told == [{"stop": ["orders"]}]
+        assert len(driver.specs) == 1
+        await ask(world, "start", pipelines=["orders"])
+        await trio.sleep(10)
+        assert driver.names == ["orders", "returns"]
+        assert await state(world) == "running"
+        assert driver.drained == 1
+
+    spark_world(driver, TWO).run(scenario)
+
+
+@pytest.mark.parametrize("crash", ["kill", "lose_power"])
+def test_drivers_go_with_a_broker_that_dies_and_start_with_the_next_one(driver: ScriptedDriver, crash: str) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        await ask(world, "stop", pipelines=["returns"])
+        await trio.sleep(10)
+        getattr(world, crash)()
+        await trio.sleep(1)
+        assert world.programs.running == 0
+        await world.restart()
+        await trio.sleep(10)
+        assert driver.names == ["orders", "returns"], "what an operator stopped is forgotten"
+
+    spark_world(driver, '[broker]\ndefault_storage = "segmented-log"\n' + TWO).run(scenario)
+
+
+# --- topics that change ----------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_is_altered_restarts_its_pipeline_and_one_that_is_taken_away_stops_it(
+    driver: ScriptedDriver,
+) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        async with world.connect() as client:
+            table = {"path": "lake/orders", "trigger": "5s"}
+            assert await client.admin.alter_topic("orders", spark_sink=table) == ["spark_sink"]  # type: ignore[call-arg]
+            await trio.sleep(10)
+            assert len(driver.specs) == 1, "another spelling of the same"
+            await client.admin.alter_topic("orders", spark_sink={"path": "lake/2"})  # type: ignore[call-arg]
+            await trio.sleep(10)
+            assert driver.specs[-1]["pipelines"][0]["path"] == "lake/2"
+            assert await state(world) == "running"
+            await client.admin.alter_topic("orders", partitions=4)
+            await trio.sleep(10)
+            assert len(driver.specs) == 2, "a change of something else"
+            await client.admin.alter_topic("orders", spark_sink=None)  # type: ignore[call-arg]
+            await trio.sleep(10)
+            assert await pipelines(world) == {}
+            assert world.programs.running == 0
+
+    spark_world(driver).run(scenario)
+
+
+def test_the_first_topic_with_a_table_brings_the_service_to_life(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        async with world.connect() as client:
+            await client.admin.create_topic("live", kind="stream", spark_sink={"path": "lake"})  # type: ignore[call-arg]
+            await trio.sleep(10)
+            assert await state(world, "live") == "running"
+            await client.admin.perform("topic.delete", name="live")
+            await trio.sleep(10)
+            assert await pipelines(world) == {}
+        assert (driver.drained, world.programs.running) == (1, 0)
+
+    spark_world(driver, "").run(scenario)
+
+
+def test_a_table_that_was_set_live_is_there_after_a_restart(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        async with world.connect() as client:
+            await client.admin.alter_topic("orders", spark_sink={"path": "lake"})  # type: ignore[call-arg]
+            await client.admin.create_topic("live", kind="stream", spark_sink={"path": "lake"})  # type: ignore[call-arg]
+        world.kill()
+        await world.restart()
+        await trio.sleep(10)
+        assert driver.names == ["orders", "live"]
+
+    config = '[broker]\ndefault_storage = "segmented-log"\n[topics.orders]\nkind = "stream"\n'
+    spark_world(driver, config).run(scenario)
+
+
+def test_a_topic_that_a_pipeline_reads_may_go_and_come_back(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        async with world.connect() as client:
+            with pytest.raises(ConfigError, match=r'spark.pipelines\[0\].topics\[0\]: topic "orders" is a queue'):
+                await client.admin.alter_topic("orders", kind="queue")
+            await client.admin.perform("topic.delete", name="orders")
+            await trio.sleep(10)
+            found = (await pipelines(world))["all"]
+            assert (found["state"], found["reason"]) == ("failed", 'there is no topic "orders"')
+            with pytest.raises(ConfigError, match="make the topic"):
+                await ask(world, "start", pipelines=["all"])
+            await client.admin.create_topic("orders", kind="stream")
+            await trio.sleep(10)
+            assert await state(world, "all") == "running"
+
+    config = (
+        '[[spark.pipelines]]\nname = "all"\ntopics = ["orders"]\nformat = "console"\n[topics.orders]\nkind = "both"\n'
+    )
+    spark_world(driver, config).run(scenario)
+
+
+def test_a_table_is_checked_when_it_is_set_live(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        async with world.connect() as client:
+            with pytest.raises(ConfigError, match='topics.jobs.spark_sink: topic "jobs" is a queue'):
+                await client.admin.alter_topic("jobs", spark_sink={"path": "lake"})  # type: ignore[call-arg]
+            with pytest.raises(ConfigError, match=r'topics.orders.spark_sink.pth: unknown key.*"path"'):
+                await client.admin.alter_topic("orders", spark_sink={"pth": "lake"})  # type: ignore[call-arg]
+            with pytest.raises(ConfigError, match=r'topics.orders.spark_sinc: unknown key.*"spark_sink"'):
+                await client.admin.alter_topic("orders", spark_sinc={"path": "lake"})  # type: ignore[call-arg]
+
+    spark_world(driver, "[topics.jobs]\n" + STREAM).run(scenario)
+
+
+# --- what is missing -------------------------------------------------------------------------------------------------
+
+
+def _java(*lines: str) -> Any:
+    async def main(program: SimProgram) -> int:
+        for line in lines:
+            await program.print(line)
+        return 0
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (['java version "1.8.0_392"'], "/usr/bin/java is Java 8: install a newer one"),
+        (['openjdk version "16.0.2" 2021-07-20'], "/usr/bin/java is Java 16: install a newer one"),
+        (["Killed"], "/usr/bin/java does not say its version"),
+        (None, "there is none: install it, or set JAVA_HOME"),
+    ],
+)
+def test_without_java_17_the_pipeline_says_what_to_install_and_the_topic_works_on(
+    driver: ScriptedDriver, lines: list[str] | None, says: str
+) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        found = (await pipelines(world))["orders"]
+        assert found["state"] == "failed"
+        assert found["reason"].startswith("Spark pipelines need Java 17 or newer, and ")
+        assert found["reason"].endswith(says)
+        await world.publish("orders", b"one")
+        assert driver.specs == []
+        world.programs.install("java", _java('openjdk version "21" 2023-09-19'))
+        await ask(world, "start", pipelines=["orders"])
+        await trio.sleep(10)
+        assert await state(world) == "running"
+
+    world = spark_world(driver)
+    if lines is None:
+        world.programs.remove("java")
+    else:
+        world.programs.install("java", _java(*lines))
+    world.run(scenario)
+
+
+def test_without_pyspark_the_pipeline_says_what_to_install(
+    driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        found = (await pipelines(world))["orders"]
+        assert found["state"] == "failed"
+        assert found["reason"] == "Spark pipelines need PySpark and pyarrow: pip install 'linn[spark]'"
+        assert world.programs.started == []
+
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
+    spark_world(driver).run(scenario)
+
+
+def test_a_python_that_is_not_there_is_a_failure_that_says_so(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        found = (await pipelines(world))["orders"]
+        assert (found["state"], found["reason"]) == ("failed", "can't start elsewhere: No such file or directory")
+        assert found["remedy"] == "set python in [spark]"
+
+    spark_world(driver, '[spark]\npython = "elsewhere"\n' + STREAM).run(scenario)
+
+
+def test_spark_that_is_turned_off_starts_nothing(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        found = (await pipelines(world))["orders"]
+        assert (found["state"], found["reason"]) == ("stopped", "Spark is turned off")
+        with pytest.raises(ConfigError, match="set enabled = true"):
+            await ask(world, "start", pipelines=["orders"])
+
+    world = spark_world(driver, "[spark]\nenabled = false\n" + STREAM)
+    world.run(scenario)
+    assert world.programs.started == []
+
+
+# --- drivers ---------------------------------------------------------------------------------------------------------
+
+
+def test_pipelines_with_drivers_of_their_own_do_not_share_a_process(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        assert sorted(spec["group"] for spec in driver.specs) == ["default", "other"]
+        assert world.programs.running == 2
+
+    config = STREAM + '[topics.b]\nkind = "stream"\nspark_sink = { path = "b", driver = "other" }\n'
+    spark_world(driver, config).run(scenario)
+
+
+def test_settings_of_spark_reach_the_driver(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        (spec,) = driver.specs
+        assert spec["master"] == "spark://somewhere:7077"
+        assert spec["conf"] == {"spark.executor.memory": "2g"}
+        assert (spec["bootstrap"], spec["state_dir"]) == ("linn://broker.example", "s3a://state")
+
+    settings = """
+[spark]
+master = "spark://somewhere:7077"
+conf = { "spark.executor.memory" = "2g" }
+bootstrap = "linn://broker.example"
+state_dir = "s3a://state"
+"""
+    spark_world(driver, settings + STREAM).run(scenario)
+
+
+# --- what a driver says ----------------------------------------------------------------------------------------------
+
+
+def test_progress_shows_in_the_status_and_in_metrics(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        assert driver.running is not None
+        for batch in range(3):
+            await driver.running.say(
+                {
+                    "event": "progress",
+                    "pipeline": "orders",
+                    "batch": batch,
+                    "rows": 100,
+                    "processed_rows_per_s": 250.04,
+                    "duration_ms": 400,
+                    "durations": {"addBatch": 300},
+                    "end": {"orders": {"0": 300}},
+                    "latest": {"orders": {"0": 340}},
+                    "lag": 40,
+                }
+            )
+        await trio.sleep(1)
+        progress = (await pipelines(world))["orders"]["progress"]
+        assert (progress["rows"], progress["batches"], progress["batch"], progress["lag"]) == (300, 3, 2, 40)
+        assert (progress["rows_per_s"], progress["duration_ms"]) == (250.0, 400)
+        assert progress["offsets"] == {"orders": {"0": 300}}
+        async with world.connect() as client:
+            report = {each["name"]: each["samples"] for each in await client.admin.metrics("linn_spark_")}
+        assert report["linn_spark_pipeline_rows_total"] == [[["orders"], 300]]
+        assert report["linn_spark_pipeline_lag_records"] == [[["orders"], 40]]
+        assert report["linn_spark_pipeline_batch_seconds"] == [[["orders"], 0.4]]
+        assert [["orders", "running"], 1] in report["linn_spark_pipeline_state"]
+        await driver.running.say({"event": "idle", "pipeline": "orders", "batch": 2})
+        await trio.sleep(1)
+        progress = (await pipelines(world))["orders"]["progress"]
+        assert (progress["rows"], progress["lag"], progress["rows_per_s"]) == (300, 0, 0.0)
+
+    spark_world(driver).run(scenario)
+
+
+def test_lines_that_make_no_sense_are_in_the_log_and_do_no_harm(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        assert driver.running is not None
+        for line in ("", "null", "[]", '{"event": 1}', '{"event": "progress", "pipeline": "orders", "rows": "many"}'):
+            await driver.running.say_line(line)
+        await driver.running.say({"event": "of tomorrow", "pipeline": "orders"})
+        await driver.running.say({"event": "progress", "pipeline": "nobody's"})
+        await trio.sleep(1)
+        assert await state(world) == "running"
+        lines = (await ask(world, "logs"))["lines"]
+        assert sum("can't be read" in line["text"] for line in lines) == 5
+
+    spark_world(driver).run(scenario)
+
+
+def test_the_log_keeps_the_last_lines_and_can_be_followed(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        assert driver.running is not None
+        for number in range(1_500):
+            await driver.running.print(f"line {number}")
+        await trio.sleep(1)
+        found = await ask(world, "logs", pipeline="orders", lines=2)
+        assert [line["text"] for line in found["lines"]] == ["line 1498", "line 1499"]
+        assert len((await ask(world, "logs"))["lines"]) == 1_000
+        assert (await ask(world, "logs", after=found["next"]))["lines"] == []
+        await driver.running.print("one more")
+        await trio.sleep(1)
+        after = (await ask(world, "logs", after=found["next"]))["lines"]
+        assert [line["text"] for line in after] == ["one more"]
+
+    spark_world(driver).run(scenario)
+
+
+def test_what_is_asked_for_has_to_be_there(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        with pytest.raises(SparkPipelineUnknown, match='did you mean "orders"'):
+            await ask(world, "stop", pipelines=["order"])
+        with pytest.raises(RequestUnknown, match='did you mean "stop"'):
+            await ask(world, "stopp")
+        with pytest.raises(ConfigError, match="a list of names"):
+            await ask(world, "stop", pipelines="orders")
+
+    spark_world(driver).run(scenario)
