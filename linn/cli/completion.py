@@ -112,6 +112,17 @@ def open_transaction_names(ctx: typer.Context) -> list[str]:
     return _answer(ctx, ask)
 
 
+def pipeline_names(ctx: typer.Context) -> list[str]:
+    """Return the Spark pipelines that are not on the command line yet."""
+    given = ctx.params.get("names") or ()
+
+    async def ask(client: Client) -> list[str]:
+        services = {each["name"]: each["status"] for each in await client.admin.perform("service.list")}
+        return [each["name"] for each in services["spark"]["pipelines"] if each["name"] not in given]
+
+    return _answer(ctx, ask)
+
+
 def target_names(ctx: typer.Context) -> list[str]:
     """Return the possible targets of a binding: topics or, with --to-exchange, exchanges."""
     return exchange_names(ctx) if ctx.params.get("to_exchange") else topic_names(ctx)

@@ -93,6 +93,37 @@ _TRANSACTION = {
     "queue_partitions": "number",
     "since_ms": "number",
 }
+_PIPELINE = {
+    "name": "text",
+    "topics": ["text"],
+    "format": "text",
+    "path": "text?",
+    "driver": "text",
+    "state": "text",
+    "reason": "text?",
+    "remedy": "text?",
+    "restarts": "number",
+    "progress": {
+        "batches": "number",
+        "rows": "number",
+        "rows_per_s": "number",
+        "lag": "number?",
+        "duration_ms": "number?",
+        "batch": "number?",
+        "time_ms": "number?",
+        "offsets": {"TOPIC": {"PARTITION": "number"}},
+    },
+}
+_DRIVER = {
+    "name": "text",
+    "state": "text",
+    "failures": "number",
+    "next_start_s": "number?",
+    "spark": "text?",
+    "application": "text?",
+    "ui": "text?",
+}
+_CHANGED_PIPELINES = {"pipelines": [{"name": "text", "state": "text"}]}
 _DEAD_LETTER = {
     "partition": "number",
     "offset": "number",
@@ -180,6 +211,17 @@ _TOP = {
         }
     ],
     "groups": [{"topic": "text", "group": "text", "members": "number", "lag": "number"}],
+    "pipelines": [
+        {
+            "pipeline": "text",
+            "state": "text",
+            "rows_per_s": "number?",
+            "rows": "number",
+            "lag": "number?",
+            "batch_s": "number?",
+            "restarts": "number",
+        }
+    ],
     "connections": [
         {
             "connection": "number",
@@ -276,6 +318,11 @@ SHAPES: Mapping[str, Any] = {
         "queue_partitions": "number",
         "dry_run": "boolean",
     },
+    "linn spark status": {"pipelines": [_PIPELINE], "drivers": [_DRIVER]},
+    "linn spark start": _CHANGED_PIPELINES,
+    "linn spark stop": _CHANGED_PIPELINES,
+    "linn spark restart": _CHANGED_PIPELINES,
+    "linn spark logs": {"driver": "text", "number": "number", "time_ms": "number", "text": "text"},
     "linn browse": _MESSAGE,
     "linn connections close": {"closed": "number"},
     "linn connections list": [
@@ -438,6 +485,7 @@ OPTIONAL = ("queue", "topic", "exchange", "messages")
 EACH_LINE = {
     "linn consume": "--format json",
     "linn browse": "--format json",
+    "linn spark logs": "--json",
     "linn dump": "--json",
     "linn dump --records": "--json",
 }

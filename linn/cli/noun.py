@@ -8,13 +8,15 @@ import typer
 from typer.core import TyperGroup
 
 DEFAULT = "list"
-"""Verb of a noun without one."""
+"""Verb of most nouns without one."""
 ALIASES = {"show": "describe"}
 """Verbs that other tools use, and their names here."""
 
 
 class Noun(TyperGroup):
-    """Group of verbs; without a verb it runs `list`, with its options."""
+    """Group of verbs; without a verb it runs the default one, with its options."""
+
+    default = DEFAULT
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default verb in front of options. Raises UsageError where a verb follows them."""
@@ -22,7 +24,7 @@ class Noun(TyperGroup):
             verb = next((arg for arg in args if arg in self.commands or arg in ALIASES), None)
             if verb is not None:
                 ctx.fail(f"options go behind the command: {ctx.command_path} {verb} ...")
-            args = [DEFAULT, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
     @staticmethod
@@ -35,13 +37,19 @@ class Noun(TyperGroup):
         return super().resolve_command(ctx, [ALIASES.get(args[0], args[0]), *args[1:]])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete verbs, and the options of `list`."""
+        """Complete verbs, and the options of the default one."""
         found = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
-            found += self.commands[DEFAULT].shell_complete(ctx, incomplete)
+            found += self.commands[self.default].shell_complete(ctx, incomplete)
         return found
 
 
-def noun(text: str) -> typer.Typer:
-    """Make the group of a noun, to be filled with commands; one of them must be called "list"."""
-    return typer.Typer(cls=Noun, help=f"{text} Without a command: list.", subcommand_metavar="[COMMAND]")
+class StatusNoun(Noun):
+    """Group of verbs of things that run; without a verb it runs `status`."""
+
+    default = "status"
+
+
+def noun(text: str, kind: type[Noun] = Noun) -> typer.Typer:
+    """Make the group of a noun, to be filled with commands; one of them must be called as the default of `kind`."""
+    return typer.Typer(cls=kind, help=f"{text} Without a command: {kind.default}.", subcommand_metavar="[COMMAND]")

@@ -67,7 +67,7 @@ class ScriptedDriver:
         return 1
 
 
-async def _java(program: SimProgram) -> int:
+async def java(program: SimProgram) -> int:
     await program.print("Picked up JAVA_TOOL_OPTIONS: -Xmx1g")
     await program.print('openjdk version "17.0.9" 2023-10-17')
     return 0
@@ -76,7 +76,7 @@ async def _java(program: SimProgram) -> int:
 def spark_world(driver: ScriptedDriver, config: str = STREAM, *, seed: int = 0) -> VirtualWorld:
     """A world in which drivers are scripted, and Java is there."""
     world = VirtualWorld(config, seed=seed)
-    world.programs.install("java", _java)
+    world.programs.install("java", java)
     world.programs.install(_PYTHON, driver.main)
     return world
 

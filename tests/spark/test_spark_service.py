@@ -317,7 +317,7 @@ def test_a_topic_that_a_pipeline_reads_may_go_and_come_back(driver: ScriptedDriv
 def test_a_table_is_checked_when_it_is_set_live(driver: ScriptedDriver) -> None:
     async def scenario(world: VirtualWorld) -> None:
         async with world.connect() as client:
-            with pytest.raises(ConfigError, match='topics.jobs.spark_sink: topic "jobs" is a queue'):
+            with pytest.raises(ConfigError, match=r'topics.jobs.spark_sink: topic "jobs" is a queue'):
                 await client.admin.alter_topic("jobs", spark_sink={"path": "lake"})  # type: ignore[call-arg]
             with pytest.raises(ConfigError, match=r'topics.orders.spark_sink.pth: unknown key.*"path"'):
                 await client.admin.alter_topic("orders", spark_sink={"pth": "lake"})  # type: ignore[call-arg]

@@ -24,6 +24,7 @@ KINDS = {
     "partitioner": "chooses partitions for messages: `partitioner =` of a topic",
     "protocol": "speaks with clients: `protocol =` of a listener",
     "semantics": "says how a queue delivers: `delivery =` of a topic",
+    "service": "runs beside the broker: a table of its own, and one in each topic",
 }
 """Purpose of a plugin of each kind, and the key in TOML that names it, if any."""
 _KIND_LINES = "\n".join(f"- {kind}: {does}" for kind, does in KINDS.items())
@@ -134,6 +135,12 @@ FACTS = {
         "it delivers at least once, with a bound on the records of one lease.",
         "linn.testing.semantics.SemanticsConformance",
         '[delivery.@NAME@]\nlease_records_max = 100\n\n' + _ORDERS + 'delivery = "@NAME@"',
+    ),
+    "service": Facts(
+        "service",
+        "it counts, and logs the topics that ask for it.",
+        "linn.testing.services.ServiceConformance",
+        '[@NAME@]\ninterval = "30s"\n\n' + _ORDERS + '@NAME@-count = { unit = "orders" }',
     ),
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ Once = Annotated[bool, typer.Option("--once", help="Read twice, one interval apa
 
 
 def top(url: Url = DEFAULT_URL, interval: Interval = 1.0, once: Once = False, as_json: Json = False) -> None:
-    """Watch topics, groups and connections: rates, depths and lags. Ends with q or Ctrl-C.
+    """Watch topics, groups, Spark pipelines and connections: rates, depths and lags. Ends with q or Ctrl-C.
 
     Continues when the broker is restarted. With --json it prints one object per interval and line; in a pipe, one set
     of tables per interval.

@@ -10,6 +10,8 @@ from linn.core.metrics.connections import CONNECTION_METRICS
 from linn.core.metrics.metric import Metric
 from linn.core.metrics.topics import TOPIC_METRICS
 from linn.core.metrics.transactions import TRANSACTION_METRICS
+from linn.core.plugins.manager import built_in
+from linn.core.ports.service import ServiceMetric
 
 _INTRO = f"""# Metrics
 
@@ -32,19 +34,27 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
     ("Topics, queues, groups and storage", "", TOPIC_METRICS),
     ("Transactions", "", TRANSACTION_METRICS),
 )
+_OF_SERVICES = (
+    "These are there while the service is: something in the configuration, or in a topic, turns it on. They count\n"
+    "since the broker's start."
+)
 
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([_INTRO, *(_section(*section) for section in _SECTIONS)])
+    sections = [_section(*section) for section in _SECTIONS]
+    for _, kind in sorted(built_in().services.items()):
+        if kind.metrics:
+            sections.append(_section(f"Service `{kind.name}`", _OF_SERVICES, kind.metrics))
+    return "\n".join([_INTRO, *sections])
 
 
-def _section(title: str, text: str, metrics: Sequence[Metric]) -> str:
+def _section(title: str, text: str, metrics: Sequence[Metric | ServiceMetric]) -> str:
     rows = "\n".join(_row(metric) for metric in metrics)
     words = f"{text}\n\n" if text else ""
     return f"## {title}\n\n{words}| name | kind | labels | meaning |\n|---|---|---|---|\n{rows}\n"
 
 
-def _row(metric: Metric) -> str:
+def _row(metric: Metric | ServiceMetric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |".replace("|  |", "| |")

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from linn.core.config.decoder import encode_value, extra_of, meta_of, plain_types, unit_of
+from linn.core.config.service_tables import topic_tables
 from linn.core.config.tables import TABLES
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.config.units import format_size_bytes
@@ -51,7 +52,28 @@ def configuration_page(kinds: PluginManager) -> str:
         parts.extend(_kind_sections(table, kinds))
         if settings is TopicSettings:
             parts.append(_section("topics.NAME.bindings", BindingSettings))
+            parts.extend(
+                _section(f"topics.NAME.{table}", own) for table, own in topic_tables(kinds.services.values()).items()
+            )
+    for name, service in sorted(kinds.services.items()):
+        parts.append(_section(name, service.settings))
+        parts.extend(_array_sections(name, service.settings))
     return "\n".join(parts)
+
+
+def _array_sections(table: str, settings: type[msgspec.Struct]) -> list[str]:
+    """A section for each array of tables inside a service's table."""
+    items = {
+        field.encode_name: typing.get_args(plain)[0]
+        for field in msgspec.structs.fields(settings)
+        for plain in plain_types(field.type)
+        if typing.get_origin(plain) is tuple
+    }
+    return [
+        _section(f"{table}.{key}", item)
+        for key, item in items.items()
+        if isinstance(item, type) and issubclass(item, msgspec.Struct)
+    ]
 
 
 def hooks_page() -> str:
@@ -127,6 +149,8 @@ def _type_text(plain: typing.Any, field: msgspec.structs.FieldInfo) -> str:
         return "size" if unit == "bytes" else "duration"
     if plain in (str, bool):
         return "text" if plain is str else "true or false"
+    if plain == dict[str, str]:
+        return "table of text"
     if typing.get_origin(plain) not in (tuple, list):
         return "any"
     return "array of text" if typing.get_args(plain)[0] is str else "array of tables"

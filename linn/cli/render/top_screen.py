@@ -13,11 +13,11 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from linn.cli.render.table import WIDE, Column, number, numbers, table, wide
-from linn.cli.render.top_view import BrokerView, ConnectionView, GroupView, TopicView, View
+from linn.cli.render.top_view import BrokerView, ConnectionView, GroupView, PipelineView, TopicView, View
 from linn.core.errors.texts import counted, one_line
 
-_SHARES = (2, 1, 1)
-"""Weights of topics, groups and connections on a screen that is too small for all rows."""
+_SHARES = (2, 1, 1, 1)
+"""Weights of topics, groups, pipelines and connections on a screen that is too small for all rows."""
 
 R = TypeVar("R")
 
@@ -37,7 +37,7 @@ def screen(view: View, width: int, lines: int | None = None) -> RenderableType:
 
 def _picture(view: View, width: int, room: int | None) -> RenderableType:
     """Draw the screen with `room` rows in all tables together, or with all rows."""
-    rows = _rows([len(view.topics), len(view.groups), len(view.connections)], room)
+    rows = _rows([len(view.topics), len(view.groups), len(view.pipelines), len(view.connections)], room)
     parts: list[RenderableType] = [_head(view.broker)]
     if view.trouble is not None:
         parts.append(Text(one_line(view.trouble), style="bold red"))
@@ -46,7 +46,9 @@ def _picture(view: View, width: int, room: int | None) -> RenderableType:
     if rows[1]:
         parts.append(_groups(view.groups, rows[1], width))
     if rows[2]:
-        parts.append(_connections(view.connections, rows[2], width))
+        parts.append(_pipelines(view.pipelines, rows[2], width))
+    if rows[3]:
+        parts.append(_connections(view.connections, rows[3], width))
     return Group(*parts)
 
 
@@ -87,6 +89,16 @@ def _groups(groups: Sequence[GroupView], rows: int, width: int) -> RenderableTyp
         return [group.topic, group.group, _count(group.members), _count(group.lag)]
 
     return _table("Groups", ["topic", "group", *numbers("members", "lag")], groups, rows, width, cells)
+
+
+def _pipelines(pipelines: Sequence[PipelineView], rows: int, width: int) -> RenderableType:
+    def cells(pipeline: PipelineView) -> list[str]:
+        seconds = "" if pipeline.batch_s is None else f"{pipeline.batch_s:,.2f}"
+        counts = _rate(pipeline.rows_per_s), _count(pipeline.rows), _count(pipeline.lag), seconds
+        return [pipeline.pipeline, pipeline.state, *counts, _count(pipeline.restarts)]
+
+    columns: list[str | Column] = ["pipeline", "state", *numbers("rows/s", "rows", "lag", "batch s", "restarts")]
+    return _table("Spark pipelines", columns, pipelines, rows, width, cells)
 
 
 def _connections(connections: Sequence[ConnectionView], rows: int, width: int) -> RenderableType:

@@ -34,6 +34,7 @@ NAMES = (
     "linn_queue_redelivered_records_total",
     "linn_queue_dead_letters_total",
     "linn_group_",
+    "linn_spark_pipeline_",
 )
 """Prefixes of the metrics that are requested; no more than are shown, as there may be many topics."""
 
@@ -108,6 +109,19 @@ class GroupView:
 
 
 @dataclass(frozen=True)
+class PipelineView:
+    """Spark pipeline."""
+
+    pipeline: str
+    state: str
+    rows_per_s: float | None
+    rows: int
+    lag: int | None
+    batch_s: float | None
+    restarts: int
+
+
+@dataclass(frozen=True)
 class ConnectionView:
     """Connection."""
 
@@ -124,11 +138,12 @@ class ConnectionView:
 
 @dataclass(frozen=True)
 class View:
-    """Complete view, the busiest topics and connections first."""
+    """Complete view, the busiest topics and connections and the pipelines in trouble first."""
 
     broker: BrokerView
     topics: Sequence[TopicView] = field(default_factory=list)
     groups: Sequence[GroupView] = field(default_factory=list)
+    pipelines: Sequence[PipelineView] = field(default_factory=list)
     connections: Sequence[ConnectionView] = field(default_factory=list)
     trouble: str | None = None
     """Reason why the view is not updated, while the broker is away."""
@@ -146,11 +161,14 @@ def view_of(now: Reading, before: Reading | None) -> View:
         GroupView(topic, group, now.one("linn_group_members", (topic, group)), lag)
         for (topic, group), lag in now.of("linn_group_lag_records").items()
     ]
+    states = {name: state for (name, state), is_in in now.of("linn_spark_pipeline_state").items() if is_in}
+    pipelines = [_pipeline(now, rates, name, state) for name, state in states.items()]
     connections = [_connection(now, rates, labels) for labels in now.of("linn_connection_received_bytes_total")]
     return View(
         _broker(now, rates),
         sorted(topics, key=lambda t: (-(t.in_records_per_s or 0) - (t.out_records_per_s or 0), t.topic)),
         sorted(groups, key=lambda g: (-g.lag, g.topic, g.group)),
+        sorted(pipelines, key=lambda p: (p.state == "running", -(p.lag or 0), p.pipeline)),
         sorted(connections, key=lambda c: (-(c.in_bytes_per_s or 0) - (c.out_bytes_per_s or 0), c.connection)),
     )
 
@@ -226,6 +244,19 @@ def _topic(now: Reading, rates: _Rates, topic: str) -> TopicView:
         of_queue("linn_queue_unsettled_records"),
         rates.of("linn_queue_redelivered_records_total", own),
         of_queue("linn_queue_dead_letters_total"),
+    )
+
+
+def _pipeline(now: Reading, rates: _Rates, name: str, state: str) -> PipelineView:
+    labels = (name,)
+    return PipelineView(
+        name,
+        state,
+        rates.of("linn_spark_pipeline_rows_total", labels),
+        now.one("linn_spark_pipeline_rows_total", labels),
+        now.of("linn_spark_pipeline_lag_records").get(labels),
+        now.of("linn_spark_pipeline_batch_seconds").get(labels),
+        now.one("linn_spark_pipeline_restarts_total", labels),
     )
 
 

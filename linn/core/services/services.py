@@ -147,7 +147,8 @@ class Services:
         try:
             with each.scope:
                 await each.service.run()
-            each.state = "ended"
+            if each.state == "running":
+                each.state = "ended"
         except BaseExceptionGroup as group:
             failed, rest = group.split(Exception)
             if failed is not None:
@@ -234,7 +235,7 @@ class Services:
 
     def _status(self, each: RunningService) -> Any:
         try:
-            return each.service.describe() if each.service is not None else None
+            return each.service.describe() if each.service is not None and each.state != "failed" else None
         except Exception as error:
             self._failed(each, error)
             each.scope.cancel()
