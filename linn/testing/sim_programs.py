@@ -26,6 +26,7 @@ from typing import Any
 
 import trio
 
+from linn.core.errors.group import raise_once
 from linn.core.errors.tree import ProgramEnded, ProgramNotStarted
 
 
@@ -159,6 +160,8 @@ class SimPrograms:
                     yield program
                 finally:
                     program.kill()
+        except BaseExceptionGroup as group:
+            raise_once(group)
         finally:
             self.running -= 1
 

@@ -42,8 +42,9 @@ class RealProgram:
         self._output_lines = LineReader(process.stdout.receive_some, OUTPUT_LINE_BYTES_MAX)
         self._status_lines = LineReader(status.receive_some, STATUS_LINE_BYTES_MAX) if status is not None else None
         self._pidfd = os.pidfd_open(process.pid)
-        self._ended = trio.Event()
-        self._code = 0
+        self._reaping = trio.Lock()
+        self._code: int | None = None
+        """Its exit code once it is reaped."""
 
     @property
     def pid(self) -> int:
@@ -67,8 +68,13 @@ class RealProgram:
         return await self._output_lines.line()
 
     async def wait(self) -> int:
-        await self._ended.wait()
-        return self._code
+        async with self._reaping:
+            if self._code is None:
+                await trio.lowlevel.wait_readable(self._pidfd)
+                self.kill()  # The rest of the group, whose number it keeps until it is reaped.
+                self._code = self._process.returncode
+                assert self._code is not None, "its end was seen"
+            return self._code
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -77,27 +83,14 @@ class RealProgram:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        if not self._ended.is_set():  # The leader is not reaped, so the number is still that of its group.
+        if self._code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    async def watch(self) -> None:
-        """Wait for the leader's end, kill the rest of its group, and reap it."""
-        await trio.lowlevel.wait_readable(self._pidfd)
-        self._reap()
-
-    def _reap(self) -> None:
-        self.kill()
-        code = self._process.returncode  # Reaps it.
-        assert code is not None, "its end was seen"
-        self._code = code
-        self._ended.set()
-
     async def end(self) -> None:
-        """Kill and reap the group, and close everything. Idempotent."""
-        if not self._ended.is_set():
-            self.kill()
-            await self.watch()
+        """Kill and reap the group, and close everything."""
+        self.kill()
+        await self.wait()
         for stream in (self._input, self._output, self._status):
             if stream is not None:
                 cast(trio.lowlevel.FdStream, stream).close()
@@ -122,12 +115,7 @@ class RealPrograms:
     ) -> AsyncIterator[RealProgram]:
         program = await _start(command, environment, status_variable)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(program.watch)
-                try:
-                    yield program
-                finally:
-                    nursery.cancel_scope.cancel()
+            yield program
         finally:
             with trio.CancelScope(shield=True):
                 await program.end()
