@@ -71,6 +71,7 @@ WHERE = {
     "predicates": "quick",
     "protocol": "quick",
     "spark": "quick",
+    "spark/test_spark_processes.py": "system",
     "spark/test_spark_source.py": "system",
     "spark/test_spark_cluster.py": "system",
     "spark/test_spark_page.py": "system",

@@ -170,9 +170,7 @@ def test_one_that_fails_is_logged_with_its_plugin_and_all_else_goes_on(
 
 @simulated
 async def test_a_factory_that_fails_stops_a_start_and_later_only_its_service(env: SimEnv) -> None:
-    with pytest.raises(
-        PluginError, match=r'plugin "bell".*the factory of "bell" failed.*cracked in make'
-    ):
+    with pytest.raises(PluginError, match=r'plugin "bell".*the factory of "bell" failed.*cracked in make'):
         async with broker_with(env, "[bell]\n", bell=BellPlugin("make")):
             pass
 
