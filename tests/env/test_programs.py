@@ -124,7 +124,7 @@ async def _wait_closed(fifo: int) -> None:
 
 @asynccontextmanager
 async def family(tmp_path: Path, then: str) -> AsyncIterator[tuple[Program, int]]:
-    """A program with a child that outlives it, unless somebody kills it; and a pipe that is open while the child lives."""
+    """A program with a child that outlives it, unless somebody kills it; and a pipe that the child holds open."""
     os.mkfifo(tmp_path / "alive")
     fifo = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
     script = f"sh -c 'echo up; exec sleep 1000' > {tmp_path}/alive & {then}"
