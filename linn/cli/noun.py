@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
 
-DEFAULT = "list"
-"""Verb of most nouns without one."""
 ALIASES = {"show": "describe"}
 """Verbs that other tools use, and their names here."""
 
 
-class Noun(TyperGroup):
+class Verbs(TyperGroup):
     """Group of verbs; without a verb it runs the default one, with its options."""
 
-    default = DEFAULT
+    default: ClassVar[str]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default verb in front of options. Raises UsageError where a verb follows them."""
@@ -44,12 +42,18 @@ class Noun(TyperGroup):
         return found
 
 
-class StatusNoun(Noun):
+class Noun(Verbs):
+    """Group of verbs of things that there are; without a verb it runs `list`."""
+
+    default = "list"
+
+
+class StatusNoun(Verbs):
     """Group of verbs of things that run; without a verb it runs `status`."""
 
     default = "status"
 
 
-def noun(text: str, kind: type[Noun] = Noun) -> typer.Typer:
+def noun(text: str, kind: type[Verbs] = Noun) -> typer.Typer:
     """Make the group of a noun, to be filled with commands; one of them must be called as the default of `kind`."""
     return typer.Typer(cls=kind, help=f"{text} Without a command: {kind.default}.", subcommand_metavar="[COMMAND]")

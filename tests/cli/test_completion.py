@@ -126,6 +126,14 @@ def test_names_of_transactions_are_offered_and_to_abort_only_open_ones(broker: B
         client.admin.delete_group("clerks")
 
 
+def test_names_of_spark_pipelines_are_offered_once(tmp_path: Path) -> None:
+    sink = '[topics.NAME]\nkind = "stream"\nspark_sink = { path = "lake" }\n'
+    config = "[spark]\nenabled = false\n" + "".join(sink.replace("NAME", name) for name in ("orders", "returns"))
+    with BrokerProcess(tmp_path, config) as broker:
+        assert completions("linn spark status ", broker.url) == ["orders", "returns"]
+        assert completions("linn spark stop orders ", broker.url) == ["returns"]
+
+
 def test_the_broker_may_be_an_option(furnished: str) -> None:
     assert completions(f"linn topics describe --url {furnished} j") == ["jobs"]
 

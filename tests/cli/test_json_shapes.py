@@ -1,6 +1,7 @@
 """`--json` prints what the page says: every command that has it, against a broker, key by key."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.testing.process import BrokerProcess
+from tests.spark.stand_in import stand_in
 
 CONFIG = '[exchanges.odd]\n[topics.q]\nkind = "queue"\n'
+STREAMED = 'kind = "stream"\nspark_sink = { path = "lake" }\n'
 SCENE = [
     ("topics", "create", "graves", "--json"),
     ("topics", "create", "queue", "dead_letter=graves", "max_deliveries=3", "--json"),
@@ -65,6 +68,11 @@ SCENE = [
     ("transactions", "list", "--json"),
     ("transactions", "describe", "billing", "--json"),
     ("transactions", "abort", "billing", "--yes", "--json"),
+    ("spark", "status", "--json"),
+    ("spark", "restart", "streamed", "--json"),
+    ("spark", "stop", "streamed", "--json"),
+    ("spark", "start", "streamed", "--json"),
+    ("spark", "logs", "streamed", "--json"),
     ("move", "queue", "passing", "--count", "1", "--json"),
     ("connections", "list", "--json"),
     ("ping", "--count", "2", "--json"),
@@ -88,6 +96,17 @@ SCENE = [
     ("dump", "segment.log", "--json"),
     ("dump", "--records", "segment.log", "--json"),
 ]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with a Spark pipeline whose driver is a stand-in."""
+    folder = tmp_path_factory.mktemp("broker")
+    config = f"{stand_in(folder / 'programs')}[topics.streamed]\n{STREAMED}"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("JAVA_HOME", str(folder / "programs"))
+        with BrokerProcess(folder, config) as process:
+            yield process
 
 
 def fits(shape: Any, data: Any, at: str = "") -> None:

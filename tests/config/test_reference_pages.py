@@ -8,9 +8,11 @@ import pytest
 
 from linn.cli.reference.settings import configuration_page, hooks, hooks_page
 from linn.core.config.decoder import meta_of
+from linn.core.config.service_tables import topic_tables
 from linn.core.config.tables import TABLES
 from linn.core.config.topic_settings import BindingSettings
 from linn.core.plugins.manager import built_in
+from linn.spark_plugin.service.settings import PipelineSettings
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -34,7 +36,10 @@ def test_every_hook_states_its_failure_policy(name: str) -> None:
 def all_settings() -> list[type[msgspec.Struct]]:
     kinds = built_in()
     brought = [*kinds.engines.values(), *kinds.semantics.values(), *kinds.exchanges.values(), *kinds.protocols.values()]
-    return [*TABLES.values(), BindingSettings, *(kind.settings for kind in brought if kind.settings is not None)]
+    services = [kind.settings for kind in kinds.services.values()]
+    tables = topic_tables(kinds.services.values()).values()
+    ours = [*TABLES.values(), BindingSettings, *services, *tables, PipelineSettings]
+    return [*ours, *(kind.settings for kind in brought if kind.settings is not None)]
 
 
 def test_every_setting_has_one_line_of_help() -> None:
@@ -49,4 +54,4 @@ def test_every_setting_has_one_line_of_help() -> None:
 def test_every_setting_is_on_the_configuration_page() -> None:
     page = (REFERENCE / "configuration.md").read_text()
     names = {field.encode_name for settings in all_settings() for field in msgspec.structs.fields(settings)}
-    assert [name for name in sorted(names - {"arguments"}) if f"| `{name}` |" not in page] == []
+    assert [name for name in sorted(names - {"arguments", "services"}) if f"| `{name}` |" not in page] == []

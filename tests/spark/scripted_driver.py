@@ -23,15 +23,15 @@ class ScriptedDriver:
         self.start_s = 5.0
         self.drain_s = 1.0
         self.specs: list[dict[str, Any]] = []
-        """What each process was started with."""
+        """The specification of each process."""
         self.started_s: list[float] = []
         self.drained = 0
-        """How many processes have drained to their end."""
+        """The number of processes that have drained to their end."""
         self.told: list[Any] = []
         self.running: SimProgram | None = None
         """The process that runs."""
         self.life: Callable[[SimProgram, dict[str, Any]], Awaitable[int]] = self.run
-        """What a process does, after it has read its specification."""
+        """The life of a process, after it has read its specification."""
 
     @property
     def names(self) -> list[str]:

@@ -52,7 +52,7 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
         ),
         (
             PIPELINE + 'path = "x"\ntransform = "a.b"\n',
-            '6: spark.pipelines[0]: transform must be "module:function", not \'a.b\'',
+            "6: spark.pipelines[0]: transform must be \"module:function\", not 'a.b'",
         ),
         (
             PIPELINE + 'path = "x"\nschema = "a long"\n',
@@ -68,8 +68,8 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
         ),
         (
             PIPELINE.replace('"orders"', '"orders", "jobs"') + 'path = "x"\n',
-            '8: spark.pipelines[0].topics[1]: topic "jobs" is a queue, which can\'t be streamed: give it kind = "both", '
-            "a queue on a stream",
+            '8: spark.pipelines[0].topics[1]: topic "jobs" is a queue, which can\'t be streamed: give it kind = '
+            '"both", a queue on a stream',
         ),
         (PIPELINE.replace('["orders"]', "[]") + 'path = "x"\n', "8: spark.pipelines[0].topics: must be an array"),
         ('[[spark.pipelines]]\npath = "x"\n', '6: spark.pipelines[0]: the key "name" is missing'),
@@ -78,7 +78,10 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
             '10: spark.pipelines[0].dead_letter: there is no topic "ordres"; did you mean "orders"?',
         ),
         (PIPELINE + 'path = "x"\ntrigger = 5\n', "10: spark.pipelines[0].trigger: 5 of what? Write it with its unit"),
-        (PIPELINE + 'path = "x"\ntriger = "5s"\n', '10: spark.pipelines[0].triger: unknown key; did you mean "trigger"'),
+        (
+            PIPELINE + 'path = "x"\ntriger = "5s"\n',
+            '10: spark.pipelines[0].triger: unknown key; did you mean "trigger"',
+        ),
         (PIPELINE.replace('"p"', '"a/b"') + 'path = "x"\n', "7: spark.pipelines[0].name: "),
         ('[spark]\nmastr = "x"\n', '7: spark.mastr: unknown key; did you mean "master"?'),
         ('[spark]\ndrain_timeout = "0s"\n', "7: spark.drain_timeout: must be"),
@@ -86,8 +89,14 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
         ('[sparc]\nmaster = "x"\n', '6: sparc: unknown key; did you mean "spark"?'),
         ('[topics.jobs.spark_sink]\npath = "x"\n', '6: topics.jobs.spark_sink: topic "jobs" is a queue'),
         ("[topics.orders.spark_sink]\n", '6: topics.orders.spark_sink: needs a path: format is "parquet"'),
-        ('[topics.orders.spark_sink]\npth = "x"\n', '7: topics.orders.spark_sink.pth: unknown key; did you mean "path"?'),
-        ('[topics.orders.spark_sinc]\npath = "x"\n', '6: topics.orders.spark_sinc: unknown key; did you mean "spark_sink'),
+        (
+            '[topics.orders.spark_sink]\npth = "x"\n',
+            '7: topics.orders.spark_sink.pth: unknown key; did you mean "path"?',
+        ),
+        (
+            '[topics.orders.spark_sinc]\npath = "x"\n',
+            '6: topics.orders.spark_sinc: unknown key; did you mean "spark_sink',
+        ),
         ("[topics.x]\nretenton = 1\n", '7: topics.x.retenton: unknown key; did you mean "retention"?'),
         (
             '[topics.orders.spark_sink]\npath = "x"\n' + PIPELINE.replace('"p"', '"orders"') + 'path = "y"\n',

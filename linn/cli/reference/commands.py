@@ -12,7 +12,7 @@ from typer.main import get_command
 from linn.cli.app import app
 from linn.cli.exit_code import MEANINGS
 from linn.cli.json_shape import EACH_LINE, SHAPES
-from linn.cli.noun import Noun
+from linn.cli.noun import Verbs
 
 _SHAPE_CHARACTERS = 110
 _INTRO = """\
@@ -73,7 +73,7 @@ def _section(path: str, command: Any) -> str:
     arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
     shown = [path, *(names(argument) for argument in arguments)]
     if hasattr(command, "commands"):
-        shown.append("[COMMAND]" if isinstance(command, Noun) else "COMMAND")
+        shown.append("[COMMAND]" if isinstance(command, Verbs) else "COMMAND")
     text = f"## {path}\n\n    {' '.join(shown)}\n\n{inspect.cleandoc(command.help or '')}\n"
     if parameters:
         rows = "".join(f"| `{names(parameter)}` | {_help(parameter)} |\n" for parameter in parameters)

@@ -60,6 +60,7 @@ def _meaning(config: Config) -> dict[str, Any]:
             for name, exchange in config.exchanges.items()
         },
         "topics": {name: encode_settings(topic) for name, topic in config.topics.items()},
+        "services": {name: encode_settings(settings) for name, settings in config.services.items()},
     }
 
 

@@ -135,9 +135,7 @@ class Broker:
             read_addresses=lambda: self.addresses,
         )
         self.listening = Listening(config, plugins, self.gateway, nursery)
-        making = plugins.make, plugins.owner_of, self.spawn
-        self.services: Services = Services(plugins.services, config, env, self.topics, lambda: self.addresses, *making)
-        self.metrics.add_services(plugins.services.values(), self.services.samples)
+        self.services: Services = self._new_services()
         self._decision_watch = DecisionWatch()
         self.stopping = False
         self._started = False
@@ -146,6 +144,14 @@ class Broker:
         self._stop_requested = trio.Event()
         self._recovered = trio.Event()
         self._unlock: Callable[[], None] | None = None
+
+    def _new_services(self) -> Services:
+        """Prepare the services, of which none is made yet. Raises PluginError: a metric's name is taken."""
+        kinds, plugins = self.plugins.services, self.plugins
+        making = plugins.make, plugins.owner_of, self.spawn
+        services = Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, *making)
+        self.metrics.add_services(kinds.values(), services.samples)
+        return services
 
     # --- life ---
 

@@ -48,7 +48,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subscriptions_max: Annotated[Count, msgspec.Meta(description="Subscriptions of one connection.")] = 1_000
     drain_timeout_s: Annotated[
         float,
-        msgspec.Meta(ge=0, description="How long a stop waits for requests in progress before it closes connections."),
+        msgspec.Meta(
+            ge=0,
+            description="How long a stop waits for requests in progress before it closes connections; and before that, "
+            "for services such as Spark pipelines.",
+        ),
     ] = msgspec.field(default=10.0, name="drain_timeout")
     loop_held_max_ms: Annotated[
         Annotated[int, msgspec.Meta(ge=20, le=UNITS_MAX)] | None,

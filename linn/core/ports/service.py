@@ -22,7 +22,7 @@ class ServiceListener(NamedTuple):
     name: str
     protocol: str
     address: str
-    """As bound, with the real port."""
+    """The address as bound, with the real port."""
 
 
 class ServiceHost(Protocol):

@@ -81,7 +81,7 @@ class GroupPipeline:
     stop_by_s: float = math.inf
     """Until when the process has to have stopped it."""
     starts: int = 0
-    """How often it was started."""
+    """The number of its starts."""
 
     @property
     def runs(self) -> bool:

@@ -39,7 +39,7 @@ class Progress:
         self.batches = 0
         self.rows = 0
         self.rows_per_s = 0.0
-        """Of the last micro-batch; 0 while there is nothing to read."""
+        """Rate of the last micro-batch; 0 while there is nothing to read."""
         self.lag: int | None = None
         """Records that were not yet read at the last report; None before the first."""
         self.duration_ms: int | None = None

@@ -1,4 +1,4 @@
-"""What Spark pipelines need that linn itself does not: PySpark, pyarrow, and Java 17 or newer."""
+"""Requirements of Spark pipelines beyond those of linn itself: PySpark, pyarrow, and Java 17 or newer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from linn.core.env.env import Programs
 JAVA_MIN = 17
 """Oldest major version of Java that PySpark 4 takes."""
 JAVA_ANSWERS_S = 30.0
-"""How long `java -version` may take, also on a machine that is busy."""
+"""Longest wait for `java -version`, also on a machine that is busy."""
 _LINES_MAX = 50
 """Lines of `java -version` that are looked at: it has three, and options of the environment add some."""
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
 def missing_package() -> str | None:
-    """The line that says what to install; None if there is everything. Imports nothing."""
+    """Return the line that says what to install; None if there is everything. Imports nothing."""
     if all(find_spec(package) is not None for package in ("pyspark", "pyarrow")):
         return None
     return "Spark pipelines need PySpark and pyarrow: pip install 'linn[spark]'"
