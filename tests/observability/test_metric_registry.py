@@ -13,10 +13,14 @@ from linn.cli.reference.metrics import page
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics.metric import Metric
 from linn.core.metrics.registry import METRICS
+from linn.core.plugins.manager import built_in
+from linn.core.ports.service import ServiceMetric
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+OF_SERVICES = [metric for kind in built_in().services.values() for metric in kind.metrics]
+DOCUMENTED: list[Metric | ServiceMetric] = [*METRICS, *OF_SERVICES]
 UNITS = ("seconds", "bytes", "records", "batches")
 
 
@@ -26,11 +30,11 @@ def test_the_page_says_what_the_code_has() -> None:
 
 def test_every_metric_is_on_the_page_once() -> None:
     rows = re.findall(r"^\| `(linn_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(rows) == sorted((metric.name, metric.kind) for metric in METRICS)
+    assert sorted(rows) == sorted((metric.name, metric.kind) for metric in DOCUMENTED)
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_names_are_as_prometheus_wants_them(metric: Metric) -> None:
+@pytest.mark.parametrize("metric", DOCUMENTED, ids=lambda metric: metric.name)
+def test_names_are_as_prometheus_wants_them(metric: Metric | ServiceMetric) -> None:
     assert re.fullmatch(r"linn_[a-z]+(_[a-z]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert all(re.fullmatch(r"[a-z]+", label) for label in metric.labels)

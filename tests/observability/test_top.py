@@ -24,6 +24,7 @@ from linn.cli.render import top_view
 from linn.cli.render.top_screen import _TOPIC_COLUMNS, screen
 from linn.cli.render.top_view import NAMES, Reading, View, view_of
 from linn.core.metrics.registry import METRICS
+from linn.core.plugins.manager import built_in
 from linn.testing.process import BrokerProcess
 
 Samples = Mapping[str, Mapping[tuple[str, ...], Any]]
@@ -76,6 +77,30 @@ def test_only_a_queue_has_depths() -> None:
     assert (queue.ready, queue.leased, queue.decided, queue.unsettled, queue.dead_letters) == (2, 1, 4, 3, 0)
     of_stream = stream.ready, stream.leased, stream.decided, stream.unsettled, stream.dead_letters
     assert of_stream == (None,) * 5
+
+
+def test_pipelines_in_trouble_come_first_with_rates_and_lags() -> None:
+    def of_pipelines(rows: int) -> Samples:
+        states = {(name, state): 0 for name in "abc" for state in ("running", "failed")}
+        return {
+            "linn_spark_pipeline_state": states | {("a", "running"): 1, ("b", "failed"): 1, ("c", "running"): 1},
+            "linn_spark_pipeline_rows_total": {(name,): rows for name in "abc"},
+            "linn_spark_pipeline_lag_records": {("a",): 5, ("c",): 50},
+            "linn_spark_pipeline_batch_seconds": {("a",): 0.25},
+            "linn_spark_pipeline_restarts_total": {(name,): 2 for name in "abc"},
+        }
+
+    view = view_of(reading(2.0, of_pipelines(300)), reading(0.0, of_pipelines(100)))
+    assert [(each.pipeline, each.state, each.lag) for each in view.pipelines] == [
+        ("b", "failed", None),
+        ("c", "running", 50),
+        ("a", "running", 5),
+    ]
+    assert (view.pipelines[2].rows_per_s, view.pipelines[2].batch_s, view.pipelines[2].restarts) == (100.0, 0.25, 2)
+    lines = [" ".join(line.split()) for line in shown(view).splitlines()]
+    assert any("Spark pipelines" in line for line in lines)
+    assert any(all(word in line for word in ("a", "running", "100", "300", "0.25")) for line in lines)
+    assert view_of(reading(1.0, {}), None).pipelines == []
 
 
 def test_the_loop_lag_is_the_mean_since_the_reading_before() -> None:
@@ -159,7 +184,8 @@ def test_problems_come_first() -> None:
 def test_it_requests_the_metrics_that_it_shows_and_the_broker_has_them() -> None:
     source = Path(top_view.__file__).read_text(encoding="utf-8")
     shown_names = set(re.findall(r'"(linn_\w+[a-z])"', source.partition("\nLabels = ")[2]))
-    assert shown_names <= {metric.name for metric in METRICS}
+    of_services = [metric for kind in built_in().services.values() for metric in kind.metrics]
+    assert shown_names <= {metric.name for metric in [*METRICS, *of_services]}
     assert len(shown_names) > 20
     assert [name for name in sorted(shown_names) if not name.startswith(NAMES)] == []
     assert [name for name in NAMES if not any(each.startswith(name) for each in shown_names)] == []

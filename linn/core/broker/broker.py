@@ -148,10 +148,9 @@ class Broker:
     def _new_services(self) -> Services:
         """Prepare the services, of which none is made yet. Raises PluginError: a metric's name is taken."""
         kinds, plugins = self.plugins.services, self.plugins
-        making = plugins.make, plugins.owner_of, self.spawn
-        services = Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, *making)
-        self.metrics.add_services(kinds.values(), services.samples)
-        return services
+        self.metrics.check_services(kinds.values())
+        making = plugins.make, plugins.owner_of, self.spawn, self.metrics.add_service
+        return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, *making)
 
     # --- life ---
 

@@ -45,16 +45,18 @@ class MetricRegistry:
         """Counts of all storages that have been in use, by name."""
         self._broker = broker
 
-    def add_services(
-        self, kinds: Iterable[ServiceKind], samples: Callable[[ServiceKind, str], Iterable[Sample]]
-    ) -> None:
-        """Add the metrics of services. Raises PluginError: one has the name of a metric of linn itself."""
+    def check_services(self, kinds: Iterable[ServiceKind]) -> None:
+        """Check the names of the metrics of services. Raises PluginError: one is that of a metric of linn itself."""
         for kind in kinds:
             for each in kind.metrics:
                 if each.name in self.metrics:
                     raise PluginError(f'the service "{kind.name}" has the metric {each.name}, which is of linn itself')
-                read = _reader(samples, kind, each.name)
-                self.metrics[each.name] = Metric(each.name, each.kind, each.labels, each.help, read)
+
+    def add_service(self, kind: ServiceKind, samples: Callable[[ServiceKind, str], Iterable[Sample]]) -> None:
+        """Add the metrics of a service that was made; without it they are not shown."""
+        for each in kind.metrics:
+            read = _reader(samples, kind, each.name)
+            self.metrics[each.name] = Metric(each.name, each.kind, each.labels, each.help, read)
 
     async def watch_loop(self) -> None:
         """Measure the loop's lag until cancelled."""
@@ -70,7 +72,7 @@ class MetricRegistry:
         A reader of a broker with many topics lets other tasks run in between.
         """
         chosen = tuple(prefixes)
-        for metric in self.metrics.values():
+        for metric in list(self.metrics.values()):
             if metric.name.startswith(chosen) and (per_connection or not metric.per_connection):
                 yield Family(metric, list(metric.read(self._broker)))
 

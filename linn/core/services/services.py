@@ -24,6 +24,8 @@ from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.service")
 
+Samples = Callable[[ServiceKind, str], Iterable[Sample]]
+"""Reads the samples of a service's metric."""
 STATE_FOLDER = "__services"
 """The folder of the services' state inside the data folder; no storage has such a name."""
 
@@ -95,6 +97,7 @@ class Services:
         make: Callable[..., Any],
         owner_of: Callable[[ServiceKind], str],
         spawn: Spawn,
+        add_metrics: Callable[[ServiceKind, Samples], None],
     ) -> None:
         self._kinds = kinds
         self._config = config
@@ -104,6 +107,7 @@ class Services:
         self._make = make
         self._owner_of = owner_of
         self._spawn = spawn
+        self._add_metrics = add_metrics
         self._running: dict[str, RunningService] = {}
         self._serving = False
         self._stopping = False
@@ -136,6 +140,7 @@ class Services:
 
     def _begin(self, each: RunningService) -> None:
         each.state = "running"
+        self._add_metrics(each.kind, self.samples)
 
         async def run() -> None:
             await self._run(each)
