@@ -56,7 +56,27 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
         ),
         (
             PIPELINE + 'path = "x"\nschema = "a long"\n',
-            '6: spark.pipelines[0]: has a schema, which needs value = "json"',
+            '6: spark.pipelines[0]: has schema, which needs value = "json"',
+        ),
+        (
+            PIPELINE + 'path = "x"\nvalue = "json"\n',
+            '6: spark.pipelines[0]: needs a schema, such as "id long, name string": value is "json"',
+        ),
+        (
+            PIPELINE + 'format = "jdbc"\noptions = { url = "u" }\n',
+            '6: spark.pipelines[0]: needs options.dbtable: format is "jdbc"',
+        ),
+        (
+            PIPELINE + 'path = "x"\noutput_mode = "update"\n',
+            '6: spark.pipelines[0]: has output_mode = "update": format "parquet" takes "append" only',
+        ),
+        (
+            PIPELINE + 'format = "console"\npartition_by = ["a"]\n',
+            '6: spark.pipelines[0]: has partition_by, which format "console" does not know',
+        ),
+        (
+            PIPELINE + 'path = "x"\nvalue = "json"\nschema = "a long"\ndead_letter = "orders"\n',
+            '12: spark.pipelines[0].dead_letter: is a topic that the pipeline reads: "orders"',
         ),
         (
             PIPELINE + 'path = "x"\n' + PIPELINE + 'path = "y"\n',
@@ -74,8 +94,8 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
         (PIPELINE.replace('["orders"]', "[]") + 'path = "x"\n', "8: spark.pipelines[0].topics: must be an array"),
         ('[[spark.pipelines]]\npath = "x"\n', '6: spark.pipelines[0]: the key "name" is missing'),
         (
-            PIPELINE + 'path = "x"\ndead_letter = "ordres"\n',
-            '10: spark.pipelines[0].dead_letter: there is no topic "ordres"; did you mean "orders"?',
+            PIPELINE + 'path = "x"\nvalue = "json"\nschema = "a long"\ndead_letter = "ordres"\n',
+            '12: spark.pipelines[0].dead_letter: there is no topic "ordres"; did you mean "orders"?',
         ),
         (PIPELINE + 'path = "x"\ntrigger = 5\n', "10: spark.pipelines[0].trigger: 5 of what? Write it with its unit"),
         (
@@ -126,8 +146,7 @@ checkpoint = "points"
 transform = "my_jobs.orders:joined"
 value = "json"
 schema = "id long"
-dead_letter = "both"
-output_mode = "update"
+dead_letter = "jobs"
 """
     )
     config, errors = checked(kinds, TOPICS + toml)
@@ -147,8 +166,7 @@ output_mode = "update"
         transform="my_jobs.orders:joined",
         value="json",
         schema="id long",
-        dead_letter="both",
-        output_mode="update",
+        dead_letter="jobs",
     )
     ours = {field.name for field in msgspec.structs.fields(PipelineSettings)} - {"driver"}
     assert ours == {field.name for field in msgspec.structs.fields(PipelineSpec)}

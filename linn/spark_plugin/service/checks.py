@@ -30,6 +30,8 @@ def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: C
         if pipeline.dead_letter is not None and pipeline.dead_letter not in topics:
             text = f'there is no topic "{pipeline.dead_letter[:80]}"{did_you_mean(pipeline.dead_letter, topics)}'
             report((*at, "dead_letter"), text)
+        elif pipeline.dead_letter in [topic for _, topic in read]:
+            report((*at, "dead_letter"), f'is a topic that the pipeline reads: "{pipeline.dead_letter}"')
 
 
 def _pipelines(
