@@ -89,8 +89,9 @@ def _print_pipelines(found: Mapping[str, Any]) -> None:
     print_table(heads, rows)
     for each in found["pipelines"]:
         if each["reason"] is not None:
-            remedy = f": {each['remedy']}" if each["remedy"] else ""
-            print_text(one_line(f"{each['name']}: {each['reason']}{remedy}"))
+            print_text(one_line(f"{each['name']}: {each['reason']}"))
+            if each["remedy"]:
+                print_text(f"  what to do: {each['remedy']}")
     for driver in found["drivers"]:
         if driver["next_start_s"] is not None:
             print_text(f"driver {driver['name']} starts again in {driver['next_start_s']:.0f} s")

@@ -224,11 +224,18 @@ class DriverRun:
             case "stopped":
                 self.act(self.group.stopped(name, now_s))
             case "terminated":
-                self.log.add(f"pipeline {name} ended: {status.error}", now_ms)
+                self._tell_failure(f'Spark pipeline "{name}" has failed', status, now_ms)
                 self.act(self.group.terminated(name, status.error, now_s, fatal=status.fatal))
             case "failed":
-                self.log.add(f"the driver failed: {status.error}", now_ms)
+                self._tell_failure(f"Spark driver {self.group.name} has failed", status, now_ms)
                 self.act(self.group.failed(status.error, now_s, fatal=status.fatal))
+
+
+    def _tell_failure(self, what: str, status: StatusLine, now_ms: int) -> None:
+        """Log a failure that the driver reports, there and in the broker's log."""
+        self.log.add(f"{what}: {status.error}", now_ms)
+        about = {"what": what, "driver": self.group.name, "error": status.error, "class": status.error_class}
+        logger.log(logging.ERROR if status.fatal else logging.WARNING, "%(what)s: %(error)s", about)
 
 
 async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
