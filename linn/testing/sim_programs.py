@@ -71,6 +71,10 @@ class SimProgram:
         """Write a line of output."""
         await self._to_output.send(line)
 
+    def print_nowait(self, line: str) -> None:
+        """Write a line of output, and go on at once."""
+        self._to_output.send_nowait(line)
+
     async def play(self, function: Callable[[SimProgram], Awaitable[int]]) -> None:
         """Run the function until it returns, or the program is killed."""
         try:

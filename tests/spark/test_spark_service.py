@@ -193,6 +193,59 @@ def test_a_stop_that_takes_too_long_kills(driver: ScriptedDriver) -> None:
     spark_world(driver).run(scenario)
 
 
+def test_a_driver_that_is_killed_while_it_drains_is_stopped_all_the_same(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        driver.drain_s = 20.0
+        await trio.sleep(10)
+        await ask(world, "stop", pipelines=["orders"])
+        await trio.sleep(5)
+        assert await state(world) == "draining"
+        assert driver.running is not None
+        driver.running.kill()
+        await trio.sleep(1)
+        assert (await state(world), world.programs.running, len(driver.specs)) == ("stopped", 0, 1)
+
+    spark_world(driver).run(scenario)
+
+
+def test_a_driver_that_is_killed_before_a_restart_is_through_starts_again(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        driver.drain_s = 20.0
+        await trio.sleep(10)
+        await ask(world, "restart", pipelines=["orders"])
+        await trio.sleep(5)
+        assert driver.running is not None
+        driver.running.kill()
+        await trio.sleep(10)
+        assert (await state(world), len(driver.specs)) == ("running", 2)
+
+    spark_world(driver).run(scenario)
+
+
+def test_a_stop_before_the_process_is_there_is_a_stop(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await ask(world, "stop", pipelines=["orders"])
+        await trio.sleep(60)
+        assert (await state(world), world.programs.running) == ("stopped", 0)
+
+    spark_world(driver).run(scenario)
+
+
+def test_a_flood_of_output_does_not_hold_the_broker_up(driver: ScriptedDriver) -> None:
+    async def floods(program: SimProgram, spec: dict[str, Any]) -> int:
+        for _ in range(20_000):
+            program.print_nowait("x" * 50)
+        await trio.sleep(1_000)
+        return 0
+
+    async def scenario(world: VirtualWorld) -> None:
+        driver.life = floods
+        await trio.sleep(1)
+        assert len((await ask(world, "logs"))["lines"]) == 1_000
+
+    spark_world(driver).run(scenario)
+
+
 def test_one_pipeline_of_a_driver_stops_and_starts_while_the_other_goes_on(driver: ScriptedDriver) -> None:
     async def scenario(world: VirtualWorld) -> None:
         await trio.sleep(10)

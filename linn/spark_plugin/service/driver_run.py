@@ -33,6 +33,8 @@ logger = logging.getLogger("linn.spark")
 
 LAST_WORDS_S = 1.0
 """Time to read the rest of a driver's output after its end: a child that escaped its process group may hold it open."""
+LINES_AT_ONCE = 100
+"""Lines of output that are taken before other tasks run: less than a millisecond, also from a driver that floods."""
 STATUS_VARIABLE = "LINN_STATUS_FD"
 """Environment variable that tells a driver the number of its status channel."""
 
@@ -197,6 +199,8 @@ class DriverRun:
     async def _read_output(self, program: Program, done: trio.Event) -> None:
         while (line := await program.receive_output()) is not None:
             self.log.add(line, self._env.clock.now_ms())
+            if self.log.next % LINES_AT_ONCE == 0:
+                await self._env.clock.sleep(0)
         done.set()
 
     async def _read_status(self, program: Program, done: trio.Event) -> None:
@@ -229,7 +233,6 @@ class DriverRun:
             case "failed":
                 self._tell_failure(f"Spark driver {self.group.name} has failed", status, now_ms)
                 self.act(self.group.failed(status.error, now_s, fatal=status.fatal))
-
 
     def _tell_failure(self, what: str, status: StatusLine, now_ms: int) -> None:
         """Log a failure that the driver reports, there and in the broker's log."""

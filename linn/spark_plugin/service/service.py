@@ -6,6 +6,7 @@ broker runs, and no longer.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -24,6 +25,8 @@ from linn.spark_plugin.service.pipeline import Pipeline, asked_for
 from linn.spark_plugin.service.requirements import missing_java, missing_package
 from linn.spark_plugin.service.settings import SparkSettings
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
+
+logger = logging.getLogger("linn.spark")
 
 Sample = tuple[tuple[str, ...], int | float]
 
@@ -218,13 +221,13 @@ class SparkService:
         """Do what `linn spark` asks for: start, stop, restart, logs."""
         match action:
             case "start" | "stop" | "restart":
-                return self._change(action, arguments)
+                return self._change(action, arguments, caller)
             case "logs":
                 return self._logs(arguments)
         actions = ("start", "stop", "restart", "logs")
         raise RequestUnknown(f'Spark has no action "{action[:80]}"{did_you_mean(action, actions)}')
 
-    def _change(self, action: str, arguments: Mapping[str, Any]) -> Any:
+    def _change(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
         names = arguments.get("pipelines")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise ConfigError('the argument "pipelines" must be a list of names')
@@ -237,6 +240,8 @@ class SparkService:
                 raise ConfigError(f"pipeline {name}: {self._blocked[name].text}: {self._blocked[name].remedy}")
             if name not in self._blocked:
                 by_driver.setdefault(pipeline.driver, []).append(name)
+        about = {"action": action, "pipelines": ", ".join(names), "caller": caller}
+        logger.info("an operator, %(caller)s, asks for a %(action)s of Spark pipelines: %(pipelines)s", about)
         for group, chosen in by_driver.items():
             driver = self._drivers[group]
             change = {"start": driver.group.start, "stop": driver.group.stop, "restart": driver.group.restart}[action]
