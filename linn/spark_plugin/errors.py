@@ -22,3 +22,21 @@ class SparkDataLost(LinnError):
     """Records that a Spark job was to read are no longer in the topic."""
 
     code = "spark.data_lost"
+
+
+class PipelineInvalid(LinnError):
+    """A pipeline asks for something that can't be done: its transform, schema, format or an option is wrong."""
+
+    code = "spark.pipeline_invalid"
+
+
+class CheckpointMissing(LinnError):
+    """A pipeline has written to its sink, and the checkpoint that says how far is gone."""
+
+    code = "spark.checkpoint_missing"
+
+
+class LakeSchemaMismatch(LinnError):
+    """The rows of a pipeline do not fit the columns of the table that they are for."""
+
+    code = "spark.schema_mismatch"
