@@ -20,6 +20,7 @@ def session_settings(spec: DriverSpec) -> dict[str, str]:
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.warehouse.dir": f"{spec.state_dir}/warehouse",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
     }
     slots = local_slots(spec.master)
     if slots is not None:
