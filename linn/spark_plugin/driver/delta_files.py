@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -60,7 +61,7 @@ def _action(file: Any, partition_by: Sequence[str]) -> dict[str, Any]:
         "path": path,
         "size": file.size,
         "partition_values": {name: _value(values[name]) for name in partition_by},
-        "time_ms": 0,
+        "time_ms": time.time_ns() // 1_000_000,
         "stats": json.dumps(statistics(file.metadata)),
     }
 

@@ -39,9 +39,11 @@ FATAL_CONDITIONS = (
 _LINE_CHARACTERS_MAX = 500
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR")
 """Conditions that only say where an error passed through."""
-_LINN = re.compile(r"^(?:.*?\b[\w.]+: )??(?P<text>[^\n]*?) \[(?P<code>[a-z]+\.[a-z_]+)\]\s*$", re.MULTILINE)
+_LINN = re.compile(r"^(?P<text>[^\n]*?) \[(?P<code>[a-z]+\.[a-z_]+)\]\s*$", re.MULTILINE)
+_CLASS = re.compile(r"^.*?\b(?:[a-z_]\w*\.)+[A-Z]\w*: ")
+"""The class before the text of an exception of Python's."""
 _RAISED = re.compile(r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|[a-z]))(?:: (?P<text>.*))?$")
-_CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_]+)(?:\.[A-Z0-9_]+)*\] (?P<text>[^\n]*)")
+_CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_]+)(?:\.[A-Z0-9_]+)*\] (?=(?P<text>[^\n]*))")
 
 
 class Failure(NamedTuple):
@@ -73,7 +75,7 @@ def described(text: str) -> Failure | None:
     text = text.partition("\n=== Streaming Query ===")[0].partition("\nJVM stacktrace:")[0]
     of_linn = _LINN.findall(text)
     for line, code in reversed(of_linn):
-        return Failure(one_line(line), code, code in FATAL_CODES)
+        return Failure(one_line(_CLASS.sub("", line)), code, code in FATAL_CODES)
     conditions = [found for found in _CONDITION.finditer(text) if found["name"] not in _WRAPPERS]
     fatal = any(found["name"].startswith(FATAL_CONDITIONS) for found in conditions)
     _, has_traceback, traceback = text.rpartition("Traceback (most recent call last):")

@@ -13,8 +13,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from linn.spark_plugin.driver.checkpoint import dead_letter_checkpoint_of, is_new
 from linn.spark_plugin.driver.failure import Failure, failure_of
-from linn.spark_plugin.driver.frames import check_pipeline, pipeline_frames
-from linn.spark_plugin.driver.sinks import check_sink, started_dead_letters, started_query
+from linn.spark_plugin.driver.frames import pipeline_frames
+from linn.spark_plugin.driver.pipeline_checks import check_pipeline, check_sink
+from linn.spark_plugin.driver.sinks import started_dead_letters, started_query
 from linn.spark_plugin.driver.status import StatusWriter, progress_fields
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 

@@ -15,24 +15,6 @@ from linn.spark_plugin.errors import PipelineInvalid
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 
 _LAKES = {"delta": ("delta_sink", "DeltaSink"), "iceberg": ("iceberg_sink", "IcebergSink")}
-_APPEND_ONLY = ("parquet", "json", "delta", "iceberg")
-_NEED_PATH = ("parquet", "json", "delta")
-
-
-def check_sink(pipeline: PipelineSpec) -> None:
-    """Check what a format needs. Raises PipelineInvalid."""
-    if pipeline.format in _NEED_PATH and not pipeline.path:
-        raise PipelineInvalid(f"format {pipeline.format} needs a path")
-    if pipeline.format in _APPEND_ONLY and pipeline.output_mode != "append":
-        raise PipelineInvalid(f"format {pipeline.format} takes output_mode append only")
-    if pipeline.partition_by and pipeline.format not in _APPEND_ONLY:
-        raise PipelineInvalid(f"format {pipeline.format} has no partition_by")
-    if pipeline.format == "linn" and not {"topic", "exchange"} & pipeline.options.keys():
-        raise PipelineInvalid("format linn needs the option topic or exchange")
-    if pipeline.format == "jdbc":
-        for name in ("url", "dbtable"):
-            if name not in pipeline.options:
-                raise PipelineInvalid(f"format jdbc needs the option {name}")
 
 
 def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpec, rows: DataFrame) -> StreamingQuery:
