@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib import import_module
 
@@ -20,11 +21,13 @@ NEEDS = "linn's pipelines need PySpark and pyarrow: pip install 'linn[spark]' (a
 def main() -> int:
     """Run pipelines. Returns the exit code: 0 all stopped in order, 1 one failed or the parent died, 3 no session."""
     status = StatusWriter.from_environment()
+    # Without a buffer: its lock would be held by the thread that reads, and Python could not exit.
+    stream = io.FileIO(sys.stdin.fileno(), closefd=False)
     try:
-        spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=DriverSpec)
+        spec = msgspec.json.decode(stream.readline(), type=DriverSpec)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         return _failed(status, Failure(f"the specification can't be read: {error}", "spark.pipeline_invalid", True))
-    control = Control(sys.stdin.buffer)
+    control = Control(stream)
     control.start()
     try:
         driver = import_module("linn.spark_plugin.driver.driver")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,7 +41,7 @@ class Control:
     its other threads wait for.
     """
 
-    def __init__(self, stream: BinaryIO, exit_now: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, stream: io.IOBase, exit_now: Callable[[int], object] = os._exit) -> None:
         self._stream = stream
         self._exit_now = exit_now
         self._parent = os.getppid()

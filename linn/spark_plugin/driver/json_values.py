@@ -6,8 +6,13 @@ literal `null`, and a field that is null or missing, are legitimate nulls.
 
 from __future__ import annotations
 
+from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructType
+
+from linn.spark_plugin.driver.failure import failure_of
+from linn.spark_plugin.errors import PipelineInvalid
 
 CORRUPT = "_corrupt_record"
 """Column with the text of a malformed value, where there is no dead-letter topic."""
@@ -24,9 +29,18 @@ _STRICT = {
 
 
 def parsed(frame: DataFrame, schema: str) -> DataFrame:
-    """Add the parsed value, for `good_rows` and `dead_letters`. Raises ParseException: the schema is none."""
+    """Add the parsed value, for `good_rows` and `dead_letters`. Raises PipelineInvalid: the schema is none."""
     text = f.col("value").cast("string")
-    return frame.withColumn(_PARSED, f.from_json(text, f"{schema}, {_FLAG} STRING", _STRICT))
+    return frame.withColumn(_PARSED, f.from_json(text, _fields(schema).add(_FLAG, StringType()), _STRICT))
+
+
+def _fields(schema: str) -> StructType:
+    try:
+        found = StructType.fromDDL(schema)
+    except ParseException as error:
+        raise PipelineInvalid(f"the schema {schema!r} is wrong: {failure_of(error).error}") from error
+    assert isinstance(found, StructType)
+    return found
 
 
 def is_malformed() -> Column:
