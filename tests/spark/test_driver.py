@@ -26,7 +26,7 @@ pytest.importorskip("deltalake", reason="deltalake is not installed: pip install
 import duckdb  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.timeout(400)]
 
 CONFIG = """
 [topics.flights]

@@ -21,6 +21,7 @@ def made_session(spec: DriverSpec) -> SparkSession:
     """Make the session, with linn's data source. Raises PySparkRuntimeError and others: there is no Java, no master."""
     if spec.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.Builder()
     for name, value in session_settings(spec).items():
         builder = builder.config(name, value)
