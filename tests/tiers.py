@@ -72,6 +72,7 @@ WHERE = {
     "protocol": "quick",
     "spark": "quick",
     "spark/test_driver.py": "system",
+    "spark/test_driver_to_topics.py": "system",
     "spark/test_json_values.py": "system",
     "spark/test_lake_sinks.py": "system",
     "spark/test_spark_source.py": "system",
