@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from driver_process import WAIT_S, Driver, driver
+from driver_process import WAIT_S, Driver, driver, written
 from spark_session import needs_spark
 
 import linn.sync
@@ -58,16 +57,6 @@ def distinct(files: str | list[str], column: str = '(partition, "offset")') -> t
     """Rows in Parquet files, and distinct ones, as DuckDB counts them."""
     (found,) = duckdb.execute(f"SELECT count(*), count(DISTINCT {column}) FROM read_parquet($1)", [files]).fetchall()
     return found
-
-
-def written(folder: Path) -> list[str]:
-    """The Parquet files that Spark's log of a folder names."""
-    found: dict[str, None] = {}
-    logs = [each for each in (folder / "_spark_metadata").iterdir() if not each.name.startswith(".")]
-    for log in logs:
-        entries = [json.loads(line) for line in log.read_text().splitlines()[1:]]
-        found |= {entry["path"].removeprefix("file://"): None for entry in entries}
-    return list(found)
 
 
 def gone(processes: list[psutil.Process]) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_process import driver
+from driver_process import driver, written
 from spark_session import needs_spark
 
 import linn.sync
@@ -59,9 +59,9 @@ def test_malformed_records_are_dead_letters_once_and_the_others_go_on(tmp_path: 
     common: dict[str, Any] = {"topics": ("flights",), "trigger_ms": 0}
     parsed = PipelineSpec(
         name="parsed", format="parquet", path=str(files), value="json", schema="number INT", dead_letter="malformed",
-        source_options={"maxOffsetsPerTrigger": "100"}, **common,
+        source_options={"maxOffsetsPerTrigger": "200"}, **common,
     )  # fmt: skip
-    earliest = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
+    earliest = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "200"}
     copied = PipelineSpec(name="copied", format="linn", options={"topic": "copies"}, source_options=earliest, **common)
     (tmp_path / "broker").mkdir()
     with BrokerProcess(tmp_path / "broker", CONFIG) as broker, linn.sync.connect(broker.urls[0]) as client:
@@ -80,7 +80,7 @@ def test_malformed_records_are_dead_letters_once_and_the_others_go_on(tmp_path: 
         dead = records(client, "malformed")
         copies = records(client, "copies")
     expected = [number for number in range(3, COUNT) if number % 3]
-    rows = duckdb.execute("SELECT number FROM read_parquet($1) ORDER BY number", [f"{files}/*.parquet"]).fetchall()
+    rows = duckdb.execute("SELECT number FROM read_parquet($1) ORDER BY number", [written(files)]).fetchall()
     assert [number for (number,) in rows] == expected
     assert sorted(each.value for each in copies) == sorted(map(value, range(COUNT)))
     assert sorted(each.value for each in dead) == sorted(value(number) for number in range(3, COUNT, 3))
