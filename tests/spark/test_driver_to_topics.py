@@ -14,7 +14,6 @@ from linn.spark_plugin.spec import PipelineSpec
 from linn.testing.process import BrokerProcess
 
 needs_spark()
-pytest.importorskip("linn.spark_plugin.sink", reason="there is no sink")
 
 import duckdb  # noqa: E402
 

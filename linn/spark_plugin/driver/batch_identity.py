@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
+from linn.spark_plugin.sink.each_batch import QUERY_ID
+
 NEW_CHECKPOINT = "newCheckpoint"
 """Option of the lake formats: begin with a new checkpoint on a table that the pipeline has written to before."""
 
@@ -19,6 +21,6 @@ class BatchIdentity(NamedTuple):
 
 def identity_of(batch: DataFrame, batch_id: int) -> BatchIdentity:
     """Return the identity of a micro-batch, inside of `foreachBatch`."""
-    query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     assert query_id, "Spark names the query to the thread that runs its micro-batches"
     return BatchIdentity(query_id, batch_id)

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from linn.spark_plugin.driver.checkpoint import check_output, checkpoint_of, dead_letter_checkpoint_of, is_new
 from linn.spark_plugin.driver.frames import SERVERS
 from linn.spark_plugin.errors import PipelineInvalid
+from linn.spark_plugin.sink.each_batch import each_batch
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 
 _LAKES = {"delta": ("delta_sink", "DeltaSink"), "iceberg": ("iceberg_sink", "IcebergSink")}
@@ -35,9 +36,12 @@ def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpe
         return writer.foreachBatch(_lake(pipeline, is_new=is_new(session, checkpoint)).write).start()
     if pipeline.format == "jdbc":
         return writer.foreachBatch(_jdbc_batch(pipeline.options)).start()
+    options = pipeline.options
     if pipeline.format == "linn":
-        writer = writer.option(SERVERS, spec.bootstrap)
-    return writer.format(pipeline.format).options(**pipeline.options).start()
+        options = {**options, SERVERS: spec.bootstrap}
+        if pipeline.output_mode != "append":
+            return writer.foreachBatch(each_batch(**options)).start()
+    return writer.format(pipeline.format).options(**options).start()
 
 
 def started_dead_letters(spec: DriverSpec, pipeline: PipelineSpec, rows: DataFrame) -> StreamingQuery:
