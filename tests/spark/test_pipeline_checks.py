@@ -16,6 +16,7 @@ from linn.spark_plugin.driver.pipeline_checks import (
     check_sink,
     imported_transform,
     source_options,
+    starts_at_latest,
     view_name,
 )
 from linn.spark_plugin.driver.session_settings import local_slots, session_settings
@@ -93,6 +94,21 @@ def test_options_by_topic_are_given_to_the_topics_that_they_name() -> None:
     assert source_options(pipeline(source_options=options), ("c",)) == {"maxOffsetsPerTrigger": "5"}
     with pytest.raises(PipelineInvalid, match="startingOffsets is not JSON"):
         source_options(pipeline(source_options={"startingOffsets": "{"}), ("a",))
+
+
+@pytest.mark.parametrize(
+    ("options", "latest"),
+    [
+        ({}, True),
+        ({"STARTINGOFFSETS": "Latest"}, True),
+        ({"startingOffsets": "earliest"}, False),
+        ({"startingOffsets": '{"a": {"0": -2, "1": 10}}'}, False),
+        ({"startingOffsets": '{"a": {"0": 3, "1": -1}}'}, True),
+        ({"startingTimestamp": "5"}, False),
+    ],
+)
+def test_a_pipeline_begins_at_the_end_unless_it_says_otherwise(options: dict[str, str], latest: bool) -> None:
+    assert starts_at_latest(pipeline(source_options=options)) is latest
 
 
 def test_a_view_has_a_name_that_sql_takes() -> None:

@@ -18,7 +18,7 @@ FATAL_CODES = frozenset(
         "spark.option_invalid",
         "spark.pipeline_invalid",
         "spark.schema_mismatch",
-        "topic.not_found",
+        "topic.unknown",
     }
 )
 FATAL_CLASSES = ("AnalysisException", "ParseException")

@@ -48,6 +48,15 @@ def source_options(pipeline: PipelineSpec, topics: tuple[str, ...]) -> dict[str,
     return options
 
 
+def starts_at_latest(pipeline: PipelineSpec) -> bool:
+    """Return whether a new query begins at the end of a partition, wherever that is then."""
+    options = {name.lower(): value for name, value in pipeline.source_options.items()}
+    if any(name.startswith("startingtimestamp") or name == "startingoffsetsbytimestamp" for name in options):
+        return False
+    start = options.get("startingoffsets", "latest").strip().lower()
+    return start == "latest" or re.search(r":\s*-1\b", start) is not None
+
+
 def view_name(topic: str) -> str:
     """Return the name of a topic's temporary view: what SQL does not take is replaced by "_"."""
     return re.sub(r"\W", "_", topic, flags=re.ASCII)

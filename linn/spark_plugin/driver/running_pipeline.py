@@ -11,15 +11,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from linn.spark_plugin.driver.checkpoint import dead_letter_checkpoint_of, is_new
+from linn.spark_plugin.driver.checkpoint import dead_letter_checkpoint_of, exists
 from linn.spark_plugin.driver.failure import Failure, failure_of
 from linn.spark_plugin.driver.frames import pipeline_frames
-from linn.spark_plugin.driver.pipeline_checks import check_pipeline, check_sink
+from linn.spark_plugin.driver.pipeline_checks import check_pipeline, check_sink, starts_at_latest
 from linn.spark_plugin.driver.sinks import started_dead_letters, started_query
 from linn.spark_plugin.driver.status import StatusWriter, progress_fields
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 
-_FIRST_BATCH_S = 30.0
+_BEGIN_S = 120.0
 
 
 class RunningPipeline:
@@ -49,11 +49,9 @@ class RunningPipeline:
             check_sink(self.spec)
             frames = pipeline_frames(session, driver.bootstrap, self.spec)
             if frames.dead_letters is not None:
-                # Before the other: what is malformed behind the offset at which that one begins must be read here too.
-                begins = is_new(session, dead_letter_checkpoint_of(driver.state_dir, self.spec))
                 self._dead_letters = started_dead_letters(driver, self.spec, frames.dead_letters)
-                if begins:
-                    _await_first_batch(self._dead_letters)
+                if starts_at_latest(self.spec):
+                    _await_begin(session, self._dead_letters, dead_letter_checkpoint_of(driver.state_dir, self.spec))
             self._query = started_query(session, driver, self.spec, frames.rows)
         except Exception as error:
             self._terminated(error)
@@ -134,11 +132,21 @@ def _is_busy(query: StreamingQuery) -> bool:
     return query.isActive and bool(query.status["isTriggerActive"])
 
 
-def _await_first_batch(query: StreamingQuery) -> None:
-    """Wait until a new query knows where it begins, or has ended, for a bounded time."""
-    until_s = monotonic() + _FIRST_BATCH_S
-    while query.isActive and query.lastProgress is None and monotonic() < until_s:
-        query.awaitTermination(1)
+def _await_begin(session: SparkSession, query: StreamingQuery, checkpoint: str) -> None:
+    """Wait until it is written down where the query of the dead letters begins.
+
+    The other query finds the end of the topics after that: whatever malformed record it leaves out is read by this one.
+
+    Raises:
+        TimeoutError: that takes too long.
+        StreamingQueryException: the query has failed.
+    """
+    until_s = monotonic() + _BEGIN_S
+    while not exists(session, checkpoint, "offsets", "0"):
+        if query.awaitTermination(1):
+            return
+        if monotonic() > until_s:
+            raise TimeoutError(f"the query of the dead letters has not begun within {_BEGIN_S:g} s")
 
 
 def _quietly(action: Callable[[], object]) -> None:
