@@ -36,6 +36,7 @@ class RunningPipeline:
         """Number and time of the micro-batch that was reported last."""
         self._is_idle = False
         self._stop_by_s = math.inf
+        self._drains_from = self._reported
 
     @property
     def drains(self) -> bool:
@@ -60,6 +61,8 @@ class RunningPipeline:
 
     def drain(self, stop_by_s: float) -> None:
         """Stop it when its micro-batch is done, or at that time at the latest."""
+        if not self.drains:
+            self._drains_from = self._reported
         self._stop_by_s = min(self._stop_by_s, stop_by_s)
 
     def look(self, now_s: float) -> None:
@@ -76,8 +79,12 @@ class RunningPipeline:
                 return
         if len(ended) == len(self._queries()):
             self._stopped()
-        elif self.drains and (now_s >= self._stop_by_s or not any(map(_is_busy, self._queries()))):
+        elif self.drains and (now_s >= self._stop_by_s or self._is_drained()):
             self._stop()
+
+    def _is_drained(self) -> bool:
+        """Whether no micro-batch is in progress, or the one that was is done and the next has hardly begun."""
+        return self._reported != self._drains_from or not any(map(_is_busy, self._queries()))
 
     def _queries(self) -> list[StreamingQuery]:
         return [query for query in (self._query, self._dead_letters) if query is not None]
