@@ -49,6 +49,12 @@ class AnalysisException(Exception):
         ),
         (Exception(of("ValueError: user error\nsecond line")), Failure("ValueError: user error", "ValueError", False)),
         (
+            Exception(
+                of("py4j.protocol.Py4JJavaError: An error occurred.\n: org.sqlite.SQLiteException: no such table")
+            ),
+            Failure("SQLiteException: no such table", "SQLiteException", False),
+        ),
+        (
             AnalysisException("[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` cannot be resolved.\nPlan"),
             Failure("A column `x` cannot be resolved.", "UNRESOLVED_COLUMN", True),
         ),

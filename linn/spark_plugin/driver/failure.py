@@ -43,6 +43,8 @@ _LINN = re.compile(r"^(?P<text>[^\n]*?) \[(?P<code>[a-z]+\.[a-z_]+)\]\s*$", re.M
 _CLASS = re.compile(r"^.*?\b(?:[a-z_]\w*\.)+[A-Z]\w*: ")
 """The class before the text of an exception of Python's."""
 _RAISED = re.compile(r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|[a-z]))(?:: (?P<text>.*))?$")
+_JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+): ([^\n]*)$", re.MULTILINE)
+"""Exception of Java's as Py4J tells it to Python."""
 _CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_]+)(?:\.[A-Z0-9_]+)*\] (?=(?P<text>[^\n]*))")
 
 
@@ -79,6 +81,10 @@ def described(text: str) -> Failure | None:
     conditions = [found for found in _CONDITION.finditer(text) if found["name"] not in _WRAPPERS]
     fatal = any(found["name"].startswith(FATAL_CONDITIONS) for found in conditions)
     _, has_traceback, traceback = text.rpartition("Traceback (most recent call last):")
+    in_java = _JAVA.findall(traceback)
+    if in_java and not fatal and not conditions:
+        name, line = in_java[-1]
+        return Failure(one_line(f"{name}: {line}"), name, name in FATAL_CLASSES)
     if has_traceback and not fatal:
         for line in traceback.splitlines():
             raised = _RAISED.match(line)
