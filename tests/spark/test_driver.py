@@ -120,11 +120,10 @@ def test_pipelines_that_can_not_run_say_why_and_the_others_go_on(url: str, tmp_p
         pipeline("wrong_sql", sql="SELECT colour FROM flights"),
         pipeline("wrong_schema", value="json", schema="number NUMBER"),
         pipeline("missing", transform="no_such_module:f"),
-        pipeline("table", format="delta"),
         pipeline("failing", transform="transforms:failing"),
     ]
     with driver(tmp_path, url, *first) as running:
-        for name in ("kept", "joined", "mapped", "table"):
+        for name in ("kept", "joined", "mapped"):
             running.next_event("stopped", name)
         classes = {
             "nowhere": "spark.option_invalid",
@@ -144,11 +143,9 @@ def test_pipelines_that_can_not_run_say_why_and_the_others_go_on(url: str, tmp_p
     assert counts == {"kept": (COUNT // 3, COUNT // 3), "joined": (COUNT, COUNT), "mapped": (COUNT + 3, COUNT + 3)}
 
     shutil.rmtree(tmp_path / "state" / "kept")
-    shutil.rmtree(tmp_path / "state" / "table")
-    with driver(tmp_path, url, first[0], pipeline("table", format="delta")) as running:
-        for name in ("kept", "table"):
-            ended = running.next_event("terminated", name)
-            assert (ended["error_class"], ended["fatal"]) == ("spark.checkpoint_missing", True)
+    with driver(tmp_path, url, first[0]) as running:
+        ended = running.next_event("terminated", "kept")
+        assert (ended["error_class"], ended["fatal"]) == ("spark.checkpoint_missing", True)
         assert running.process.wait(WAIT_S) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -20,6 +20,8 @@ from linn.spark_plugin.driver.status import StatusWriter, progress_fields
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 
 _BEGIN_S = 120.0
+_OFFSETS_S = 10.0
+_LOOK_S = 0.1
 
 
 class RunningPipeline:
@@ -54,10 +56,11 @@ class RunningPipeline:
                 if starts_at_latest(self.spec):
                     _await_begin(session, self._dead_letters, dead_letter_checkpoint_of(driver.state_dir, self.spec))
             self._query = started_query(session, driver, self.spec, frames.rows)
+            ids = {"query": str(self._query.id), "run": str(self._query.runId)}
+            self._status.write("started", self.spec.name, **ids)
+            _await_offsets(self._query)
         except Exception as error:
             self._terminated(error)
-            return
-        self._status.write("started", self.spec.name, query=str(self._query.id), run=str(self._query.runId))
 
     def drain(self, stop_by_s: float) -> None:
         """Stop it when its micro-batch is done, or at that time at the latest."""
@@ -137,6 +140,17 @@ class RunningPipeline:
 
 def _is_busy(query: StreamingQuery) -> bool:
     return query.isActive and bool(query.status["isTriggerActive"])
+
+
+def _await_offsets(query: StreamingQuery) -> None:
+    """Wait until a query has asked its source for offsets, for a bounded time.
+
+    For this, Spark starts a process of Python, which has ten seconds to answer; many at once take longer than that.
+    """
+    until_s = monotonic() + _OFFSETS_S
+    starting = ("Initializing", "Getting offsets")
+    while query.isActive and query.status["message"].startswith(starting) and monotonic() < until_s:
+        sleep(_LOOK_S)
 
 
 def _await_begin(session: SparkSession, query: StreamingQuery, checkpoint: str) -> None:
