@@ -28,3 +28,21 @@ class SparkPipelineUnknown(LinnError):
     """There is no Spark pipeline of that name."""
 
     code = "spark.pipeline_unknown"
+
+
+class PipelineInvalid(LinnError):
+    """A pipeline asks for something that can't be done: its transform, schema, format or an option is wrong."""
+
+    code = "spark.pipeline_invalid"
+
+
+class CheckpointMissing(LinnError):
+    """A pipeline has written to its sink, and the checkpoint that says how far is gone."""
+
+    code = "spark.checkpoint_missing"
+
+
+class LakeSchemaMismatch(LinnError):
+    """The rows of a pipeline do not fit the columns of the table that they are for."""
+
+    code = "spark.schema_mismatch"

@@ -1,0 +1,56 @@
+"""Driver: runs pipelines in one Spark session until they have ended or their supervisor asks for the end.
+
+Laws: a pipeline that fails ends only itself. At the end of standard input everything drains, for a bounded time. Once
+the parent is dead nothing is waited for: whatever was in progress is done again by the next driver.
+"""
+
+from __future__ import annotations
+
+import signal
+from time import monotonic
+
+from pyspark.sql import SparkSession
+
+from linn.spark_plugin.driver.control import Control, Stop
+from linn.spark_plugin.driver.running_pipeline import RunningPipeline
+from linn.spark_plugin.driver.session import ended_session, made_session
+from linn.spark_plugin.driver.status import StatusWriter
+from linn.spark_plugin.spec import DriverSpec
+
+DRAIN_S = 60.0
+"""Time that a micro-batch has to end, once its pipeline is to stop."""
+_LOOK_S = 0.25
+
+
+def run_driver(spec: DriverSpec, control: Control, status: StatusWriter) -> int:
+    """Run until the end, and return the exit code. Raises what making the session raises."""
+    signal.signal(signal.SIGTERM, lambda *_: control.stop_all())
+    session = made_session(spec)
+    try:
+        context = session.sparkContext
+        status.write("session", spark=context.version, application=context.applicationId, ui=context.uiWebUrl)
+        return _run(session, spec, control, status)
+    finally:
+        ended_session(session)
+        control.ended()
+
+
+def _run(session: SparkSession, spec: DriverSpec, control: Control, status: StatusWriter) -> int:
+    pipelines = [RunningPipeline(each, status) for each in spec.pipelines]
+    for each in pipelines:
+        each.start(session, spec)
+    while not all(each.has_ended for each in pipelines):
+        command = control.next_command(_LOOK_S)
+        if command is not None:
+            _obey(command, pipelines)
+        if control.is_orphan or status.is_broken:
+            return 1
+        for each in pipelines:
+            each.look(monotonic())
+    return 1 if any(each.failure is not None for each in pipelines) else 0
+
+
+def _obey(command: Stop, pipelines: list[RunningPipeline]) -> None:
+    for each in pipelines:
+        if command.pipelines is None or each.spec.name in command.pipelines:
+            each.drain(monotonic() + DRAIN_S)

@@ -1,0 +1,94 @@
+"""From topics to the DataFrame that a pipeline writes, and the one of its dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from linn.spark_plugin.driver import json_values
+from linn.spark_plugin.driver.pipeline_checks import imported_transform, source_options, view_name
+from linn.spark_plugin.errors import PipelineInvalid
+from linn.spark_plugin.spec import PipelineSpec
+
+SERVERS = "linn.bootstrap.servers"
+
+
+class PipelineFrames(NamedTuple):
+    """The DataFrames of a pipeline."""
+
+    rows: DataFrame
+    dead_letters: DataFrame | None
+    """Rows for the dead-letter topic, if there is one."""
+
+
+def pipeline_frames(session: SparkSession, bootstrap: str, pipeline: PipelineSpec) -> PipelineFrames:
+    """Make the DataFrames.
+
+    Raises:
+        PipelineInvalid: the transform can't be imported, or makes no DataFrame.
+        AnalysisException, ParseException: Spark refuses the schema, the SQL text or the transform.
+    """
+    dead = None
+    if pipeline.dead_letter is not None and pipeline.schema is not None:
+        everything = _source(session, bootstrap, pipeline, pipeline.topics, includes_headers=True)
+        dead = json_values.dead_letters(json_values.parsed(everything, pipeline.schema), pipeline.name, pipeline.schema)
+    return PipelineFrames(_transformed(session, bootstrap, pipeline), dead)
+
+
+def _transformed(session: SparkSession, bootstrap: str, pipeline: PipelineSpec) -> DataFrame:
+    def of(topics: tuple[str, ...]) -> DataFrame:
+        return _valued(_source(session, bootstrap, pipeline, topics), pipeline)
+
+    if pipeline.sql is None and pipeline.transform is None:
+        rows = of(pipeline.topics)
+        # linn's sink would take these for the target's.
+        return rows.drop("topic", "partition") if pipeline.format == "linn" else rows
+    frames = {topic: of((topic,)) for topic in pipeline.topics}
+    if pipeline.sql is not None:
+        return _of_sql(session, frames, pipeline.sql)
+    assert pipeline.transform is not None
+    function = imported_transform(pipeline.transform)
+    found = function(frames if len(frames) > 1 else frames[pipeline.topics[0]])
+    if not isinstance(found, DataFrame):
+        raise PipelineInvalid(f"the transform {pipeline.transform} returns {type(found).__name__}, not a DataFrame")
+    return found
+
+
+def _of_sql(session: SparkSession, frames: Mapping[str, DataFrame], sql: str) -> DataFrame:
+    """Return the result of a query over views, which exist only while Spark plans it: other pipelines name theirs."""
+    names = [view_name(topic) for topic in frames]
+    if len({name.lower() for name in names}) < len(names):
+        raise PipelineInvalid(f"topics share the name of their view: {', '.join(names)}")
+    try:
+        for name, frame in zip(names, frames.values(), strict=True):
+            frame.createOrReplaceTempView(name)
+        return session.sql(sql)
+    finally:
+        for name in names:
+            session.catalog.dropTempView(name)
+
+
+def _source(
+    session: SparkSession,
+    bootstrap: str,
+    pipeline: PipelineSpec,
+    topics: tuple[str, ...],
+    *,
+    includes_headers: bool = False,
+) -> DataFrame:
+    reader = session.readStream.format("linn").option(SERVERS, bootstrap).option("subscribe", ",".join(topics))
+    if includes_headers:
+        reader = reader.option("includeHeaders", "true")
+    return reader.options(**source_options(pipeline, topics)).load()
+
+
+def _valued(frame: DataFrame, pipeline: PipelineSpec) -> DataFrame:
+    if pipeline.value == "string":
+        return frame.withColumn("value", frame["value"].cast("string"))
+    if pipeline.value == "json":
+        assert pipeline.schema is not None
+        parsed = json_values.parsed(frame, pipeline.schema)
+        return json_values.good_rows(parsed, keeps_malformed=pipeline.dead_letter is None)
+    return frame

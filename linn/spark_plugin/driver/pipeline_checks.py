@@ -1,0 +1,94 @@
+"""Checks of a pipeline's settings, and what follows from them. Pure: they need no Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from linn.spark_plugin.errors import PipelineInvalid
+from linn.spark_plugin.spec import PipelineSpec
+
+_APPEND_ONLY = ("parquet", "json", "delta", "iceberg")
+_NEED_PATH = ("parquet", "json", "delta")
+_BY_TOPIC = ("startingoffsets", "startingoffsetsbytimestamp")
+"""Options of the source whose JSON has an entry for each topic."""
+
+
+def check_pipeline(pipeline: PipelineSpec) -> None:
+    """Check the settings that need no Spark. Raises PipelineInvalid."""
+    if not pipeline.topics:
+        raise PipelineInvalid("the pipeline names no topic")
+    if pipeline.value == "json" and not pipeline.schema:
+        raise PipelineInvalid('value = "json" needs a schema, such as "id BIGINT, name STRING"')
+    if pipeline.value != "json" and (pipeline.schema or pipeline.dead_letter):
+        raise PipelineInvalid('schema and dead_letter are for value = "json"')
+    if pipeline.transform and pipeline.sql:
+        raise PipelineInvalid("transform and sql contradict each other: give one of them")
+    if pipeline.dead_letter in pipeline.topics:
+        raise PipelineInvalid(f"the dead-letter topic {pipeline.dead_letter} is one that the pipeline reads")
+
+
+def source_options(pipeline: PipelineSpec, topics: tuple[str, ...]) -> dict[str, str]:
+    """Return the pipeline's options of the source for some of its topics."""
+    options = {}
+    for name, value in pipeline.source_options.items():
+        if name.lower() in _BY_TOPIC and value.lstrip().startswith("{"):
+            try:
+                found = json.loads(value)
+            except ValueError as error:
+                raise PipelineInvalid(f"{name} is not JSON: {value[:60]!r}") from error
+            chosen = {topic: entry for topic, entry in found.items() if topic in topics}
+            if chosen:
+                options[name] = json.dumps(chosen)
+        else:
+            options[name] = value
+    return options
+
+
+def starts_at_latest(pipeline: PipelineSpec) -> bool:
+    """Return whether a new query begins at the end of a partition, wherever that is then."""
+    options = {name.lower(): value for name, value in pipeline.source_options.items()}
+    if any(name.startswith("startingtimestamp") or name == "startingoffsetsbytimestamp" for name in options):
+        return False
+    start = options.get("startingoffsets", "latest").strip().lower()
+    return start == "latest" or re.search(r":\s*-1\b", start) is not None
+
+
+def view_name(topic: str) -> str:
+    """Return the name of a topic's temporary view: what SQL does not take is replaced by "_"."""
+    return re.sub(r"\W", "_", topic, flags=re.ASCII)
+
+
+def check_sink(pipeline: PipelineSpec) -> None:
+    """Check what a format needs. Raises PipelineInvalid."""
+    if pipeline.format in _NEED_PATH and not pipeline.path:
+        raise PipelineInvalid(f"format {pipeline.format} needs a path")
+    if pipeline.format in _APPEND_ONLY and pipeline.output_mode != "append":
+        raise PipelineInvalid(f"format {pipeline.format} takes output_mode append only")
+    if pipeline.partition_by and pipeline.format not in _APPEND_ONLY:
+        raise PipelineInvalid(f"format {pipeline.format} has no partition_by")
+    if pipeline.format == "linn" and not {"topic", "exchange"} & pipeline.options.keys():
+        raise PipelineInvalid("format linn needs the option topic or exchange")
+    if pipeline.format == "jdbc":
+        for name in ("url", "dbtable"):
+            if name not in pipeline.options:
+                raise PipelineInvalid(f"format jdbc needs the option {name}")
+
+
+def imported_transform(name: str) -> Callable[[Any], Any]:
+    """Import "module:function". Raises PipelineInvalid."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise PipelineInvalid(f'transform is "module:function", not {name!r}')
+    try:
+        found = import_module(module)
+    except Exception as error:
+        raise PipelineInvalid(f"the transform {name} can't be imported: {type(error).__name__}: {error}") from error
+    function = getattr(found, attribute, None)
+    if not callable(function):
+        raise PipelineInvalid(f"the transform {name} can't be imported: {module} has no function {attribute}")
+    result: Callable[[Any], Any] = function
+    return result

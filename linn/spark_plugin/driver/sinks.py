@@ -1,0 +1,81 @@
+"""The streaming query of a pipeline: format, trigger, checkpoint."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from linn.spark_plugin.driver.checkpoint import check_output, checkpoint_of, dead_letter_checkpoint_of, is_new
+from linn.spark_plugin.driver.frames import SERVERS
+from linn.spark_plugin.errors import PipelineInvalid
+from linn.spark_plugin.sink.each_batch import each_batch
+from linn.spark_plugin.spec import DriverSpec, PipelineSpec
+
+_LAKES = {"delta": ("delta_sink", "DeltaSink"), "iceberg": ("iceberg_sink", "IcebergSink")}
+
+
+def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpec, rows: DataFrame) -> StreamingQuery:
+    """Start the query that writes the rows.
+
+    Raises:
+        PipelineInvalid, CheckpointMissing: see there.
+        AnalysisException: Spark can't write them so.
+    """
+    checkpoint = checkpoint_of(spec.state_dir, pipeline)
+    writer = _writer(rows, pipeline, pipeline.name, checkpoint).outputMode(pipeline.output_mode)
+    if pipeline.format in ("parquet", "json"):
+        assert pipeline.path is not None
+        check_output(session, checkpoint, pipeline.path)
+        writer = writer.format(pipeline.format).options(**pipeline.options).option("path", pipeline.path)
+        return writer.partitionBy(*pipeline.partition_by).start()
+    if pipeline.format in _LAKES:
+        return writer.foreachBatch(_lake(pipeline, is_new=is_new(session, checkpoint)).write).start()
+    if pipeline.format == "jdbc":
+        return writer.foreachBatch(_jdbc_batch(pipeline.options)).start()
+    options = pipeline.options
+    if pipeline.format == "linn":
+        options = {**options, SERVERS: spec.bootstrap}
+        if pipeline.output_mode != "append":
+            return writer.foreachBatch(each_batch(**options)).start()
+    return writer.format(pipeline.format).options(**options).start()
+
+
+def started_dead_letters(spec: DriverSpec, pipeline: PipelineSpec, rows: DataFrame) -> StreamingQuery:
+    """Start the query that writes the dead letters: linn's sink commits each micro-batch once."""
+    assert pipeline.dead_letter is not None
+    checkpoint = dead_letter_checkpoint_of(spec.state_dir, pipeline)
+    writer = _writer(rows, pipeline, f"{pipeline.name} dead letters", checkpoint).outputMode("append")
+    return writer.format("linn").option(SERVERS, spec.bootstrap).option("topic", pipeline.dead_letter).start()
+
+
+def _writer(rows: DataFrame, pipeline: PipelineSpec, name: str, checkpoint: str) -> DataStreamWriter:
+    writer = rows.writeStream.queryName(name).option("checkpointLocation", checkpoint)
+    if pipeline.available_now:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=f"{pipeline.trigger_ms} milliseconds")
+
+
+def _lake(pipeline: PipelineSpec, *, is_new: bool) -> Any:
+    """Make the sink of a lake. Raises PipelineInvalid: its package is not installed, or the table is not for it."""
+    module, name = _LAKES[pipeline.format]
+    try:
+        found = import_module(f"linn.spark_plugin.driver.{module}")
+    except ModuleNotFoundError as error:
+        raise PipelineInvalid(
+            f"format {pipeline.format} needs a package that is not installed ({error.name}): "
+            f"pip install 'linn[{pipeline.format}]'"
+        ) from error
+    sink = getattr(found, name)(pipeline)
+    sink.check(is_new=is_new)
+    return sink
+
+
+def _jdbc_batch(options: dict[str, str]) -> Any:
+    def write(batch: DataFrame, batch_id: int) -> None:
+        batch.write.format("jdbc").options(**options).mode("append").save()
+
+    return write
