@@ -35,6 +35,7 @@ def test_a_sink_starts_and_runs(driver: ScriptedDriver) -> None:
         (spec,) = driver.specs
         assert spec["bootstrap"] == world.url
         assert spec["pipelines"][0]["path"] == "lake/orders"
+        assert spec["pipelines"][0]["source_options"] == {"startingOffsets": "earliest"}
         assert spec["state_dir"] == "/linn/__services/spark"
         assert driver.running is not None
         assert driver.running.command[1:] == ("-m", "linn.spark_plugin.driver")

@@ -53,4 +53,11 @@ def sinks(topics: Mapping[str, ServiceTopic]) -> Iterator[tuple[str, SinkSetting
 
 def _pipeline(name: str, topics: tuple[str, ...], settings: SinkSettings, *, is_sink: bool) -> Pipeline:
     values = {key: value for key, value in msgspec.structs.asdict(settings).items() if key not in _NOT_IN_SPEC}
+    values["source_options"] = _from_the_start(values["source_options"])
     return Pipeline(PipelineSpec(name=name, topics=topics, **values), settings.driver, is_sink)
+
+
+def _from_the_start(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options of the source that begin with everything the topics have, unless they say otherwise."""
+    is_given = any(name.lower() == "startingoffsets" for name in options)
+    return dict(options) if is_given else {"startingOffsets": "earliest", **options}

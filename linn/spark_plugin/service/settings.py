@@ -40,8 +40,8 @@ class SinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     source_options: Annotated[
         Texts,
         msgspec.Meta(
-            description="Options of the source, as a table of texts: startingOffsets, maxOffsetsPerTrigger, "
-            "failOnDataLoss, includeHeaders."
+            description="Options of the source, as a table of texts: startingOffsets (default: earliest), "
+            "maxOffsetsPerTrigger, failOnDataLoss, includeHeaders."
         ),
     ] = msgspec.field(default_factory=dict)
     trigger_ms: Annotated[
