@@ -137,7 +137,7 @@ TOPIC = {"id": ID, "settings": {"kind": "stream"}, "live_bindings": [], "live_ke
         ("topics/t", {**TOPIC, "id": ID.upper()}),
         ("topics/t", {**TOPIC, "live_bindings": {}}),
         ("topics/t", {**TOPIC, "live_keys": {}}),
-        ("topics/t", {**TOPIC, "live_keys": ["retentoin"]}),
+        ("topics/t", {**TOPIC, "live_keys": ["reten/toin"]}),
         ("topics/t", {**TOPIC, "live_bindings": [{"exchange": 1}]}),
         ("topics/t", {**TOPIC, "live_bindings": [{"exchange": "e", "kez": ""}]}),
         ("exchanges/x/y", {"live_bindings": []}),

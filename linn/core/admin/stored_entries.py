@@ -77,7 +77,11 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
         if (wrong := live_keys_problem(entry.get("live_keys", []))) is not None:
             raise ValueError(wrong)
         decode_entries(entry.get("subscriptions", {}))
-        return _decoded(TopicSettings, entry["settings"], ("topics", name))
+        settings = _decoded(TopicSettings, entry["settings"], ("topics", name))
+        for key, table in settings.services.items():
+            if not isinstance(table, dict):  # What linn does not know is the table of a service.
+                raise ValueError(f"its setting {key!r:.80} is neither known nor a table")
+        return settings
     if "settings" in entry:
         if not isinstance(entry["settings"], dict):
             raise ValueError("its settings are no JSON object")
