@@ -31,12 +31,10 @@ partitions = 2
 JOB = """
 import sys
 from pyspark.sql import SparkSession
-from linn.spark_plugin import LinnDataSource
 
 master, url, checkpoint = sys.argv[1:]
 builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
 spark = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1").getOrCreate()
-spark.dataSource.register(LinnDataSource)
 broker = {"linn.bootstrap.servers": url}
 print("COUNT", spark.read.format("linn").options(**broker, subscribe="flights").load().count())
 flights = spark.readStream.format("linn").options(**broker, subscribe="flights", startingOffsets="earliest").load()
