@@ -78,6 +78,7 @@ WHERE = {
     "spark/test_lake_sinks.py": "system",
     "spark/test_spark_source.py": "system",
     "spark/test_spark_cluster.py": "system",
+    "spark/test_spark_kills.py": "system",
     "spark/test_spark_page.py": "system",
     "spark/test_spark_sink.py": "system",
     "spark/test_spark_stream.py": "system",

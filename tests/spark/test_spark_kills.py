@@ -1,0 +1,132 @@
+"""Kills in the middle of micro-batches: workers, JVM, driver and broker, and every record once in lake and topic."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psutil
+import pytest
+from driver_process import written
+from spark_session import needs_spark
+
+import linn.sync
+from linn.testing.process import BrokerProcess
+
+needs_spark()
+
+BURST = 3_000
+WAIT_S = 180
+CONFIG = """
+[topics.orders]
+kind = "stream"
+partitions = 3
+
+[topics.orders.spark_sink]
+path = "{folder}/lake"
+trigger = "0s"
+source_options = {{ maxOffsetsPerTrigger = "400" }}
+
+[topics.copies]
+kind = "stream"
+partitions = 2
+
+[[spark.pipelines]]
+name = "copies"
+topics = ["orders"]
+format = "linn"
+options = {{ topic = "copies" }}
+trigger = "0s"
+source_options = {{ maxOffsetsPerTrigger = "400" }}
+"""
+VICTIMS = ("worker", "jvm", "driver", "broker")
+
+
+def pipelines(client: linn.sync.Client) -> dict[str, Any]:
+    (spark,) = client.admin.perform("service.list")
+    return {each["name"]: each for each in spark["status"]["pipelines"]}
+
+
+def until(condition: Any, what: str) -> None:
+    """Wait for something that other processes do."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def are_in_the_middle(client: linn.sync.Client) -> bool:
+    """Whether both pipelines run, have reported a micro-batch of this process, and have more to do."""
+    found = pipelines(client).values()
+    return all(each["state"] == "running" and (each["progress"]["lag"] or 0) > 0 for each in found)
+
+
+def victims(broker: BrokerProcess, victim: str) -> list[psutil.Process]:
+    """The processes to kill."""
+    assert broker.pid is not None
+    (driver,) = [
+        each for each in psutil.Process(broker.pid).children() if "linn.spark_plugin.driver" in " ".join(each.cmdline())
+    ]
+    (jvm,) = [each for each in driver.children() if each.name() == "java"]
+    if victim == "driver":
+        return [driver]
+    if victim == "jvm":
+        return [jvm]
+    daemons = [each for each in jvm.children() if "pyspark.daemon" in " ".join(each.cmdline())]
+    return [worker for daemon in daemons for worker in daemon.children()]
+
+
+def kill(broker: BrokerProcess, victim: str) -> None:
+    if victim == "broker":
+        broker.kill()
+        broker.start()
+        return
+    for process in victims(broker, victim):
+        if process.is_running():
+            process.send_signal(signal.SIGKILL)
+
+
+def values(client: linn.sync.Client, topic: str, partitions: int) -> Iterator[int]:
+    for partition in range(partitions):
+        offset, end = 0, client.find_offset(topic, partition, -1)
+        while offset < end:
+            fetched = client.fetch(topic, partition, offset)
+            yield from (int(value) for batch in fetched.batches for value in batch.values)
+            offset = fetched.next_offset
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.soak)])
+def test_every_record_is_in_lake_and_topic_once_whatever_is_killed(tmp_path: Path, kills: int) -> None:
+    data = tmp_path / "broker"
+    data.mkdir()
+    published = 0
+    with BrokerProcess(data, CONFIG.format(folder=tmp_path)) as broker, linn.sync.connect(broker.url) as client:
+        with client.producer("orders") as producer:
+            for victim in islice(cycle(VICTIMS), kills):
+                producer.publish_many([b"%d" % number for number in range(published, published + BURST)])
+                published += BURST
+                until(lambda: are_in_the_middle(client), f"no pipeline is in the middle before the {victim} is killed")
+                kill(broker, victim)
+
+        def has_all() -> bool:
+            return all(
+                each["state"] == "running" and sum(each["progress"]["offsets"].get("orders", {}).values()) == published
+                for each in pipelines(client).values()
+            )
+
+        until(has_all, "the pipelines do not come to the end")
+        copied = Counter(values(client, "copies", 2))
+        files = written(tmp_path / "lake")
+    assert copied == Counter(range(published))
+    count, distinct, least, most = duckdb.execute(
+        "SELECT count(*), count(DISTINCT n), min(n), max(n) FROM (SELECT decode(value)::INT AS n FROM read_parquet(?))",
+        [files],
+    ).fetchall()[0]
+    assert (count, distinct, least, most) == (published, published, 0, published - 1)
