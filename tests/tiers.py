@@ -77,6 +77,7 @@ WHERE = {
     "spark/test_json_values.py": "system",
     "spark/test_lake_sinks.py": "system",
     "spark/test_spark_source.py": "system",
+    "spark/test_write_job.py": "test",
     "spark/test_spark_cluster.py": "system",
     "spark/test_spark_kills.py": "system",
     "spark/test_spark_page.py": "system",

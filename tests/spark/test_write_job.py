@@ -1,0 +1,132 @@
+"""Writes of Spark as Spark makes them, without Spark: attempts that fail or run twice, replays, and late aborts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import linn.sync
+from linn.core.errors.tree import LinnError, TransactionFenced
+from linn.testing.broker_thread import BrokerThread
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'linn[spark]'")
+pytest.importorskip("numpy", reason="numpy is not installed: pip install 'linn[spark]'")
+
+from linn.spark_plugin.connections import forget_client  # noqa: E402
+from linn.spark_plugin.errors import SparkWriteInterrupted  # noqa: E402
+from linn.spark_plugin.sink.job import PRODUCERS_MAX, WriteJob, abort, commit, run_number  # noqa: E402
+
+Values = list[bytes]
+
+
+def rows(*values: str) -> Iterator[Any]:
+    yield pa.RecordBatch.from_pydict({"value": list(values)})
+
+
+CONFIG = """
+[topics.made]
+kind = "stream"
+partitions = 2
+"""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with BrokerThread(CONFIG) as broker:
+        yield broker.url
+        forget_client(broker.url)
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[linn.sync.Client]:
+    with linn.sync.connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+def job(url: str) -> WriteJob:
+    return WriteJob(url, "spark.query", run_number("run 1"), 60.0, topic="made")
+
+
+def made(client: linn.sync.Client) -> Values:
+    found: Values = []
+    for partition in range(2):
+        offset, end = 0, client.find_offset("made", partition, -1)
+        while offset < end:
+            fetched = client.fetch("made", partition, offset)
+            found += [value or b"" for batch in fetched.batches for value in batch.values]
+            offset = fetched.next_offset
+    return sorted(found)
+
+
+def test_of_two_attempts_that_both_ended_only_the_one_that_is_named_counts(
+    client: linn.sync.Client, job: WriteJob
+) -> None:
+    first, second, other = job.write(rows("1")), job.write(rows("1")), job.write(rows("2"))
+    assert first.ticket == second.ticket == other.ticket
+    assert made(client) == []
+    commit([second, other], sequence=1)
+    assert made(client) == [b"1", b"2"]
+
+
+def test_an_attempt_that_fails_leaves_nothing_and_its_producers_are_not_used_again(
+    client: linn.sync.Client, job: WriteJob
+) -> None:
+    def broken() -> Iterator[Any]:
+        yield from rows("1", "2")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        job.write(broken())
+    commit([job.write(rows("1", "2", "3"))], sequence=1)
+    assert made(client) == [b"1", b"2", b"3"]
+
+
+def test_a_batch_that_is_written_again_by_another_run_is_stored_once(client: linn.sync.Client, job: WriteJob) -> None:
+    commit([job.write(rows("1"))], sequence=1)
+    again = replace(job, run=run_number("run 2"))
+    commit([again.write(rows("1"))], sequence=1)
+    commit([again.write(rows("2"))], sequence=2)
+    assert made(client) == [b"1", b"2"]
+
+
+def test_an_abort_after_the_commit_takes_nothing_back(client: linn.sync.Client, job: WriteJob) -> None:
+    written = job.write(rows("1"))
+    commit([written], sequence=1)
+    abort([written, None])
+    left = job.write(rows("2"))
+    abort([left])
+    assert made(client) == [b"1"]
+    commit([job.write(rows("3"))], sequence=2)
+    assert made(client) == [b"1", b"3"]
+
+
+def test_a_driver_that_was_replaced_can_not_commit(client: linn.sync.Client, job: WriteJob) -> None:
+    old = job.write(rows("old"))
+    new = replace(job, run=run_number("run 2")).write(rows("new"))
+    with pytest.raises(TransactionFenced):
+        commit([old], sequence=1)
+    with pytest.raises(SparkWriteInterrupted):
+        commit([old, new], sequence=1)
+    with pytest.raises(LinnError):
+        job.write(rows("late"))
+    commit([new], sequence=1)
+    assert made(client) == [b"new"]
+
+
+def test_a_task_without_rows_opens_nothing(client: linn.sync.Client, job: WriteJob) -> None:
+    empty = job.write(iter(()))
+    assert empty.ticket is None
+    commit([empty], sequence=1)
+    assert client.admin.transactions()["transactions"] == []
+
+
+def test_more_attempts_than_a_client_has_ids_never_share_a_producer(client: linn.sync.Client, job: WriteJob) -> None:
+    written = [job.write(rows(str(number))) for number in range(2 * PRODUCERS_MAX + 10)]
+    producers = [producer for each in written for producer in each.producers]
+    assert len({*producers}) == len(producers)
+    commit(written[::2], sequence=1)
+    assert made(client) == sorted(b"%d" % number for number in range(0, len(written), 2))
