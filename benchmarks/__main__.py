@@ -30,6 +30,7 @@ from benchmarks.publish import publish_lines
 from benchmarks.report import result_of, show, write_json
 from benchmarks.routing import routing_lines
 from benchmarks.servers import DiskTooFull
+from benchmarks.spark import spark_lines
 from benchmarks.start import start_lines
 from linn.core.errors.tree import LinnError
 
@@ -44,10 +45,12 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "routing": routing_lines,
     "groups": group_lines,
     "exactly-once": exactly_once_lines,
+    "spark": spark_lines,
     "matrix": matrix_lines,
 }
 MATRIX = "matrix"
-"""A group that takes a quarter of an hour, so it is measured only on request."""
+ON_REQUEST = ("spark", MATRIX)
+"""Groups that are measured only on request: they take long, and Spark's fetches the JARs of Kafka."""
 MISSED = 1
 FAILED = 2
 
@@ -72,7 +75,8 @@ def plan_of(options: argparse.Namespace) -> Plan:
     if not options.rounds:
         return plan
     rounds = max(1, options.rounds)
-    return dataclasses.replace(plan, rounds=rounds, matrix=dataclasses.replace(plan.matrix, rounds=rounds))
+    matrix = dataclasses.replace(plan.matrix, rounds=rounds)
+    return dataclasses.replace(plan, rounds=rounds, spark_rounds=rounds, matrix=matrix)
 
 
 def measure(plan: Plan, groups: Sequence[str]) -> list[Line]:
@@ -92,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _leave)
     started = time.perf_counter()
-    groups = options.only or [group for group in GROUPS if group != MATRIX]
+    groups = options.only or [group for group in GROUPS if group not in ON_REQUEST]
     plan = plan_of(options)
     load_before = os.getloadavg()
     if options.report is not None and MATRIX not in groups:

@@ -89,6 +89,13 @@ class Plan:
     """Records of one run of a consumer that stores the effect of each once."""
     routings: int = 2_000
     """Batches, or matches, of one run through an exchange."""
+    spark_rounds: int = 5
+    spark_rows: int = 2_000_000
+    """Rows that one job of Spark reads."""
+    spark_sink_rows: int = 500_000
+    """Rows that one job of Spark writes."""
+    spark_batches: int = 60
+    """Micro-batches of one row each in one run of a query."""
     matrix: MatrixPlan = field(default_factory=MatrixPlan)
 
 
@@ -113,5 +120,9 @@ def quick_plan(folder: Path) -> Plan:
         small_transactions=16,
         two_phase_records=2_000,
         routings=20,
+        spark_rounds=1,
+        spark_rows=20_000,
+        spark_sink_rows=5_000,
+        spark_batches=8,
         matrix=QUICK_MATRIX,
     )

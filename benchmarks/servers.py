@@ -78,6 +78,11 @@ def set_apart(pid: int) -> None:
         os.sched_setaffinity(0, others)
 
 
+def share_processors() -> None:
+    """Give the load all processors again; servers that run already keep theirs."""
+    os.sched_setaffinity(0, _PROCESSORS)
+
+
 _PROCESSORS = sorted(os.sched_getaffinity(0))
 
 

@@ -76,6 +76,7 @@ WHERE = {
     "spark/test_driver_to_topics.py": "system",
     "spark/test_json_values.py": "system",
     "spark/test_lake_sinks.py": "system",
+    "spark/test_kafka_oracle.py": "soak",
     "spark/test_spark_source.py": "system",
     "spark/test_write_job.py": "test",
     "spark/test_spark_cluster.py": "system",

@@ -15,10 +15,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from benchmarks.peers import tool_output
 from benchmarks.peers.cargo import Supply
-from benchmarks.peers.jars import class_path, java, java_version
+from benchmarks.peers.jars import java, java_version
+from benchmarks.peers.kafka_process import kafka_jars, kafka_process
 from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed
 from benchmarks.peers.plan import CHUNK, LINGER_MS, WINDOW
-from benchmarks.peers.server_process import free_ports, running, until_answered, values_of
+from benchmarks.peers.server_process import until_answered, values_of
 from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun, run_tool
 
@@ -29,26 +30,7 @@ POLL_S = 0.001
 """Between two looks at what is unconfirmed: without a report per record the client says nothing of it by itself."""
 FLUSH = {"page cache": "9223372036854775807", "fsync": "1"}
 """flush.messages: after so many records a log is synced, before the publish is confirmed."""
-HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 TOOL_HEAP = ("-Xms512m", "-Xmx512m")
-PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={data}
-num.partitions=1
-offsets.topic.num.partitions=1
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-group.initial.rebalance.delay.ms=0
-auto.create.topics.enable=false
-log.segment.bytes=268435456
-"""
 
 
 class KafkaServer:
@@ -254,21 +236,14 @@ class KafkaPeer:
 
     def check(self) -> None:
         """Java, and the jars, which are fetched once."""
-        java()
-        tools = [f"org.apache.kafka:{name}:{self._release}" for name in ("kafka_2.13", "kafka-tools")]
-        self._jars = class_path([*tools, "org.slf4j:slf4j-nop:1.7.36"])
+        self._jars = kafka_jars(self._release)
 
     @contextmanager
     def server(self, folder: Path, durability: Durability) -> Iterator[KafkaServer]:
         """A formatted data folder, and the broker on it."""
-        port, controller = free_ports(2)
-        properties = folder / "server.properties"
-        properties.write_text(PROPERTIES.format(port=port, controller=controller, data=folder / "data"))
-        start = [java(), *HEAP, "-cp", self._jars]
-        cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
-        run_tool([*start, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)])
-        with running([*start, "kafka.Kafka", str(properties)], folder, port) as pid:
-            yield KafkaServer(f"{self._release} on Java {java_version()}", port, pid, self._jars, durability)
+        with kafka_process(self._jars, folder) as process:
+            name = f"{self._release} on Java {java_version()}"
+            yield KafkaServer(name, process.port, process.pid, self._jars, durability)
 
 
 def facts(release: str) -> Facts:

@@ -36,7 +36,7 @@ def expected(records: RecordBatch, index: int) -> dict[str, Any]:
         "timestampType": 0,
         "routing_key": record.routing_key,
         "labels": [(name, label_text(value)) for name, value in record.labels.items()],
-        "headers": [{"key": name, "value": value} for name, value in record.headers],
+        "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
         "id": records.id(index).bytes,
     }
 

@@ -87,6 +87,24 @@ def test_limits_are_read() -> None:
     assert checked_options(GIVEN | more).limits == ReadLimits(500, 50, 120_000)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"startingOffsets": '{"flights": {"0": 5}}', "endingOffsets": '{"flights": {"0": 4}}'},
+        {"startingOffsetsByTimestamp": '{"flights": {"0": 5}}', "endingOffsetsByTimestamp": '{"flights": {"0": 4}}'},
+    ],
+)
+def test_an_end_before_the_start_is_refused(more: dict[str, str]) -> None:
+    with pytest.raises(SparkOptionInvalid, match="after ending"):
+        checked_options(GIVEN | more)
+    assert checked_options(GIVEN | {name: text.replace("4", "5") for name, text in more.items()})
+
+
+def test_an_empty_pattern_is_refused() -> None:
+    with pytest.raises(SparkOptionInvalid, match="subscribePattern is empty"):
+        checked_options({"linn.bootstrap.servers": "127.0.0.1:5466", "subscribePattern": " "})
+
+
 def test_small_ranges_share_a_task() -> None:
     found = tasks(ranges(400, 500, 200, 5_000, 1), None, None)
     assert [[len(each) for each in task] for task in found] == [[400, 500], [200], [5_000], [1]]
@@ -111,6 +129,20 @@ def test_ranges_are_split_and_nothing_is_read_twice_or_never(
     assert len(found) == count
     offsets = [(each.partition, offset) for each in found for offset in range(each.start, each.end)]
     assert offsets == [(each.partition, offset) for each in whole for offset in range(each.start, each.end)]
+
+
+def test_small_ranges_stay_whole_and_the_others_have_the_rest_of_the_tasks() -> None:
+    found = split(ranges(40, 7, 1), 9, None)
+    assert [(each.partition, len(each)) for each in found] == [
+        *((0, size) for size in (5, 5, 6, 6, 6, 6, 6)),
+        (1, 7),
+        (2, 1),
+    ]
+
+
+def test_ranges_are_cut_for_the_records_of_a_task_before_they_are_for_the_number_of_tasks() -> None:
+    assert [len(each) for each in split(ranges(10), 3, 4)] == [3, 3, 4]
+    assert [len(each) for each in split(ranges(10), 4, 6)] == [2, 3, 2, 3]
 
 
 def test_importing_linn_and_the_package_imports_no_pyspark() -> None:

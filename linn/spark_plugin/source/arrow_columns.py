@@ -143,9 +143,9 @@ def label_text(value: LabelValue) -> str:
 
 
 def _headers(headers: HeaderColumn | None, count: int) -> Any:
-    """Return the headers; an empty list where a record has none. Raises BatchMalformed: a name is not UTF-8."""
+    """Return the headers, null where a record has none. Raises BatchMalformed: a name is not UTF-8."""
     if headers is None:
-        return pa.array([[]] * count, _HEADERS)
+        return _constant(None, _HEADERS, count)
     entries = len(headers.names)
     names = _binary(headers.names, entries, pa.string())
     try:
@@ -153,7 +153,10 @@ def _headers(headers: HeaderColumn | None, count: int) -> Any:
     except pa.ArrowInvalid as error:
         raise BatchMalformed("the name of a header is not UTF-8") from error
     pairs = pa.StructArray.from_arrays([names, _binary(headers.values, entries)], fields=list(_HEADER))
-    return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(headers.offsets)], children=[pairs])
+    ends = pa.py_buffer(headers.offsets)
+    lengths = pc.list_value_length(pa.Array.from_buffers(_HEADERS, count, [None, ends], children=[pairs]))
+    has_some = pc.greater(lengths, 0).buffers()[1]
+    return pa.Array.from_buffers(_HEADERS, count, [has_some, ends], children=[pairs])
 
 
 def _ids(records: RecordBatch) -> Any:

@@ -120,13 +120,15 @@ def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> Rea
         for name in END_OPTIONS:
             if name.lower() in options:
                 raise SparkOptionInvalid(f"{name} is for batch reads: a stream has no end")
+    start, end = _start(options, is_stream), _bound(options, END_OPTIONS, LATEST)
+    _check_order(start, end)
     return ReadOptions(
         url=broker_url(options),
         topics=_topics(options),
         pattern=_pattern(options),
         assigned=_assigned(options),
-        start=_start(options, is_stream),
-        end=_bound(options, END_OPTIONS, LATEST),
+        start=start,
+        end=end,
         limits=_limits(options),
         fails_on_data_loss=flag(options, "failOnDataLoss", True),
         partitions_min=_count(options, "minPartitions"),
@@ -183,6 +185,8 @@ def _where(options: Mapping[str, str]) -> str | None:
 
 def _pattern(options: Mapping[str, str]) -> str | None:
     pattern = options.get("subscribepattern")
+    if pattern is not None and not pattern.strip():
+        raise SparkOptionInvalid("subscribePattern is empty")
     if pattern is not None:
         try:
             re.compile(pattern)
@@ -243,6 +247,18 @@ def _bound(options: Mapping[str, str], names: Sequence[str], default: int, *, re
                     f"{name} of a batch read can't be {other_end} in partition {partition} of {topic}"
                 )
     return Bound(default, name, offsets=found)
+
+
+def _check_order(start: Bound, end: Bound) -> None:
+    """Check that no partition's start is behind its end of the same kind. Raises SparkOptionInvalid."""
+    for starts, ends in ((start.offsets, end.offsets), (start.timestamps_ms, end.timestamps_ms)):
+        for topic, partitions in (starts or {}).items():
+            for partition, first in partitions.items():
+                last = (ends or {}).get(topic, {}).get(partition, LATEST)
+                if first > last >= 0:
+                    raise SparkOptionInvalid(
+                        f"{start.option} has {first} for partition {partition} of {topic}, after {end.option}, {last}"
+                    )
 
 
 def _numbers(text: str, name: str, *, lowest: int) -> dict[str, dict[int, int]]:

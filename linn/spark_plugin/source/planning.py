@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from linn.client.blocking.client import connect
-from linn.spark_plugin.errors import SparkDataLost
+from linn.spark_plugin.errors import SparkDataLost, SparkOptionInvalid
 from linn.spark_plugin.source.bounds import PartitionBounds, find_bounds, offsets_of
 from linn.spark_plugin.source.options import ReadOptions
 from linn.spark_plugin.source.ranges import OffsetRange, Task, tasks
@@ -27,6 +27,10 @@ def _range(bounds: PartitionBounds, start: int, end: int, options: ReadOptions) 
         raise SparkDataLost(
             f"partition {bounds.partition} of {bounds.topic} has offsets {earliest} to {latest}, and {start} to {end} "
             "were asked for: read what is there with failOnDataLoss=false, or ask for other offsets"
+        )
+    if options.fails_on_data_loss and start > end:
+        raise SparkOptionInvalid(
+            f"partition {bounds.partition} of {bounds.topic} starts at offset {start}, behind its end, {end}"
         )
     start, end = max(start, earliest), min(end, latest)
     return OffsetRange(bounds.topic, bounds.topic_id, bounds.partition, start, max(start, end))

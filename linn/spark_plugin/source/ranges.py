@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import floor
 from uuid import UUID
 
 
@@ -44,24 +46,33 @@ def tasks(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max
 
 
 def split(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max: int | None) -> list[OffsetRange]:
-    """Split ranges so that there are about `partitions_min` of them, and none is longer than `records_max`.
+    """Split ranges so that none is longer than `records_max`, and there are about `partitions_min` of them.
 
-    Empty ranges are left out. Neither number makes ranges larger.
+    Empty ranges are left out. Neither number makes ranges larger. The cuts are those of Spark's Kafka source.
     """
     found = [each for each in ranges if len(each) > 0]
+    if records_max is not None:
+        found = [piece for each in found for piece in _cut(each, -(-len(each) // records_max))]
+    if partitions_min is None or partitions_min <= len(found):
+        return found
     total = sum(map(len, found))
-    pieces: list[OffsetRange] = []
-    for each in found:
-        parts = 1
-        if partitions_min is not None and partitions_min > len(found):
-            parts = max(1, round(partitions_min * len(each) / total))
-        if records_max is not None:
-            parts = max(parts, -(-len(each) // records_max))
-        pieces += _cut(each, min(parts, len(each)))
-    return pieces
+    small = [each for each in found if _parts(each, total, partitions_min) == 1]
+    # Small ranges stay whole, and the others have the rest of the parts: else there would be too few.
+    rest, left = total - sum(map(len, small)), max(1, partitions_min - len(small))
+    whole = {*small}
+    return [piece for each in found for piece in _cut(each, 1 if each in whole else _parts(each, rest, left))]
+
+
+def _parts(part: OffsetRange, total: int, count: int) -> int:
+    """Return how many of `count` parts a range of `total` offsets has by its length."""
+    return max(1, floor(len(part) / total * count + 0.5))
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Cut a range into parts of nearly equal length."""
-    cuts = [whole.start + len(whole) * part // parts for part in range(parts + 1)]
-    return [replace(whole, start=cuts[part], end=cuts[part + 1]) for part in range(parts)]
+    """Cut a range into parts of nearly equal length, the shorter ones first; none is empty."""
+    parts = min(parts, len(whole))
+    length, longer = divmod(len(whole), parts)
+    cuts = [whole.start]
+    for part in range(parts):
+        cuts.append(cuts[-1] + length + (part >= parts - longer))
+    return [replace(whole, start=start, end=end) for start, end in pairwise(cuts)]
