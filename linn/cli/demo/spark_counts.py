@@ -39,7 +39,7 @@ def expected_of_file(limit: int) -> Expected:
 
 @dataclass
 class SparkOutcome:
-    """What came out of both pipelines."""
+    """Output of both pipelines."""
 
     written: list[Written] = field(default_factory=list)
     updates: dict[int, tuple[str, int]] = field(default_factory=dict)
