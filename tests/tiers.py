@@ -50,6 +50,8 @@ WHERE = {
     "deploy": "system",
     "demo/test_counts.py": "test",
     "demo/test_payments.py": "test",
+    "demo/test_child_processes.py": "quick",
+    "demo/test_spark_counts.py": "quick",
     "demo/test_view.py": "quick",
     "env": "quick",
     "examples": "system",

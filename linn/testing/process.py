@@ -95,6 +95,10 @@ class BrokerProcess:
             self._listen = [url.removeprefix("linn://").replace("linn+unix://", "unix:") for url in self.urls]
         return self
 
+    def configure(self, config: str) -> None:
+        """Replace the configuration by this TOML text; the next start takes it."""
+        self._config.write_text(config)
+
     def _command(self) -> list[str]:
         listen = [part for address in self._listen for part in ("--listen", address)]
         place = ["--data-dir", str(self.data_dir)]
@@ -187,6 +191,11 @@ class BrokerProcess:
     def address(self) -> str:
         """HOST:PORT of the first listener."""
         return self.url.removeprefix("linn://")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and neither stopped nor killed since."""
+        return self._process is not None
 
     @property
     def pid(self) -> int:

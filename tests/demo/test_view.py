@@ -28,6 +28,27 @@ def test_the_picture_has_progress_depth_redeliveries_and_workers() -> None:
         assert words in text
 
 
+def test_the_act_with_spark_shows_its_pipelines_and_what_they_have_done() -> None:
+    progress = running()
+    progress.publishing.end()
+    assert not any("Spark" in stretch.name for stretch in progress.stretches)
+    progress.has_spark = True
+    progress.to_parquet.start()
+    progress.to_parquet.done, progress.to_parquet.expected = 600, 1_000
+    progress.pipelines["departures"] = "running, lag 400"
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=False)
+    console.print(picture(progress))
+    text = " ".join(out.getvalue().split())
+    assert "600 / 1,000" in text
+    assert "pipeline departures running, lag 400" in text
+    view = View(console, progress)
+    view._told_at -= LINE_INTERVAL_S
+    view.tick()
+    assert "Spark: departures to Parquet: 600 of 1,000" in out.getvalue()
+    assert "departures is running, lag 400" in out.getvalue()
+
+
 def test_a_terminal_gets_the_picture_and_a_pipe_gets_lines() -> None:
     for is_terminal in (True, False):
         out = io.StringIO()

@@ -88,6 +88,7 @@ def test_each_record_is_written_once_whenever_the_driver_is_killed(url: str, tmp
     with driver(tmp_path, url, *pipelines) as second:
         for name in ("files", "table"):
             second.next_event("idle", name)
+            assert second.lags(name)[-1] == 0
         second.send({"stop": ["table"]})
         second.next_event("stopped", "table")
         assert second.finish() == 0

@@ -49,11 +49,17 @@ class Progress:
     working: Stretch = field(default_factory=lambda: Stretch("queue: delivered, worked and acked"))
     first_read: Stretch = field(default_factory=lambda: Stretch("stream: first read"))
     second_read: Stretch = field(default_factory=lambda: Stretch("stream: second read, after the restart"))
+    to_parquet: Stretch = field(default_factory=lambda: Stretch("Spark: departures to Parquet"))
+    by_hour: Stretch = field(default_factory=lambda: Stretch("Spark: late departures counted by hour"))
     paying: Stretch = field(default_factory=lambda: Stretch("payments: booked exactly once"))
     paying_again: Stretch = field(default_factory=lambda: Stretch("payments: booked at least once"))
     ledger: Ledger = field(default_factory=Ledger)
     workers: dict[str, str] = field(default_factory=dict)
     """State of each worker, in a word or two."""
+    pipelines: dict[str, str] = field(default_factory=dict)
+    """State and lag of each Spark pipeline while its act is played."""
+    has_spark: bool = False
+    """Whether the act with Spark is played."""
     recovery_s: float = 0.0
     """Seconds from the restart of the killed broker to its ready line."""
 
@@ -73,6 +79,7 @@ class Progress:
             self.working,
             self.first_read,
             self.second_read,
+            *((self.to_parquet, self.by_hour) if self.has_spark else ()),
             self.paying,
             self.paying_again,
         )

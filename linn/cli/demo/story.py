@@ -5,8 +5,10 @@
 3. All flights are published through the exchange. Midway the first worker is killed with deliveries in hand.
 4. When every late departure was acked, the stream `departures` is read.
 5. The broker is killed with SIGKILL and started again on the same folder; the stream is read once more.
-6. Payments are booked exactly once, while clerks and broker are killed: see `banking`.
-7. Everything is counted against the file.
+6. Spark pipelines, which the broker has started with itself, write departures to Parquet and count late ones, while
+   their driver is killed: see `sparking`. Without PySpark or Java this act is left out.
+7. Payments are booked exactly once, while clerks and broker are killed: see `banking`.
+8. Everything is counted against the file.
 
 Law: whatever happens on the way, no process and no folder is left behind.
 """
@@ -26,11 +28,14 @@ import anyio.to_thread
 import linn
 from linn.cli.demo.bank import Books
 from linn.cli.demo.banking import Banking, counts_of_books, wrong_accounts
-from linn.cli.demo.broker_config import TOML
+from linn.cli.demo.broker_config import TOML, toml_with_spark
+from linn.cli.demo.child_processes import ChildProcess, descendants, kill
 from linn.cli.demo.flights import CANCELLED, FLIGHTS, archive_path
 from linn.cli.demo.payments import PAYMENTS_MAX, balances
 from linn.cli.demo.progress import Progress, Stretch
 from linn.cli.demo.publishing import publish_flights
+from linn.cli.demo.spark_counts import SparkOutcome, counts_of_spark, expected_of_file
+from linn.cli.demo.sparking import Sparking, missing_for_spark
 from linn.cli.demo.stream_reading import Reading, read_stream
 from linn.cli.demo.tally import Count, Tally, compare
 from linn.cli.demo.view import View
@@ -39,6 +44,8 @@ from linn.client.client import Client
 from linn.testing.process import BrokerProcess
 
 WORKERS = 3
+LAKE = "lake"
+"""Folder of the Parquet files, in that of the demo."""
 TICK_S = 0.1
 QUEUE_SILENCE_S = 20.0
 """Time without an ack after which the rest counts as missing."""
@@ -55,6 +62,7 @@ class Outcome:
     second: Reading = field(default_factory=Reading)
     cancellations: Reading = field(default_factory=Reading)
     unsettled_after_restart: int = 0
+    spark: SparkOutcome = field(default_factory=SparkOutcome)
     books: Books = field(default_factory=lambda: Books(0, 0, Counter()))
 
 
@@ -67,6 +75,8 @@ class Story:
         self._progress = progress
         self._view = view
         self._outcome = Outcome()
+        self._drivers: list[ChildProcess] = []
+        """Spark's processes that a killed broker has left: they end when they notice, or with the demo."""
 
     async def run(self) -> list[Count]:
         """Run the story, and return the counts, right or wrong.
@@ -76,16 +86,30 @@ class Story:
         Cancellation, KeyboardInterrupt: children are killed, the folder is removed.
         """
         archive_path()
-        with tempfile.TemporaryDirectory(prefix="linn-demo-") as folder:
-            broker = BrokerProcess(Path(folder), TOML)
+        missing = await missing_for_spark()
+        with tempfile.TemporaryDirectory(prefix="linn-demo-") as name:
+            folder = Path(name)
+            broker = BrokerProcess(folder, TOML)
+            if missing is None:
+                self._progress.has_spark = True
+                broker.configure(toml_with_spark(folder / LAKE, self._progress.flights))
+            else:
+                self._view.say(f"the act with Spark is left out: {missing}")
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._tick)
-                    await self._play(broker, Path(folder))
+                    await self._play(broker, folder)
                     tasks.cancel_scope.cancel()
             finally:
-                broker.kill()
+                self._kill_broker(broker)
+                kill(self._drivers)
         return self.counts()
+
+    def _kill_broker(self, broker: BrokerProcess) -> None:
+        """Kill the broker, and remember its children, which are to end by themselves. Idempotent."""
+        if broker.is_running:
+            self._drivers += descendants(broker.pid)
+        broker.kill()
 
     async def _tick(self) -> None:
         while True:
@@ -101,12 +125,21 @@ class Story:
         async with linn.connect(broker.url, name="linn-demo") as client:
             await self._first_half(client, broker.url, folder)
         self._enter(f"SIGKILL to the broker (process {broker.pid})")
-        broker.kill()
+        self._kill_broker(broker)
         await self._start(broker, "linn serve, on the same folder")
         self._progress.recovery_s = broker.ready_s
         async with linn.connect(broker.url, name="linn-demo") as client:
             await self._second_half(client)
+            if self._progress.has_spark:
+                await self._spark(Sparking(broker, folder / LAKE, self._progress, self._view), client)
+                # The next start of the broker, after its next kill, is without drivers.
+                broker.configure(toml_with_spark(folder / LAKE, self._progress.flights, enabled=False))
         await self._bank(Banking(broker, folder, self._payments, self._view))
+
+    async def _spark(self, sparking: Sparking, client: Client) -> None:
+        """Have departures written to Parquet and counted by the hour, while the driver is killed."""
+        self._enter("Spark writes the departures to Parquet, and counts the late ones by origin and hour")
+        self._outcome.spark = await sparking.run(client)
 
     async def _bank(self, banking: Banking) -> None:
         """Book payments exactly once, and again at least once, to show the difference."""
@@ -192,6 +225,8 @@ class Story:
     def counts(self) -> list[Count]:
         """Compare the outcome with the file."""
         counts = counts_of(self._outcome, self._progress, whole=self._limit is None)
+        if self._progress.has_spark:
+            counts += counts_of_spark(self._outcome.spark, expected_of_file(self._progress.flights))
         return counts + counts_of_books(self._outcome.books, self._payments)
 
 

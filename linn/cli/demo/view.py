@@ -60,8 +60,10 @@ class View:
         running = next((stretch for stretch in progress.stretches if stretch.started_at and not stretch.ended_at), None)
         if running is not None:
             share = f"{running.done:,} of {running.expected:,}" if running.expected else f"{running.done:,}"
-            depth = f"; queue depth {progress.queue_depth:,}, redelivered {len(progress.ledger.redelivered):,}"
-            self.say(f"{running.name}: {share}, {running.rate:,.0f}/s{depth}")
+            facts = f"queue depth {progress.queue_depth:,}, redelivered {len(progress.ledger.redelivered):,}"
+            if progress.pipelines:
+                facts = "; ".join(f"{name} is {doing}" for name, doing in progress.pipelines.items())
+            self.say(f"{running.name}: {share}, {running.rate:,.0f}/s; {facts}")
 
 
 def picture(progress: Progress) -> Group:
@@ -76,7 +78,10 @@ def picture(progress: Progress) -> Group:
     workers = Table.grid(padding=(0, 2))
     for name, doing in progress.workers.items():
         workers.add_row(name, doing, f"{ledger.by_worker[name]:,} acked", f"{len(ledger.held.get(name, ())):,} in hand")
-    return Group(Text(progress.phase, style="bold"), bars, facts, workers)
+    pipelines = Table.grid(padding=(0, 2))
+    for name, doing in progress.pipelines.items():
+        pipelines.add_row("pipeline", name, doing)
+    return Group(Text(progress.phase, style="bold"), bars, facts, workers, pipelines)
 
 
 def _bar(stretch: Stretch) -> tuple[str, ProgressBar, str, str]:

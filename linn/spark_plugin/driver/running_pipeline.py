@@ -37,6 +37,8 @@ class RunningPipeline:
         self._reported: tuple[int, str] = (-1, "")
         """Number and time of the micro-batch that was reported last."""
         self._is_idle = False
+        self._lag = 0
+        """Records that were left when that micro-batch ended."""
         self._stop_by_s = math.inf
         self._drains_from = self._reported
 
@@ -125,10 +127,13 @@ class RunningPipeline:
         for progress in query.recentProgress if skipped else [last]:
             if self._key(progress) > self._reported:
                 self._reported, self._is_idle = self._key(progress), False
-                self._status.write("progress", self.spec.name, **progress_fields(json.loads(progress.json)))
+                fields = progress_fields(json.loads(progress.json))
+                self._lag = fields["lag"]
+                self._status.write("progress", self.spec.name, **fields)
 
     def _report_idle(self, query: StreamingQuery, last: Any) -> None:
-        if self._is_idle or _is_busy(query) or query.status["isDataAvailable"]:
+        # After a micro-batch that was done again, Spark says until the next one that there are no data.
+        if self._is_idle or self._lag or _is_busy(query) or query.status["isDataAvailable"]:
             return
         self._is_idle = True
         self._status.write("idle", self.spec.name, batch=last["batchId"])
