@@ -87,7 +87,10 @@ class Story:
         missing = await missing_for_spark()
         with tempfile.TemporaryDirectory(prefix="linn-demo-") as name:
             folder = Path(name)
-            broker = BrokerProcess(folder, TOML)
+            # A driver that is killed leaves its temporary files: they go with the folder.
+            (folder / "tmp").mkdir()
+            variables = dict.fromkeys(("TMPDIR", "SPARK_LOCAL_DIRS"), str(folder / "tmp"))
+            broker = BrokerProcess(folder, TOML, environment=variables)
             if missing is None:
                 self._progress.has_spark = True
                 broker.configure(toml_with_spark(folder / LAKE, self._progress.flights))
