@@ -13,9 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from linn.core.errors.tree import LinnError
 
@@ -44,6 +44,7 @@ class BrokerProcess:
         *,
         listen: Sequence[str] = ("127.0.0.1:0",),
         options: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Prepare, but start nothing yet.
 
@@ -52,6 +53,7 @@ class BrokerProcess:
             config: the TOML text, or None for defaults.
             listen: addresses; none for those of the configuration.
             options: more of `linn serve`'s.
+            environment: variables, besides those of this process.
         """
         self.folder = folder
         self.data_dir = folder / "data"
@@ -61,6 +63,7 @@ class BrokerProcess:
         """Seconds from the start of the process to its ready line."""
         self._listen = list(listen)
         self._options = list(options)
+        self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / "stderr.log"
         self._log_begins_at = 0
@@ -81,7 +84,12 @@ class BrokerProcess:
         with self._log.open("ab") as log:
             self._log_begins_at = log.tell()
             self._process = subprocess.Popen(
-                self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                self._command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **self._environment},
             )
         try:
             output = self._await_ready(started + READY_TIMEOUT_S)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 FLIGHTS = 20_000
 RUN_S_MAX = 400
@@ -19,6 +20,7 @@ def demo(folder: Path, *command: str, **variables: str) -> "subprocess.Completed
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_S_MAX)
 
 
+@pytest.mark.timeout(RUN_S_MAX)
 def test_a_short_run_is_right_and_leaves_nothing(tmp_path: Path) -> None:
     done = demo(tmp_path, *DEMO, "--flights", str(FLIGHTS))
     assert done.returncode == 0, done.stdout + done.stderr

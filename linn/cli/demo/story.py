@@ -29,7 +29,7 @@ import linn
 from linn.cli.demo.bank import Books
 from linn.cli.demo.banking import Banking, counts_of_books, wrong_accounts
 from linn.cli.demo.broker_config import TOML, toml_with_spark
-from linn.cli.demo.child_processes import ChildProcess, descendants, kill
+from linn.cli.demo.child_processes import descendants, kill
 from linn.cli.demo.flights import CANCELLED, FLIGHTS, archive_path
 from linn.cli.demo.payments import PAYMENTS_MAX, balances
 from linn.cli.demo.progress import Progress, Stretch
@@ -75,8 +75,6 @@ class Story:
         self._progress = progress
         self._view = view
         self._outcome = Outcome()
-        self._drivers: list[ChildProcess] = []
-        """Spark's processes that a killed broker has left: they end when they notice, or with the demo."""
 
     async def run(self) -> list[Count]:
         """Run the story, and return the counts, right or wrong.
@@ -89,7 +87,10 @@ class Story:
         missing = await missing_for_spark()
         with tempfile.TemporaryDirectory(prefix="linn-demo-") as name:
             folder = Path(name)
-            broker = BrokerProcess(folder, TOML)
+            # A driver that is killed leaves its temporary files: they go with the folder.
+            (folder / "tmp").mkdir()
+            variables = dict.fromkeys(("TMPDIR", "SPARK_LOCAL_DIRS"), str(folder / "tmp"))
+            broker = BrokerProcess(folder, TOML, environment=variables)
             if missing is None:
                 self._progress.has_spark = True
                 broker.configure(toml_with_spark(folder / LAKE, self._progress.flights))
@@ -101,15 +102,8 @@ class Story:
                     await self._play(broker, folder)
                     tasks.cancel_scope.cancel()
             finally:
-                self._kill_broker(broker)
-                kill(self._drivers)
+                _kill_with_children(broker)
         return self.counts()
-
-    def _kill_broker(self, broker: BrokerProcess) -> None:
-        """Kill the broker, and remember its children, which are to end by themselves. Idempotent."""
-        if broker.is_running:
-            self._drivers += descendants(broker.pid)
-        broker.kill()
 
     async def _tick(self) -> None:
         while True:
@@ -125,7 +119,7 @@ class Story:
         async with linn.connect(broker.url, name="linn-demo") as client:
             await self._first_half(client, broker.url, folder)
         self._enter(f"SIGKILL to the broker (process {broker.pid})")
-        self._kill_broker(broker)
+        await anyio.to_thread.run_sync(_kill_with_children, broker)
         await self._start(broker, "linn serve, on the same folder")
         self._progress.recovery_s = broker.ready_s
         async with linn.connect(broker.url, name="linn-demo") as client:
@@ -228,6 +222,13 @@ class Story:
         if self._progress.has_spark:
             counts += counts_of_spark(self._outcome.spark, expected_of_file(self._progress.flights))
         return counts + counts_of_books(self._outcome.books, self._payments)
+
+
+def _kill_with_children(broker: BrokerProcess) -> None:
+    """Kill the broker, and Spark's processes with it, as a service manager does. Idempotent."""
+    children = descendants(broker.pid) if broker.is_running else []
+    broker.kill()
+    kill(children)
 
 
 def counts_of(outcome: Outcome, progress: Progress, *, whole: bool) -> list[Count]:
