@@ -15,14 +15,14 @@ from linn.testing.process import BrokerProcess
 
 COLUMNS = 80
 FRAME = "│┃"
-SENTENCES = ("It goes to ", "1 message, each to ", "warning ", "hint ", "linn.toml is good")
-"""Beginnings of lines that stand alone: the terminal wraps them, so that they can be copied and searched whole."""
 GUIDES = "│├└─ "
 """Characters that the trees of `linn route explain` draw before their texts."""
 JOBS, VISITS, GRAVES, LEDGERS, ORDERS, SHOP, SPARE = (
     f"{name}.of-the-warehouse-in-rotterdam.with-a-name-that.no-terminal-has-room-for"
     for name in ("jobs", "visits", "graves", "ledgers", "orders", "shop", "spare")
 )
+SENTENCES = ("It goes to ", "1 message, each to ", "warning ", "hint ", "linn.toml is good", f"{VISITS}: Spark is ")
+"""Beginnings of lines that stand alone: the terminal wraps them, so that they can be copied and searched whole."""
 GROUP = "readers-" + "of-many-things." * 6 + "end"
 LISTENER, ADDRESS = "for-the-machines-of-the-warehouse-in-rotterdam", "[2001:db8:85a3:8d3:1319:8a2e:370:7348]:15466"
 CONFIG = f"""
@@ -57,6 +57,7 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("deliveries", "describe", LEDGERS, "0", "DELIVERY"), (LEDGERS, GROUP)),
     (("transactions", "list"), (GROUP,)),
     (("transactions", "describe", GROUP), (GROUP, ORDERS)),
+    (("spark", "status"), (VISITS,)),
     (("connections", "list"), ()),
     (("plugins", "list"), ("consistent-hash",)),
     (("plugins", "describe", "dram"), ()),
@@ -88,8 +89,16 @@ WITHOUT_A_TABLE = {
         "definitions import",
     ),
     *("dead-letters replay", "plugins new", "demo"),
+    *(f"spark {verb}" for verb in ("start", "stop", "restart", "logs")),
 }
 """Commands that print lines, or as the demo a picture of their own."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that shows pipelines and starts none."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), "[spark]\nenabled = false\n") as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +109,7 @@ def furnished(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -
         admin.create_topic(GRAVES)
         admin.create_topic(JOBS, dead_letter=GRAVES, max_deliveries=3)
         admin.create_topic(VISITS, kind="stream")
+        admin.perform("topic.alter", name=VISITS, settings={"spark_sink": {"path": "lake"}})
         admin.create_subscription(VISITS, GROUP)
         admin.create_exchange(SPARE)
         admin.create_exchange(SHOP, type="topic", alternate=SPARE)
