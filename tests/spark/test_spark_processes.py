@@ -47,7 +47,8 @@ def start(tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def linn(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "linn", *arguments]
-    environment = os.environ | {"LINN_URL": broker.url}
+    environment = {**os.environ, "LINN_URL": broker.url}
+    environment.pop("COLUMNS", None)  # The width of a test runner's terminal would fold tables.
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
