@@ -1,18 +1,78 @@
 """The specification that a driver process is given on its first line of standard input, as JSON.
 
-Law: it holds all that the driver needs to know; it imports nothing but msgspec, so that the broker can make it without
-PySpark.
+Laws: it holds all that the driver needs to know; it imports nothing but msgspec, so that the broker can make it without
+PySpark. One function says what contradicts itself in a pipeline, for the tables of the configuration and for this.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
 import msgspec
 
 SinkFormat = Literal["parquet", "json", "delta", "iceberg", "jdbc", "console", "linn"]
 ValueForm = Literal["binary", "string", "json"]
 OutputMode = Literal["append", "update", "complete"]
+_TRANSFORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_OF_FILES = ("parquet", "json", "delta")
+"""Formats whose sink is a folder."""
+_APPEND_ONLY = (*_OF_FILES, "iceberg")
+"""Formats of tables, in which a row stays as it was written."""
+
+
+class _Shape(Protocol):
+    """The settings of a pipeline that depend on each other."""
+
+    @property
+    def format(self) -> SinkFormat: ...
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def options(self) -> Mapping[str, str]: ...
+    @property
+    def partition_by(self) -> tuple[str, ...]: ...
+    @property
+    def transform(self) -> str | None: ...
+    @property
+    def sql(self) -> str | None: ...
+    @property
+    def value(self) -> ValueForm: ...
+    @property
+    def schema(self) -> str | None: ...
+    @property
+    def dead_letter(self) -> str | None: ...
+    @property
+    def output_mode(self) -> OutputMode: ...
+
+
+def check_shape(pipeline: _Shape) -> None:
+    """Check the settings of a pipeline against each other. Raises ValueError, whose text follows its name."""
+    if pipeline.transform is not None and pipeline.sql is not None:
+        raise ValueError("has transform and sql, of which there can be one")
+    if pipeline.transform is not None and not _TRANSFORM.fullmatch(pipeline.transform):
+        raise ValueError(f'transform must be "module:function", not {pipeline.transform[:60]!r}')
+    if pipeline.value == "json" and pipeline.schema is None:
+        raise ValueError('needs a schema, such as "id long, name string": value is "json"')
+    for key in ("schema", "dead_letter"):
+        if getattr(pipeline, key) is not None and pipeline.value != "json":
+            raise ValueError(f'has {key}, which needs value = "json"')
+    _check_sink(pipeline)
+
+
+def _check_sink(pipeline: _Shape) -> None:
+    if pipeline.path is None and pipeline.format in _OF_FILES:
+        raise ValueError(f'needs a path: format is "{pipeline.format}"')
+    for option in ("url", "dbtable") if pipeline.format == "jdbc" else ():
+        if option not in pipeline.options:
+            raise ValueError(f'needs options.{option}: format is "jdbc"')
+    if pipeline.format == "linn" and not {"topic", "exchange"} & pipeline.options.keys():
+        raise ValueError('needs options.topic or options.exchange: format is "linn"')
+    if pipeline.output_mode != "append" and pipeline.format in _APPEND_ONLY:
+        raise ValueError(f'has output_mode = "{pipeline.output_mode}": format "{pipeline.format}" takes "append" only')
+    if pipeline.partition_by and pipeline.format not in _APPEND_ONLY:
+        raise ValueError(f'has partition_by, which format "{pipeline.format}" does not know')
 
 
 class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +94,14 @@ class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True):
     schema: str | None = None
     dead_letter: str | None = None
     output_mode: OutputMode = "append"
+
+    def __post_init__(self) -> None:
+        """Check the specification. Raises ValueError."""
+        if not self.topics:
+            raise ValueError(f"pipeline {self.name} names no topic")
+        if self.dead_letter in self.topics:
+            raise ValueError(f"pipeline {self.name} reads its dead-letter topic, {self.dead_letter}")
+        check_shape(self)
 
 
 class DriverSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from spark_session import needs_spark
+from topic_reading import committed
 
 import linn.sync
 from linn.testing.process import BrokerProcess
@@ -92,11 +93,5 @@ def test_executors_of_a_cluster_read_and_write(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-3000:]
         assert f"COUNT {RECORDS}" in done.stdout
         assert "EXECUTORS 1" in done.stdout
-        found = []
-        for partition in range(2):
-            offset, end = 0, client.find_offset("copies", partition, -1)
-            while offset < end:
-                fetched = client.fetch("copies", partition, offset)
-                found += [message.value for batch in fetched.batches for message in batch]
-                offset = fetched.next_offset
+        found = [message.value for message in committed(client, "copies")]
         assert sorted(found, key=lambda value: int(value or b"")) == values

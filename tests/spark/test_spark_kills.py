@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from driver_process import written
 from spark_session import needs_spark
+from topic_reading import committed
 
 import linn.sync
 from linn.testing.process import BrokerProcess
@@ -92,15 +92,6 @@ def kill(broker: BrokerProcess, victim: str) -> None:
             process.send_signal(signal.SIGKILL)
 
 
-def values(client: linn.sync.Client, topic: str, partitions: int) -> Iterator[int]:
-    for partition in range(partitions):
-        offset, end = 0, client.find_offset(topic, partition, -1)
-        while offset < end:
-            fetched = client.fetch(topic, partition, offset)
-            yield from (int(value) for batch in fetched.batches for value in batch.values)
-            offset = fetched.next_offset
-
-
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.soak)])
 def test_every_record_is_in_lake_and_topic_once_whatever_is_killed(tmp_path: Path, kills: int) -> None:
@@ -122,7 +113,7 @@ def test_every_record_is_in_lake_and_topic_once_whatever_is_killed(tmp_path: Pat
             )
 
         until(has_all, "the pipelines do not come to the end")
-        copied = Counter(values(client, "copies", 2))
+        copied = Counter(int(message.value or b"") for message in committed(client, "copies"))
         files = written(tmp_path / "lake")
     assert copied == Counter(range(published))
     count, distinct, least, most = duckdb.execute(

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from spark_session import needs_spark
+from topic_reading import committed
 
 import linn.sync
 from linn.core.batch.key_hash import partition_of
 from linn.spark_plugin import each_batch
-from linn.testing.process import BrokerProcess
 
 needs_spark()
 
@@ -28,39 +28,8 @@ type = "topic"
 """
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), CONFIG) as broker:
-        yield broker.urls[0]
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> Iterator[linn.sync.Client]:
-    with linn.sync.connect(url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: linn.sync.Client, request: pytest.FixtureRequest) -> str:
-    name = request.node.name.partition("[")[0]
-    client.admin.create_topic(name, kind="stream", partitions=3)
-    return str(name)
-
-
-def messages(client: linn.sync.Client, topic: str) -> list[Any]:
-    """Everything committed in a topic."""
-    found: list[Any] = []
-    for partition in range(len(client.describe(topic).topics[0].partitions)):
-        offset, end = 0, client.find_offset(topic, partition, -1)
-        while offset < end:
-            fetched = client.fetch(topic, partition, offset)
-            found += [message for batch in fetched.batches for message in batch]
-            offset = fetched.next_offset
-    return found
-
-
 def numbers(client: linn.sync.Client, topic: str) -> list[int]:
-    return sorted(int(message.value) for message in messages(client, topic))
+    return sorted(int(message.value) for message in committed(client, topic))
 
 
 def save(frame: Any, url: str, **options: Any) -> None:
@@ -75,7 +44,7 @@ def test_a_batch_write_has_all_columns(spark: Any, url: str, client: linn.sync.C
         array(named_struct('key', 'n', 'value', cast('h' AS binary))) AS headers FROM range(30)"""
     )
     save(frame, url, topic=topic)
-    found = messages(client, topic)
+    found = committed(client, topic)
     assert sorted(int(message.value) for message in found) == [*range(30)]
     for message in found:
         number = int(message.value)
@@ -91,7 +60,7 @@ def test_a_key_goes_to_the_partition_that_every_client_gives_it(
         "SELECT if(id % 5 = 0, NULL, concat('k', id)) AS key, cast(id AS string) AS value FROM range(100)"
     )
     save(frame, url, topic=topic)
-    found = messages(client, topic)
+    found = committed(client, topic)
     assert sorted(int(message.value) for message in found) == [*range(100)]
     assert all(message.key is None or message.partition == partition_of(message.key, 3) for message in found)
 
@@ -133,7 +102,7 @@ def test_a_batch_write_that_fails_leaves_nothing_and_a_task_that_is_tried_again_
     frame = spark.sql("SELECT cast(id AS string) AS value FROM range(0, 1000, 1, 2)")
     with pytest.raises(Exception, match="ZeroDivisionError"):
         save(frame.mapInArrow(fail, "value string"), url, topic="tried")
-    assert messages(client, "tried") == []
+    assert committed(client, "tried") == []
     save(frame.mapInArrow(fail_once, "value string"), url, topic="tried")
     assert numbers(client, "tried") == [*range(1000)]
 
@@ -214,7 +183,7 @@ def test_updates_of_an_aggregate_are_written_once_also_when_a_batch_runs_again(
     count()
     rewind(tmp_path)
     count()
-    found = sorted((message.key, message.value) for message in messages(client, topic))
+    found = sorted((message.key, message.value) for message in committed(client, topic))
     assert found == [(b"a", b"2"), (b"b", b"1")]
 
 

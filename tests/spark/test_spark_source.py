@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from spark_session import needs_spark
+from topic_reading import committed
 
 import linn.sync
 from linn.spark_plugin.connections import forget_client
-from linn.testing.process import BrokerProcess
 
 needs_spark()
 pytestmark = pytest.mark.filterwarnings("error")
@@ -29,27 +28,21 @@ kind = "queue"
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), CONFIG) as broker:
-        yield broker.urls[0]
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> Iterator[linn.sync.Client]:
-    with linn.sync.connect(url) as client:
-        with client.producer("flights", codec="zstd") as producer:
-            for number in range(200):
-                producer.publish(
-                    b"value %d" % number, key=b"key %d" % (number % 7), labels={"late": number % 2 == 0},
-                    routing_key=f"from.{number % 3}", headers=[("n", b"%d" % number)],
-                )  # fmt: skip
-        with client.producer("mails") as producer:
-            producer.publish_many([b"mail %d" % number for number in range(20)])
-        yield client
+def filled(client: linn.sync.Client) -> linn.sync.Client:
+    """The client, once there are messages in the topics."""
+    with client.producer("flights", codec="zstd") as producer:
+        for number in range(200):
+            producer.publish(
+                b"value %d" % number, key=b"key %d" % (number % 7), labels={"late": number % 2 == 0},
+                routing_key=f"from.{number % 3}", headers=[("n", b"%d" % number)],
+            )  # fmt: skip
+    with client.producer("mails") as producer:
+        producer.publish_many([b"mail %d" % number for number in range(20)])
+    return client
 
 
 @pytest.fixture
-def read(spark: Any, url: str, client: linn.sync.Client) -> Any:
+def read(spark: Any, url: str, filled: linn.sync.Client) -> Any:
     def frame(**options: Any) -> Any:
         given = {"linn.bootstrap.servers": url, **options}
         return spark.read.format("linn").options(**given).load()
@@ -59,16 +52,7 @@ def read(spark: Any, url: str, client: linn.sync.Client) -> Any:
 
 def records(client: linn.sync.Client, topic: str) -> list[tuple[int, int, bytes | None, bytes | None]]:
     """Everything committed in a topic: (partition, offset, key, value)."""
-    found = []
-    for partition in range(len(client.describe(topic).topics[0].partitions)):
-        offset = 0
-        while True:
-            fetched = client.fetch(topic, partition, offset)
-            found += [(partition, each.offset, each.key, each.value) for batch in fetched.batches for each in batch]
-            if fetched.next_offset >= fetched.high_watermark:
-                break
-            offset = fetched.next_offset
-    return found
+    return [(each.partition, each.offset, each.key, each.value) for each in committed(client, topic)]
 
 
 def rows(frame: Any) -> list[tuple[int, int, bytes | None, bytes | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,7 +12,6 @@ import pytest
 from spark_session import needs_spark
 
 import linn.sync
-from linn.testing.process import BrokerProcess
 
 needs_spark()
 
@@ -20,25 +19,6 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 Rows = list[tuple[int, int]]
 """Batch and number in the value, of each row."""
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), "") as broker:
-        yield broker.urls[0]
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> Iterator[linn.sync.Client]:
-    with linn.sync.connect(url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: linn.sync.Client, request: pytest.FixtureRequest) -> str:
-    name = request.node.name.partition("[")[0]
-    client.admin.create_topic(name, kind="stream", partitions=2)
-    return str(name)
 
 
 def publish(client: linn.sync.Client, topic: str, numbers: range) -> None:

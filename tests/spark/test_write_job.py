@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from topic_reading import committed
 
 import linn.sync
 from linn.core.errors.tree import LinnError, TransactionFenced
@@ -52,14 +53,7 @@ def job(url: str) -> WriteJob:
 
 
 def made(client: linn.sync.Client) -> Values:
-    found: Values = []
-    for partition in range(2):
-        offset, end = 0, client.find_offset("made", partition, -1)
-        while offset < end:
-            fetched = client.fetch("made", partition, offset)
-            found += [value or b"" for batch in fetched.batches for value in batch.values]
-            offset = fetched.next_offset
-    return sorted(found)
+    return sorted(message.value or b"" for message in committed(client, "made"))
 
 
 def test_of_two_attempts_that_both_ended_only_the_one_that_is_named_counts(

@@ -17,12 +17,11 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from linn.spark_plugin.driver.arrow_tasks import nullable
-from linn.spark_plugin.driver.batch_identity import NEW_CHECKPOINT, BatchIdentity, identity_of
+from linn.spark_plugin.driver.batch_identity import BatchIdentity
 from linn.spark_plugin.driver.delta_files import written_files
-from linn.spark_plugin.errors import CheckpointMissing, LakeSchemaMismatch, PipelineInvalid
+from linn.spark_plugin.driver.lake_sink import LakeSink
+from linn.spark_plugin.errors import LakeSchemaMismatch, PipelineInvalid
 from linn.spark_plugin.spec import PipelineSpec
 
 _WRITER_FEATURES = frozenset(
@@ -32,65 +31,39 @@ _WRITER_FEATURES = frozenset(
 _WRITER_VERSION_PLAIN, _WRITER_VERSION_FEATURES = 2, 7
 
 
-class DeltaSink:
+class DeltaSink(LakeSink[DeltaTable]):
     """A Delta table that a pipeline appends to."""
 
     def __init__(self, pipeline: PipelineSpec) -> None:
         assert pipeline.path is not None
-        self._path = pipeline.path
-        self._marker = f"linn.pipeline.{pipeline.name}"
-        self._partition_by = pipeline.partition_by
-        self._storage = {name: value for name, value in pipeline.options.items() if name != NEW_CHECKPOINT}
-        self._takes_new_checkpoint = pipeline.options.get(NEW_CHECKPOINT) == "true"
-
-    def check(self, *, is_new: bool) -> None:
-        """Check that the table is one to append to.
-
-        Raises:
-            CheckpointMissing: it has rows of this pipeline's, whose checkpoint is gone.
-            PipelineInvalid: it asks of a writer what this one does not do.
-        """
-        table = self._table()
-        if table is None:
-            return
-        if is_new and not self._takes_new_checkpoint and table.transaction_version(self._marker) is not None:
-            raise CheckpointMissing(
-                f"{self._path} has rows of this pipeline and its checkpoint is gone: restore the checkpoint, or write "
-                f"all that the topic has once more with the option {NEW_CHECKPOINT}=true"
-            )
-        _check_protocol(table)
-        if tuple(table.metadata().partition_columns) != self._partition_by:
-            named = ", ".join(table.metadata().partition_columns) or "nothing"
-            raise PipelineInvalid(f"{self._path} is partitioned by {named}: say so in partition_by")
-
-    def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch once. Raises LakeSchemaMismatch, and what deltalake and Spark raise."""
-        identity = identity_of(batch, batch_id)
-        schema = nullable(to_arrow_schema(batch.schema, timezone="UTC"))
-        table = self._table()
-        if table is None:
-            table = self._made(schema)
-        if _has(table, identity):
-            return
-        self._check_schema(table, schema)
-        write = partial(written_files, path=self._path, storage=self._storage, partition_by=self._partition_by)
-        found = [json.loads(row.file) for row in batch.mapInArrow(_rows(write), "file string").collect()]
-        if found:
-            self._commit(table, found, identity)
+        super().__init__(pipeline, pipeline.path)
 
     def _table(self) -> DeltaTable | None:
-        if not DeltaTable.is_deltatable(self._path, self._storage):
+        if not DeltaTable.is_deltatable(self._place, dict(self._options)):
             return None
-        return DeltaTable(self._path, storage_options=self._storage)
+        return DeltaTable(self._place, storage_options=dict(self._options))
 
     def _made(self, schema: pa.Schema) -> DeltaTable:
         return DeltaTable.create(
-            self._path,
+            self._place,
             Schema.from_arrow(schema),
             mode="ignore",
             partition_by=list(self._partition_by),
-            storage_options=self._storage,
+            storage_options=dict(self._options),
         )
+
+    def _is_marked(self, table: DeltaTable) -> bool:
+        return table.transaction_version(self._marker) is not None
+
+    def _has(self, table: DeltaTable, identity: BatchIdentity) -> bool:
+        version = table.transaction_version(identity.query_id)
+        return version is not None and version >= identity.batch_id
+
+    def _check_table(self, table: DeltaTable) -> None:
+        _check_protocol(table)
+        if tuple(table.metadata().partition_columns) != self._partition_by:
+            named = ", ".join(table.metadata().partition_columns) or "nothing"
+            raise PipelineInvalid(f"{self._place} is partitioned by {named}: say so in partition_by")
 
     def _check_schema(self, table: DeltaTable, schema: pa.Schema) -> None:
         own = {field.name: str(field.type) for field in table.schema().fields}
@@ -98,16 +71,20 @@ class DeltaSink:
         if own != rows:
             names = sorted(name for name in own.keys() | rows.keys() if own.get(name) != rows.get(name))
             raise LakeSchemaMismatch(
-                f"{self._path} and the pipeline differ in the columns {', '.join(names)}: alter one of them"
+                f"{self._place} and the pipeline differ in the columns {', '.join(names)}: alter one of them"
             )
 
-    def _commit(self, table: DeltaTable, found: list[dict[str, Any]], identity: BatchIdentity) -> None:
+    def _written(self, table: DeltaTable, batch: DataFrame, schema: pa.Schema) -> list[Any]:
+        write = partial(written_files, path=self._place, storage=self._options, partition_by=self._partition_by)
+        return [json.loads(row.file) for row in batch.mapInArrow(_rows(write), "file string").collect()]
+
+    def _commit(self, table: DeltaTable, files: list[Any], identity: BatchIdentity) -> None:
         # Both conflict with a concurrent commit of the same id, so that a zombie of this driver can't add them too.
         once = [Transaction(identity.query_id, identity.batch_id), Transaction(self._marker, identity.batch_id)]
         told = {"linn.query": identity.query_id, "linn.batch": str(identity.batch_id)}
         actions = [
             AddAction(each["path"], each["size"], each["partition_values"], each["time_ms"], True, each["stats"])
-            for each in found
+            for each in files
         ]
         try:
             table.create_write_transaction(
@@ -119,13 +96,8 @@ class DeltaSink:
             )
         except CommitFailedError:
             now = self._table()
-            if now is None or not _has(now, identity):
+            if now is None or not self._has(now, identity):
                 raise
-
-
-def _has(table: DeltaTable, identity: BatchIdentity) -> bool:
-    version = table.transaction_version(identity.query_id)
-    return version is not None and version >= identity.batch_id
 
 
 def _rows(write: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from linn.spark_plugin.driver import json_values
-from linn.spark_plugin.driver.pipeline_checks import imported_transform, source_options, view_name
+from linn.spark_plugin.driver.pipeline_settings import imported_transform, source_options, view_name
 from linn.spark_plugin.errors import PipelineInvalid
 from linn.spark_plugin.spec import PipelineSpec
 

@@ -19,95 +19,77 @@ from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible, _dataframe_to
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from linn.spark_plugin.driver.arrow_tasks import freeze_once, nullable
-from linn.spark_plugin.driver.batch_identity import NEW_CHECKPOINT, BatchIdentity, identity_of
-from linn.spark_plugin.errors import CheckpointMissing, LakeSchemaMismatch, PipelineInvalid
+from linn.spark_plugin.driver.arrow_tasks import freeze_once
+from linn.spark_plugin.driver.batch_identity import NEW_CHECKPOINT, BatchIdentity
+from linn.spark_plugin.driver.lake_sink import LakeSink
+from linn.spark_plugin.errors import LakeSchemaMismatch, PipelineInvalid
 from linn.spark_plugin.spec import PipelineSpec
 
 CATALOG = "catalog."
 """Beginning of the options that are properties of the catalog."""
-_KNOWN = ("catalog", "table", NEW_CHECKPOINT)
+_KNOWN = ("catalog", "table")
 _COMMITS_MAX = 10
 _FILE_BYTES_MAX = 128 << 20
 
 
-class IcebergSink:
+class IcebergSink(LakeSink[Table]):
     """An Iceberg table that a pipeline appends to."""
 
     def __init__(self, pipeline: PipelineSpec) -> None:
         """Raises PipelineInvalid: an option is unknown or missing."""
-        options = pipeline.options
-        for name in options:
+        super().__init__(pipeline, pipeline.options.get("table", ""))
+        for name in self._options:
             if name not in _KNOWN and not name.startswith(CATALOG):
-                raise PipelineInvalid(f"format iceberg has no option {name!r}: it has {', '.join(_KNOWN)}, {CATALOG}*")
-        if "." not in options.get("table", ""):
+                known = ", ".join((*_KNOWN, NEW_CHECKPOINT))
+                raise PipelineInvalid(f"format iceberg has no option {name!r}: it has {known}, {CATALOG}*")
+        if "." not in self._place:
             raise PipelineInvalid("format iceberg needs the option table, such as lake.flights")
-        self._name = options["table"]
-        self._catalog_name = options.get("catalog", "default")
-        self._properties = {name.removeprefix(CATALOG): v for name, v in options.items() if name.startswith(CATALOG)}
-        self._partition_by = pipeline.partition_by
-        self._marker = f"linn.pipeline.{pipeline.name}"
-        self._takes_new_checkpoint = options.get(NEW_CHECKPOINT) == "true"
         self._catalog: Catalog | None = None
-
-    def check(self, *, is_new: bool) -> None:
-        """Check that the table is one to append to.
-
-        Raises:
-            CheckpointMissing: it has rows of this pipeline's, whose checkpoint is gone.
-            PipelineInvalid: it is partitioned in another way.
-        """
-        table = self._table()
-        if table is None:
-            return
-        if is_new and not self._takes_new_checkpoint and self._marker in table.properties:
-            raise CheckpointMissing(
-                f"{self._name} has rows of this pipeline and its checkpoint is gone: restore the checkpoint, or write "
-                f"all that the topic has once more with the option {NEW_CHECKPOINT}=true"
-            )
-        named = tuple(table.schema().find_column_name(field.source_id) for field in table.spec().fields)
-        if self._partition_by and named != self._partition_by:
-            raise PipelineInvalid(f"{self._name} is partitioned by {', '.join(map(str, named)) or 'nothing'}")
-
-    def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch once. Raises LakeSchemaMismatch, and what pyiceberg and Spark raise."""
-        identity = identity_of(batch, batch_id)
-        schema = nullable(to_arrow_schema(batch.schema, timezone="UTC"))
-        table = self._table()
-        if table is None:
-            table = self._made(schema)
-        if _has(table, identity):
-            return
-        try:
-            _check_pyarrow_schema_compatible(table.schema(), provided_schema=schema)
-        except ValueError as error:
-            lines = " ".join(str(error).split())
-            raise LakeSchemaMismatch(f"{self._name} and the pipeline differ: {lines[:300]}") from error
-        write = _task(pickle.dumps((table.metadata, table.io)), schema)
-        rows = batch.mapInArrow(write, "files binary").collect()
-        files = [file for row in rows for file in pickle.loads(row.files)]
-        if files:
-            self._commit(table, files, identity)
 
     def _table(self) -> Table | None:
         if self._catalog is None:
-            self._catalog = load_catalog(self._catalog_name, **self._properties)
+            properties = {
+                name.removeprefix(CATALOG): v for name, v in self._options.items() if name.startswith(CATALOG)
+            }
+            self._catalog = load_catalog(self._options.get("catalog", "default"), **properties)
         try:
-            return self._catalog.load_table(self._name)
+            return self._catalog.load_table(self._place)
         except NoSuchTableError:
             return None
 
     def _made(self, schema: pa.Schema) -> Table:
         assert self._catalog is not None
-        self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
-        with self._catalog.create_table_transaction(self._name, schema) as transaction:
+        self._catalog.create_namespace_if_not_exists(self._place.rpartition(".")[0])
+        with self._catalog.create_table_transaction(self._place, schema) as transaction:
             if self._partition_by:
                 with transaction.update_spec() as spec:
                     for name in self._partition_by:
                         spec.add_identity(name)
-        return self._catalog.load_table(self._name)
+        return self._catalog.load_table(self._place)
+
+    def _is_marked(self, table: Table) -> bool:
+        return self._marker in table.properties
+
+    def _has(self, table: Table, identity: BatchIdentity) -> bool:
+        return int(table.properties.get(_property(identity.query_id), -1)) >= identity.batch_id
+
+    def _check_table(self, table: Table) -> None:
+        named = tuple(table.schema().find_column_name(field.source_id) for field in table.spec().fields)
+        if self._partition_by and named != self._partition_by:
+            raise PipelineInvalid(f"{self._place} is partitioned by {', '.join(map(str, named)) or 'nothing'}")
+
+    def _check_schema(self, table: Table, schema: pa.Schema) -> None:
+        try:
+            _check_pyarrow_schema_compatible(table.schema(), provided_schema=schema)
+        except ValueError as error:
+            lines = " ".join(str(error).split())
+            raise LakeSchemaMismatch(f"{self._place} and the pipeline differ: {lines[:300]}") from error
+
+    def _written(self, table: Table, batch: DataFrame, schema: pa.Schema) -> list[DataFile]:
+        write = _task(pickle.dumps((table.metadata, table.io)), schema)
+        rows = batch.mapInArrow(write, "files binary").collect()
+        return [file for row in rows for file in pickle.loads(row.files)]
 
     def _commit(self, table: Table, files: list[DataFile], identity: BatchIdentity) -> None:
         for attempt in range(_COMMITS_MAX):
@@ -119,17 +101,13 @@ class IcebergSink:
                     raise
                 found = self._table()
                 assert found is not None, "the table was there"
-                if _has(found, identity):
+                if self._has(found, identity):
                     return
                 table = found
 
 
 def _property(query_id: str) -> str:
     return f"linn.query.{query_id}"
-
-
-def _has(table: Table, identity: BatchIdentity) -> bool:
-    return int(table.properties.get(_property(identity.query_id), -1)) >= identity.batch_id
 
 
 def _append(table: Table, files: list[DataFile], identity: BatchIdentity, marker: str) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from linn.spark_plugin.driver.checkpoint import dead_letter_checkpoint_of, exists
 from linn.spark_plugin.driver.failure import Failure, failure_of
 from linn.spark_plugin.driver.frames import pipeline_frames
-from linn.spark_plugin.driver.pipeline_checks import check_pipeline, check_sink, starts_at_latest
+from linn.spark_plugin.driver.pipeline_settings import starts_at_latest
 from linn.spark_plugin.driver.sinks import started_dead_letters, started_query
 from linn.spark_plugin.driver.status import StatusWriter, progress_fields
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
@@ -50,8 +50,6 @@ class RunningPipeline:
     def start(self, session: SparkSession, driver: DriverSpec) -> None:
         """Start it, or report why it can't be: nothing is raised."""
         try:
-            check_pipeline(self.spec)
-            check_sink(self.spec)
             frames = pipeline_frames(session, driver.bootstrap, self.spec)
             if frames.dead_letters is not None:
                 self._dead_letters = started_dead_letters(driver, self.spec, frames.dead_letters)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import msgspec
 
-from linn.spark_plugin.spec import OutputMode, SinkFormat, ValueForm
+from linn.spark_plugin.spec import OutputMode, SinkFormat, ValueForm, check_shape
 
-_TRANSFORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_OF_FILES = ("parquet", "json", "delta")
-"""Formats whose sink is a folder."""
-_APPEND_ONLY = (*_OF_FILES, "iceberg")
-"""Formats of tables, in which a row stays as it was written."""
 DURATION_S_MAX = 86_400.0
 """Limit of the timeouts: a longer one is a slip of the finger."""
 
@@ -86,30 +80,7 @@ class SinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def __post_init__(self) -> None:
         """Check the keys against each other. Raises ValueError."""
-        if self.transform is not None and self.sql is not None:
-            raise ValueError("has transform and sql, of which there can be one")
-        if self.transform is not None and not _TRANSFORM.fullmatch(self.transform):
-            raise ValueError(f'transform must be "module:function", not {self.transform[:60]!r}')
-        if self.path is None and self.format in _OF_FILES:
-            raise ValueError(f'needs a path: format is "{self.format}"')
-        for option in ("url", "dbtable") if self.format == "jdbc" else ():
-            if option not in self.options:
-                raise ValueError(f'needs options.{option}: format is "jdbc"')
-        if self.format == "linn" and not {"topic", "exchange"} & self.options.keys():
-            raise ValueError('needs options.topic or options.exchange: format is "linn"')
-        self._check_values()
-
-    def _check_values(self) -> None:
-        """Check what becomes of values and rows. Raises ValueError."""
-        if self.value == "json" and self.schema is None:
-            raise ValueError('needs a schema, such as "id long, name string": value is "json"')
-        for key in ("schema", "dead_letter"):
-            if getattr(self, key) is not None and self.value != "json":
-                raise ValueError(f'has {key}, which needs value = "json"')
-        if self.output_mode != "append" and self.format in _APPEND_ONLY:
-            raise ValueError(f'has output_mode = "{self.output_mode}": format "{self.format}" takes "append" only')
-        if self.partition_by and self.format not in _APPEND_ONLY:
-            raise ValueError(f'has partition_by, which format "{self.format}" does not know')
+        check_shape(self)
 
 
 class PipelineSettings(SinkSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Checks of a pipeline's settings, and what follows from them. Pure: they need no Spark."""
+"""Options of the source by topic, names of views, and the transform of a pipeline. Pure: they need no Spark."""
 
 from __future__ import annotations
 
@@ -11,24 +11,8 @@ from typing import Any
 from linn.spark_plugin.errors import PipelineInvalid
 from linn.spark_plugin.spec import PipelineSpec
 
-_APPEND_ONLY = ("parquet", "json", "delta", "iceberg")
-_NEED_PATH = ("parquet", "json", "delta")
 _BY_TOPIC = ("startingoffsets", "startingoffsetsbytimestamp")
 """Options of the source whose JSON has an entry for each topic."""
-
-
-def check_pipeline(pipeline: PipelineSpec) -> None:
-    """Check the settings that need no Spark. Raises PipelineInvalid."""
-    if not pipeline.topics:
-        raise PipelineInvalid("the pipeline names no topic")
-    if pipeline.value == "json" and not pipeline.schema:
-        raise PipelineInvalid('value = "json" needs a schema, such as "id BIGINT, name STRING"')
-    if pipeline.value != "json" and (pipeline.schema or pipeline.dead_letter):
-        raise PipelineInvalid('schema and dead_letter are for value = "json"')
-    if pipeline.transform and pipeline.sql:
-        raise PipelineInvalid("transform and sql contradict each other: give one of them")
-    if pipeline.dead_letter in pipeline.topics:
-        raise PipelineInvalid(f"the dead-letter topic {pipeline.dead_letter} is one that the pipeline reads")
 
 
 def source_options(pipeline: PipelineSpec, topics: tuple[str, ...]) -> dict[str, str]:
@@ -60,22 +44,6 @@ def starts_at_latest(pipeline: PipelineSpec) -> bool:
 def view_name(topic: str) -> str:
     """Return the name of a topic's temporary view: what SQL does not take is replaced by "_"."""
     return re.sub(r"\W", "_", topic, flags=re.ASCII)
-
-
-def check_sink(pipeline: PipelineSpec) -> None:
-    """Check what a format needs. Raises PipelineInvalid."""
-    if pipeline.format in _NEED_PATH and not pipeline.path:
-        raise PipelineInvalid(f"format {pipeline.format} needs a path")
-    if pipeline.format in _APPEND_ONLY and pipeline.output_mode != "append":
-        raise PipelineInvalid(f"format {pipeline.format} takes output_mode append only")
-    if pipeline.partition_by and pipeline.format not in _APPEND_ONLY:
-        raise PipelineInvalid(f"format {pipeline.format} has no partition_by")
-    if pipeline.format == "linn" and not {"topic", "exchange"} & pipeline.options.keys():
-        raise PipelineInvalid("format linn needs the option topic or exchange")
-    if pipeline.format == "jdbc":
-        for name in ("url", "dbtable"):
-            if name not in pipeline.options:
-                raise PipelineInvalid(f"format jdbc needs the option {name}")
 
 
 def imported_transform(name: str) -> Callable[[Any], Any]:
