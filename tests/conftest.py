@@ -20,6 +20,8 @@ import processes
 import pytest
 import tiers
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 TESTS = Path(__file__).parent
 LONG = [
@@ -46,6 +48,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 _RANKS = {TESTS / name: rank for rank, name in enumerate(LONG)}
+SPARK = "tests/spark/"
 
 
 # --- tiers -----------------------------------------------------------------------------------------------------------
@@ -73,7 +76,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
 
 def _put_in_order(items: list[pytest.Item]) -> None:
     """Move files as a whole; the tests of a file keep their order."""
-    items.sort(key=lambda item: _RANKS.get(item.path, len(LONG)))
+    items.sort(key=lambda item: -1 if item.nodeid.startswith(SPARK) else _RANKS.get(item.path, len(LONG)))
+
+
+class OneSparkAtATime(LoadFileScheduling):
+    """Hands whole files to workers, and all that run Spark to one worker.
+
+    Two sessions side by side leave each other no time: Spark gives a Python worker ten seconds to start.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneSparkAtATime:
+    """Give the tests of Spark one worker, and so one session."""
+    return OneSparkAtATime(config, log)
 
 
 # --- seeds and memory ------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import contextlib
 import time
 from collections import Counter
 from itertools import cycle, islice
@@ -67,29 +67,48 @@ def are_in_the_middle(client: linn.sync.Client) -> bool:
     return all(each["state"] == "running" and (each["progress"]["lag"] or 0) > 0 for each in found)
 
 
+def is_running(process: psutil.Process, what: str) -> bool:
+    """Whether a process runs this, and has not just ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return what in " ".join(process.cmdline())
+    return False
+
+
 def victims(broker: BrokerProcess, victim: str) -> list[psutil.Process]:
     """The processes to kill."""
     assert broker.pid is not None
-    (driver,) = [
-        each for each in psutil.Process(broker.pid).children() if "linn.spark_plugin.driver" in " ".join(each.cmdline())
-    ]
-    (jvm,) = [each for each in driver.children() if each.name() == "java"]
+    (driver,) = [each for each in psutil.Process(broker.pid).children() if is_running(each, "linn.spark_plugin.driver")]
     if victim == "driver":
         return [driver]
+    (jvm,) = [each for each in driver.children() if is_running(each, "java")]
     if victim == "jvm":
         return [jvm]
-    daemons = [each for each in jvm.children() if "pyspark.daemon" in " ".join(each.cmdline())]
+    daemons = [each for each in jvm.children() if is_running(each, "pyspark.daemon")]
     return [worker for daemon in daemons for worker in daemon.children()]
 
 
-def kill(broker: BrokerProcess, victim: str) -> None:
+def have_died(processes: list[psutil.Process]) -> bool:
+    """Kill processes. Returns whether at least one of them still ran."""
+    killed = 0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+            killed += 1
+    return killed > 0
+
+
+def kill(broker: BrokerProcess, client: linn.sync.Client, victim: str) -> None:
+    """Kill, and wait until the broker has noticed that a driver is gone."""
     if victim == "broker":
         broker.kill()
         broker.start()
         return
-    for process in victims(broker, victim):
-        if process.is_running():
-            process.send_signal(signal.SIGKILL)
+    until(lambda: have_died(victims(broker, victim)), f"there is no {victim} to kill")
+    if victim != "worker":
+        until(
+            lambda: any(each["state"] != "running" for each in pipelines(client).values()),
+            f"the broker does not notice that the {victim} is gone",
+        )
 
 
 @pytest.mark.timeout(3_600)
@@ -104,7 +123,7 @@ def test_every_record_is_in_lake_and_topic_once_whatever_is_killed(tmp_path: Pat
                 producer.publish_many([b"%d" % number for number in range(published, published + BURST)])
                 published += BURST
                 until(lambda: are_in_the_middle(client), f"no pipeline is in the middle before the {victim} is killed")
-                kill(broker, victim)
+                kill(broker, client, victim)
 
         def has_all() -> bool:
             return all(

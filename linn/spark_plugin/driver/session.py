@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from linn.spark_plugin.data_source import LinnDataSource
 from linn.spark_plugin.driver.session_settings import session_settings
+from linn.spark_plugin.driver.spark_home import use_unzipped_home
 from linn.spark_plugin.spec import DriverSpec
 
 _JVM_EXIT_S = 10.0
@@ -22,6 +23,7 @@ def made_session(spec: DriverSpec) -> SparkSession:
     if spec.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        use_unzipped_home()
     builder = SparkSession.Builder()
     for name, value in session_settings(spec).items():
         builder = builder.config(name, value)
