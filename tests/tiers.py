@@ -83,6 +83,7 @@ WHERE = {
     "spark/test_write_job.py": "test",
     "spark/test_spark_cluster.py": "system",
     "spark/test_spark_kills.py": "system",
+    "spark/test_spark_memory.py": "soak",
     "spark/test_spark_page.py": "system",
     "spark/test_spark_sink.py": "system",
     "spark/test_spark_stream.py": "system",

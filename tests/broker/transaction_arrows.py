@@ -1,9 +1,10 @@
 """One run of transactions, in which single messages and log records go wrong: one seed is one run.
 
 Workers take orders from a queue and visits from a stream, and publish what they make of them to two topics, in
-transactions by hand and with `client.process`. Others take over their names. In the end each input has been made into
-one output, each transaction has taken effect whole or not at all, as its client was told, and nobody has read anything
-of one that was not to be committed.
+transactions by hand and with `client.process`. Others take over their names. In some runs a job of several tasks writes
+to the same topics. In the end each input has been made into one output, each transaction has taken effect whole or not
+at all, as its client was told, nobody has read anything of one that was not to be committed, and the job has written
+each row once.
 
     python tests/broker/transaction_arrows.py SEED [SEED ...]
 """
@@ -20,8 +21,9 @@ from itertools import product
 from typing import Any
 
 import trio
-from arrow_world import DONE_S_MAX, PROXY, REQUEST_TIMEOUT_S, ArrowWorld, Fault, deaths_at
+from arrow_world import DONE_S_MAX, PROXY, REQUEST_TIMEOUT_S, ArrowWorld, Fault, Mortal, deaths_at
 from raw_client import ADDRESS, RawClient, Refused, records, values
+from shared_job import NAME, Checkpoint, SharedJob, expected
 
 import linn
 from linn.client import Batch, Client, Message, Output
@@ -148,11 +150,18 @@ class TransactionWorld(ArrowWorld):
         self.stored: dict[tuple[str, int], list[tuple[int, str]]] = {}
         """Offsets and values by topic and partition, as they are in the end."""
         self.is_stopping = False
+        self.jobs = random.Random(f"{seed}/jobs").choice([0, 0, 1, 2])
+        """The number of machines that run the job: with two, each takes it over from the other."""
+        self.checkpoint = Checkpoint()
 
-    def make_clients(self) -> Sequence[Worker]:
+    def make_clients(self) -> Sequence[Mortal]:
         self.workers = [Worker(self, name) for name in ("ann", "bob")]
         self.other = Worker(self, "ann", "zombie", ADDRESS)
-        return self.workers
+        return [*self.workers, *map(self._make_job, range(self.jobs))]
+
+    def _make_job(self, number: int) -> SharedJob:
+        env = SimEnv(self.seed, name=f"job {number}", world=self.probe.world)
+        return SharedJob(self.seed, env, self.checkpoint, connected, TARGETS, TIMEOUT_S)
 
     # --- what the broker logs ---
 
@@ -224,6 +233,8 @@ class TransactionWorld(ArrowWorld):
         self.nursery.start_soon(self._read, "copies")
         await self._publish()
         await self._until(self._is_settled)
+        while self.jobs and not self.checkpoint.is_complete:
+            await trio.sleep(0.2)
         self.is_stopping = True
         for each in (*self.workers, self.other):
             each.env.kill()
@@ -317,11 +328,21 @@ class TransactionWorld(ArrowWorld):
         for topic in TARGETS:
             made = Counter(name for value, count in counts[topic].items() for name in set(value.split("|")[1:]))
             for value, count in counts[topic].items():
-                assert count == 1 or value in self.attempts, f"{value} was published {count} times to {topic}"
+                assert count == 1 or value in self.attempts or value.startswith(NAME), (
+                    f"{value} was published {count} times to {topic}"
+                )
             twice = {name: count for name, count in made.items() if count > 1 and name}
             assert not twice, f"made more than once into {topic}: {twice}"
             missing = [name for name in self.published if not made[name]]
             assert not missing, f"never made into {topic}: {missing}"
+        for topic, rows in expected(TARGETS) if self.jobs else ():
+            found = Counter({value: count for value, count in counts[topic].items() if value.startswith(NAME)})
+            assert found == rows, f"the job has written {found} to {topic}, not {rows}"
+
+
+def connected(env: SimEnv, address: str = PROXY) -> Client:
+    """A client of the broker, which is impatient."""
+    return linn.connect(f"linn://{address}", env=env, request_timeout_s=REQUEST_TIMEOUT_S, connect_timeout_s=1)
 
 
 class Worker:
@@ -349,24 +370,20 @@ class Worker:
         with suppress(LinnError, Failed):
             yield
 
-    def _connect(self, env: SimEnv) -> Client:
-        address = f"linn://{self._address}"
-        return linn.connect(address, env=env, request_timeout_s=REQUEST_TIMEOUT_S, connect_timeout_s=1)
-
     async def _live(self, env: SimEnv) -> None:
         first = {"orders": [self._orders], "visits": [self._visits], "": []}[self._world.begins_with]
         while True:
             work = self._rng.choice(first or [self._orders, self._visits, self._alone, self._process])
             first = []
             with self._suppressed():
-                async with self._connect(env) as client:
+                async with connected(env, self._address) as client:
                     await work(client)
             await trio.sleep(0.1)
 
     async def take_over(self, env: SimEnv) -> None:
         """Do a transaction of the name it has now."""
         with self._suppressed():
-            async with self._connect(env) as client:
+            async with connected(env, self._address) as client:
                 await self._transact(client, None, None)
 
     async def _orders(self, client: Client) -> None:

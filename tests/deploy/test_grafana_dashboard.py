@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from linn.core.metrics.registry import METRICS
+from linn.spark_plugin.service.plugin import METRICS as OF_SPARK
 from linn.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +29,11 @@ address = "127.0.0.1:0"
 [listeners.watch]
 protocol = "metrics"
 address = "127.0.0.1:0"
+[spark]
+enabled = false
 """
 TYPE = re.compile(r"^# TYPE (\S+) (counter|gauge|histogram)$", re.MULTILINE)
-LABELS = {metric.name: set(metric.labels) for metric in METRICS}
+LABELS = {metric.name: set(metric.labels) for metric in (*METRICS, *OF_SPARK)}
 
 
 @pytest.fixture(scope="module")

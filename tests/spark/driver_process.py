@@ -127,13 +127,3 @@ def driver(folder: Path, url: str, *pipelines: PipelineSpec, **more: Any) -> Ite
         yield running
     finally:
         running.kill()
-
-
-def written(folder: Path) -> list[str]:
-    """The Parquet files that Spark's log of a folder names."""
-    found: dict[str, None] = {}
-    logs = [each for each in (folder / "_spark_metadata").iterdir() if not each.name.startswith(".")]
-    for log in logs:
-        entries = [json.loads(line) for line in log.read_text().splitlines()[1:]]
-        found |= {entry["path"].removeprefix("file://"): None for entry in entries}
-    return list(found)

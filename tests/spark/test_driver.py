@@ -12,10 +12,11 @@ from typing import Any
 
 import psutil
 import pytest
-from driver_process import WAIT_S, Driver, driver, written
+from driver_process import WAIT_S, Driver, driver
 from spark_session import needs_spark
 
 import linn.sync
+from linn.cli.demo.lake import committed_files
 from linn.spark_plugin.spec import PipelineSpec
 from linn.testing.process import BrokerProcess
 
@@ -83,7 +84,7 @@ def test_each_record_is_written_once_whenever_the_driver_is_killed(url: str, tmp
         assert children
         first.process.kill()
         assert gone(children)
-    assert distinct(written(files))[0] < COUNT
+    assert distinct([*map(str, committed_files(files))])[0] < COUNT
 
     with driver(tmp_path, url, *pipelines) as second:
         for name in ("files", "table"):
@@ -97,7 +98,7 @@ def test_each_record_is_written_once_whenever_the_driver_is_killed(url: str, tmp
         progress = [each for each in events if each["event"] == "progress" and each["pipeline"] == "files"]
         assert progress[-1]["lag"] == 0
         assert sum(progress[-1]["end"]["flights"].values()) == COUNT
-    assert distinct(written(files)) == (COUNT, COUNT)
+    assert distinct([*map(str, committed_files(files))]) == (COUNT, COUNT)
     assert distinct(DeltaTable(str(table)).file_uris()) == (COUNT, COUNT)
 
 
@@ -183,13 +184,11 @@ def test_a_driver_and_its_children_are_gone_soon_after_its_parent_was_killed(url
         assert gone(everybody)
 
 
-def test_a_driver_without_a_specification_or_java_says_so(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_whose_jvm_does_not_start_says_so(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     running = Driver(tmp_path, url)
     failed = running.next_event("failed")
-    assert (failed["error_class"], failed["fatal"]) == ("NoJava", True)
+    assert (failed["error_class"], failed["fatal"]) == ("JAVA_GATEWAY_EXITED", False)
     assert running.process.wait(WAIT_S) == 3
     running.kill()

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_process import driver, written
+from driver_process import driver
 from spark_session import needs_spark
 
 import linn.sync
+from linn.cli.demo.lake import committed_files
 from linn.spark_plugin.spec import PipelineSpec
 from linn.testing.process import BrokerProcess
 
@@ -79,7 +80,8 @@ def test_malformed_records_are_dead_letters_once_and_the_others_go_on(tmp_path: 
         dead = records(client, "malformed")
         copies = records(client, "copies")
     expected = [number for number in range(3, COUNT) if number % 3]
-    rows = duckdb.execute("SELECT number FROM read_parquet($1) ORDER BY number", [written(files)]).fetchall()
+    lake = [*map(str, committed_files(files))]
+    rows = duckdb.execute("SELECT number FROM read_parquet($1) ORDER BY number", [lake]).fetchall()
     assert [number for (number,) in rows] == expected
     assert sorted(each.value for each in copies) == sorted(map(value, range(COUNT)))
     assert sorted(each.value for each in dead) == sorted(value(number) for number in range(3, COUNT, 3))

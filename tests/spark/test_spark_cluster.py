@@ -1,4 +1,4 @@
-"""A real standalone master and worker, from PySpark's own package: executors read and write linn themselves."""
+"""A real standalone master and workers, from PySpark's own package: executors read and write linn themselves."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,33 @@ copies.option("checkpointLocation", checkpoint).trigger(availableNow=True).start
 print("EXECUTORS", spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)
 spark.stop()
 """
+SPECULATION = """
+import sys
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+master, url, folder = sys.argv[1:]
+builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+builder = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1")
+builder = builder.config("spark.speculation", "true").config("spark.speculation.minTaskRuntime", "0")
+spark = builder.config("spark.speculation.interval", "100ms").getOrCreate()
+
+
+def stuck_at_first(batches):
+    task = TaskContext.get()
+    for batch in batches:
+        yield batch
+        if task.partitionId() == 0 and task.attemptNumber() == 0:
+            open(folder + "/nobody-writes").read()
+    open(f"{folder}/partition-{task.partitionId()}-attempt-{task.attemptNumber()}", "w").close()
+
+
+numbers = spark.range(0, 5000, numPartitions=4).selectExpr("CAST(id AS STRING) AS value")
+numbers = numbers.mapInArrow(stuck_at_first, numbers.schema)
+writer = numbers.write.format("linn").option("linn.bootstrap.servers", url).option("topic", "copies")
+writer.mode("append").save()
+spark.stop()
+"""
 
 
 @contextmanager
@@ -71,27 +98,64 @@ def daemon(name: str, *arguments: str, folder: Path, says: str) -> Iterator[str]
         process.communicate()
 
 
-@pytest.mark.timeout(300)
-def test_executors_of_a_cluster_read_and_write(tmp_path: Path) -> None:
+@contextmanager
+def cluster(folder: Path, cores: int, *hosts: str) -> Iterator[str]:
+    """Run a master, and a worker with so many cores at each of the hosts; yield the master's URL."""
+    ports = ("--port", "0", "--webui-port", "0")
+    with ExitStack() as stack:
+        says = r"Starting Spark master at (spark://\S+)"
+        master = stack.enter_context(daemon("master.Master", "--host", "127.0.0.1", *ports, folder=folder, says=says))
+        for host in hosts:
+            limits = ("--cores", str(cores), "--memory", "1g", "--work-dir", str(folder / "work"))
+            worker = ("worker.Worker", master, "--host", host, *ports, *limits)
+            stack.enter_context(daemon(*worker, folder=folder, says=r"Successfully registered with master (\S+)"))
+        yield master
+
+
+def submit(folder: Path, program: str, *arguments: str) -> str:
+    """Run a program to its end. Returns what it printed."""
+    (folder / "job.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(folder / "job.py"), *arguments],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def in_order(values: Iterable[bytes | None]) -> list[bytes | None]:
+    """Sort texts of numbers."""
+    return sorted(values, key=lambda value: int(value or b""))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     (tmp_path / "broker").mkdir()
-    (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
-    with BrokerProcess(tmp_path / "broker", CONFIG) as broker, linn.sync.connect(broker.urls[0]) as client:
+    with BrokerProcess(tmp_path / "broker", CONFIG) as broker:
+        yield broker
+
+
+@pytest.mark.timeout(300)
+def test_executors_of_a_cluster_read_and_write(tmp_path: Path, broker: BrokerProcess) -> None:
+    with linn.sync.connect(broker.url) as client, cluster(tmp_path, 2, "127.0.0.1") as master:
         with client.producer("flights") as producer:
             values = [b"%d" % number for number in range(RECORDS)]
             producer.publish_many(values, keys=values)
-        listen = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        says = r"Starting Spark master at (spark://\S+)"
-        with daemon("master.Master", *listen, folder=tmp_path, says=says) as master:
-            limits = ("--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"))
-            says = r"Successfully registered with master (\S+)"
-            with daemon("worker.Worker", master, *listen, *limits, folder=tmp_path, says=says):
-                done = subprocess.run(
-                    [sys.executable, str(tmp_path / "job.py"), master, broker.urls[0], str(tmp_path / "checkpoint")],
-                    env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-                    capture_output=True, text=True, timeout=200, check=False,
-                )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert f"COUNT {RECORDS}" in done.stdout
-        assert "EXECUTORS 1" in done.stdout
-        found = [message.value for message in committed(client, "copies")]
-        assert sorted(found, key=lambda value: int(value or b"")) == values
+        printed = submit(tmp_path, JOB, master, broker.url, str(tmp_path / "checkpoint"))
+        assert f"COUNT {RECORDS}" in printed
+        assert "EXECUTORS 1" in printed
+        assert in_order(message.value for message in committed(client, "copies")) == values
+
+
+@pytest.mark.timeout(300)
+def test_of_two_attempts_at_a_task_one_counts(tmp_path: Path, broker: BrokerProcess) -> None:
+    # Spark gives a task that is late a second attempt, on another host.
+    os.mkfifo(tmp_path / "nobody-writes")
+    with linn.sync.connect(broker.url) as client, cluster(tmp_path, 1, "127.0.0.1", "127.0.0.2") as master:
+        submit(tmp_path, SPECULATION, master, broker.url, str(tmp_path))
+        assert (tmp_path / "partition-0-attempt-1").exists()
+        assert not (tmp_path / "partition-0-attempt-0").exists()
+        assert in_order(message.value for message in committed(client, "copies")) == [
+            b"%d" % number for number in range(RECORDS)
+        ]

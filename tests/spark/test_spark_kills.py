@@ -12,11 +12,11 @@ from typing import Any
 import duckdb
 import psutil
 import pytest
-from driver_process import written
 from spark_session import needs_spark
 from topic_reading import committed
 
 import linn.sync
+from linn.cli.demo.lake import committed_files
 from linn.testing.process import BrokerProcess
 
 needs_spark()
@@ -133,7 +133,7 @@ def test_every_record_is_in_lake_and_topic_once_whatever_is_killed(tmp_path: Pat
 
         until(has_all, "the pipelines do not come to the end")
         copied = Counter(int(message.value or b"") for message in committed(client, "copies"))
-        files = written(tmp_path / "lake")
+        files = [*map(str, committed_files(tmp_path / "lake"))]
     assert copied == Counter(range(published))
     count, distinct, least, most = duckdb.execute(
         "SELECT count(*), count(DISTINCT n), min(n), max(n) FROM (SELECT decode(value)::INT AS n FROM read_parquet(?))",

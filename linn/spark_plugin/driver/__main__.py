@@ -33,10 +33,6 @@ def main() -> int:
         driver = import_module("linn.spark_plugin.driver.driver")
     except ModuleNotFoundError as error:
         return _failed(status, Failure(f"{NEEDS}: no module {error.name}", "ModuleNotFoundError", True))
-    if not import_module("linn.spark_plugin.driver.session").has_java():
-        return _failed(
-            status, Failure("Spark needs Java 17 or newer, and there is no java on the PATH", "NoJava", True)
-        )
     try:
         code: int = driver.run_driver(spec, control, status)
     except Exception as error:

@@ -46,10 +46,3 @@ def ended_session(session: SparkSession) -> None:
         process.wait(_JVM_EXIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
-
-
-def has_java() -> bool:
-    """Return whether Spark would find a Java."""
-    home = os.environ.get("JAVA_HOME")
-    folders = [os.path.join(home, "bin")] if home else os.environ.get("PATH", "").split(os.pathsep)
-    return any(os.access(os.path.join(folder, "java"), os.X_OK) for folder in folders)
