@@ -1,8 +1,21 @@
-"""Seeds of a soak: those that fail, and how to run them again."""
+"""Seeds: those that each tier runs, and those that fail in a soak, with how to run them again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def tiered(seeds: Iterable[int], quick: int) -> list[Any]:
+    """Mark the seeds below `quick` for that tier. The soak runs many more, with seeds that nobody ran before."""
+    return [pytest.param(seed, marks=pytest.mark.quick) if seed < quick else seed for seed in seeds]
+
+
+def some_faults(count: int) -> list[int]:
+    """Choose a third of the faults of a table, in which each arrow and each fault has its turn; the soak has all."""
+    return [seed for seed in range(count) if seed % 3 == seed // 6 % 3]
 
 
 def failures(run: Callable[[int], object], seeds: Iterable[int], program: str) -> dict[int, str]:

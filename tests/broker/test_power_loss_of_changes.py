@@ -111,7 +111,7 @@ def change_and_lose_power(crash_at: int) -> None:
 
 
 def test_a_change_is_atomic_and_the_broker_starts() -> None:
-    for crash_at in range(1, undisturbed().operations, 2):
+    for crash_at in range(1, undisturbed().operations, 4):
         change_and_lose_power(crash_at)
 
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import pytest
 from producer_arrows import FAULTS, walk
-from seeds import failures
+from seeds import failures, tiered
 
-SEEDS = 300
+SEEDS = 100
 QUICK_SEEDS = len(FAULTS)
 """One for each arrow and fault."""
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
-)
+@pytest.mark.parametrize("seed", tiered(range(SEEDS), QUICK_SEEDS))
 def test_a_message_that_goes_wrong_leaves_no_duplicate_and_no_disorder(seed: int) -> None:
     walk(seed)
 

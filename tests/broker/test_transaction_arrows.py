@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from seeds import failures
+from seeds import failures, some_faults, tiered
 from transaction_arrows import ARROWS, FAULTS, LOGGED, REQUESTS, walk
 
 from linn.core.transactions.event import TransactionEvent
 from linn.protocols.capnp.session import _HANDLERS
 
-SEEDS = len(FAULTS)
-QUICK_SEEDS = 8
+QUICK_SEEDS = 24
 
 
 def test_the_table_has_every_request_and_every_event() -> None:
@@ -24,9 +23,7 @@ def test_the_table_has_every_request_and_every_event() -> None:
     assert {arrow for arrow, _ in FAULTS} == set(ARROWS), "something goes wrong with each of them"
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
-)
+@pytest.mark.parametrize("seed", tiered(some_faults(len(FAULTS)), QUICK_SEEDS))
 def test_whatever_goes_wrong_each_transaction_takes_effect_whole_or_not_at_all(seed: int) -> None:
     world = walk(seed)
     assert world.made[FAULTS[seed]], f"{FAULTS[seed]} did not come about"

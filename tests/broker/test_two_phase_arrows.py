@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from seeds import failures
+from seeds import failures, some_faults, tiered
 from two_phase_arrows import ARROWS, FAULTS, LOGGED, PHASES, VERDICTS, walk
 
 from linn.core.queue.event import SingleEvent
 from linn.wire import messages as m
 
-SEEDS = len(FAULTS)
-QUICK_SEEDS = 12
+QUICK_SEEDS = 24
 
 
 def test_the_table_has_every_verdict_every_phase_and_every_row_of_the_state_log() -> None:
@@ -27,9 +26,7 @@ def test_the_table_has_every_verdict_every_phase_and_every_row_of_the_state_log(
     assert {arrow for arrow, _ in FAULTS} == set(ARROWS), "something goes wrong with each of them"
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
-)
+@pytest.mark.parametrize("seed", tiered(some_faults(len(FAULTS)), QUICK_SEEDS))
 def test_whatever_goes_wrong_each_record_has_its_effect_once(seed: int) -> None:
     run = walk(seed)
     assert run.made[FAULTS[seed]], f"{FAULTS[seed]} did not come about"

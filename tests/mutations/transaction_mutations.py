@@ -140,7 +140,7 @@ TRANSACTION_MUTATIONS = (
         breaks="What a commit does not name is aborted with it.",
         guarantee=_TRANSACTIONS,
         module=_COORDINATOR,
-        original="is_commit = decision is not None and branch in decision.branches",
+        original="is_commit = branch in counted",
         planted="is_commit = decision is not None",
         simulation="arrows of transactions",
         seed=1,

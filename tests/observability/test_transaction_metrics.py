@@ -135,7 +135,8 @@ async def test_a_deleted_topic_holds_nobody_back(env: SimEnv) -> None:
         assert unreadable(broker) == {"q": 0, "both": 0, "s": 0}
 
 
-async def test_what_an_earlier_start_has_left_open_is_counted_until_there_is_room_to_mark_it() -> None:
+@simulated
+async def test_what_an_earlier_start_has_left_open_is_counted_until_there_is_room_to_mark_it(world: SimEnv) -> None:
     async def left_open(env: SimEnv) -> None:
         async with broker_on(env, ALWAYS + TOPICS):
             client = await connected(env)
@@ -156,6 +157,5 @@ async def test_what_an_earlier_start_has_left_open_is_counted_until_there_is_roo
             assert unreadable(broker)["s"] == 0
             env.crash()
 
-    world = SimEnv(0)
     assert await world.run_until_death(left_open)
     assert await (await after_power_loss(world, ALWAYS + TOPICS)).run_until_death(without_room)

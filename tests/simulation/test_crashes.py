@@ -9,16 +9,14 @@ replay it.
 from __future__ import annotations
 
 import pytest
-from seeds import failures
+from seeds import failures, tiered
 from simulated_run import run_seed
 
-SEEDS = 300
+SEEDS = 100
 QUICK_SEEDS = 20
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
-)
+@pytest.mark.parametrize("seed", tiered(range(SEEDS), QUICK_SEEDS))
 def test_promises_hold_under_all_faults(seed: int) -> None:
     run_seed(seed)
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import pytest
 from exactly_once_run import run_seed
-from seeds import failures
+from seeds import failures, tiered
 
-SEEDS = 300
+SEEDS = 100
 QUICK_SEEDS = 20
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
-)
+@pytest.mark.parametrize("seed", tiered(range(SEEDS), QUICK_SEEDS))
 def test_each_record_has_its_effect_once(seed: int) -> None:
     run_seed(seed)
 

@@ -8,16 +8,14 @@ runs the seeds from 1000 up to 1999; without it, a first seed is drawn and print
 from __future__ import annotations
 
 import pytest
-from seeds import failures
+from seeds import failures, tiered
 from transactions_run import run_seed
 
-SEEDS = 300
+SEEDS = 100
 QUICK_SEEDS = 12
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
-)
+@pytest.mark.parametrize("seed", tiered(range(SEEDS), QUICK_SEEDS))
 def test_transactions_take_effect_whole_or_not_at_all(seed: int) -> None:
     run_seed(seed)
 

@@ -10,9 +10,9 @@ from crash_run import CrashRun
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
-SEEDS_AT_EVERY_OPERATION = 60
-SEEDS_OF_SEVERAL_LIVES = 1500
-CHUNKS = 20
+SEEDS_AT_EVERY_OPERATION = 24
+SEEDS_OF_SEVERAL_LIVES = 600
+CHUNKS = 8
 EACH = [pytest.param(0, marks=pytest.mark.quick), *range(1, CHUNKS)]
 
 

@@ -488,9 +488,10 @@ class TransactionCoordinator:
         Raises StorageError: some of it is not marked.
         """
         decision = each.committed if each.was_committed(each.number) else None
+        counted = frozenset(decision.branches if decision is not None else ())
         markers = []
         for branch, places in work.wrote.items():
-            is_commit = decision is not None and branch in decision.branches
+            is_commit = branch in counted
             for topic, index in places:
                 if self._topics.get(topic.name) is topic:
                     partition = topic.partitions[index]
