@@ -30,6 +30,9 @@ STRICT = ("quick", "test")
 """The tiers whose tests neither look at a clock nor start a process of linn."""
 WHERE = {
     "batch": "quick",
+    "batch/test_gaps.py": "test",
+    "batch/test_hostile_batches.py": "test",
+    "batch/test_round_trip.py": "test",
     "benchmarks": "system",
     "benchmarks/test_peers.py": "quick",
     "benchmarks/test_peers_report.py": "quick",
@@ -56,6 +59,7 @@ WHERE = {
     "env": "quick",
     "examples": "system",
     "exchanges": "quick",
+    "exchanges/test_exchange_conformance.py": "test",
     "exchanges/test_routing_model.py": "test",
     "exchanges/test_exchange_conformance.py::test_no_message_takes_long": "perf",
     "group": "quick",
@@ -88,6 +92,7 @@ WHERE = {
     "spark/test_spark_sink.py": "system",
     "spark/test_spark_stream.py": "system",
     "subscription": "quick",
+    "subscription/test_semantics_conformance.py": "test",
     "subscription/test_subscription_model.py": "test",
     "test_front_page.py": "system",
     "test_house.py": "quick",
@@ -148,7 +153,8 @@ def has_none_of(path: Path, wanted: set[str]) -> bool:
     whole = next((WHERE[name] for name in places if name in WHERE), DEFAULT)
     single = {tier for name, tier in WHERE.items() if name.startswith(f"{places[1]}::")}
     text = path.read_text(encoding="utf-8")
-    return not wanted & {whole, *single} and not any(f"mark.{tier}" in text for tier in wanted)
+    marks = [*(f"mark.{tier}" for tier in wanted), "tiered("]
+    return not wanted & {whole, *single} and not any(mark in text for mark in marks)
 
 
 def put_into_tiers(items: list[pytest.Item]) -> None:
