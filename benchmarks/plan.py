@@ -90,7 +90,7 @@ class Plan:
     routings: int = 2_000
     """Batches, or matches, of one run through an exchange."""
     spark_rounds: int = 5
-    spark_rows: int = 2_000_000
+    spark_rows: int = 4_000_000
     """Rows that one job of Spark reads."""
     spark_sink_rows: int = 500_000
     """Rows that one job of Spark writes."""
