@@ -30,9 +30,11 @@ STRICT = ("quick", "test")
 """The tiers whose tests neither look at a clock nor start a process of linn."""
 WHERE = {
     "batch": "quick",
+    "batch/test_flat_routes.py": "test",
     "batch/test_gaps.py": "test",
     "batch/test_hostile_batches.py": "test",
     "batch/test_round_trip.py": "test",
+    "batch/test_slices.py": "test",
     "benchmarks": "system",
     "benchmarks/test_peers.py": "quick",
     "benchmarks/test_peers_report.py": "quick",
@@ -75,6 +77,8 @@ WHERE = {
     "plugins": "quick",
     "plugins/test_plugin_skeleton.py": "system",
     "predicates": "quick",
+    "predicates/test_predicate_parser.py": "test",
+    "predicates/test_predicate_truth.py": "test",
     "protocol": "quick",
     "spark": "quick",
     "spark/test_spark_processes.py": "system",
@@ -93,7 +97,9 @@ WHERE = {
     "spark/test_spark_stream.py": "system",
     "subscription": "quick",
     "subscription/test_semantics_conformance.py": "test",
+    "subscription/test_offset_ranges.py": "test",
     "subscription/test_subscription_model.py": "test",
+    "subscription/test_subscription_walk.py": "test",
     "test_front_page.py": "system",
     "test_house.py": "quick",
     "test_prose.py": "quick",
@@ -153,7 +159,7 @@ def has_none_of(path: Path, wanted: set[str]) -> bool:
     whole = next((WHERE[name] for name in places if name in WHERE), DEFAULT)
     single = {tier for name, tier in WHERE.items() if name.startswith(f"{places[1]}::")}
     text = path.read_text(encoding="utf-8")
-    marks = [*(f"mark.{tier}" for tier in wanted), "tiered("]
+    marks = {*(f"mark.{tier}" for tier in wanted), *(["tiered("] if "quick" in wanted else [])}
     return not wanted & {whole, *single} and not any(mark in text for mark in marks)
 
 

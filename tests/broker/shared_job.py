@@ -28,7 +28,7 @@ class TaskFailed(Exception):
 
 
 class Checkpoint:
-    """What outlives each life of the job."""
+    """State that outlives each life of the job."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -104,7 +104,7 @@ def rows_of(batch: int, task: int) -> list[bytes]:
 
 
 def expected(targets: tuple[str, ...]) -> Iterator[tuple[str, Counter[str]]]:
-    """What each topic has of the job when it is done."""
+    """List the rows that each topic has of the job when it is done."""
     for index, topic in enumerate(targets):
         tasks = range(index, TASKS, len(targets))
         yield topic, Counter(row.decode() for batch in range(BATCHES) for task in tasks for row in rows_of(batch, task))

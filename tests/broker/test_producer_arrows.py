@@ -10,7 +10,7 @@ from producer_arrows import walk
 from seeds import failures, tiered
 
 SEEDS = 100
-QUICK_SEEDS = 10
+QUICK_SEEDS = 5
 
 
 @pytest.mark.parametrize("seed", tiered(range(SEEDS), QUICK_SEEDS))

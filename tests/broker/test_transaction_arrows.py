@@ -14,7 +14,7 @@ from transaction_arrows import ARROWS, FAULTS, LOGGED, REQUESTS, walk
 from linn.core.transactions.event import TransactionEvent
 from linn.protocols.capnp.session import _HANDLERS
 
-QUICK_SEEDS = 24
+QUICK_SEEDS = 12
 
 
 def test_the_table_has_every_request_and_every_event() -> None:

@@ -14,7 +14,7 @@ from two_phase_arrows import ARROWS, FAULTS, LOGGED, PHASES, VERDICTS, walk
 from linn.core.queue.event import SingleEvent
 from linn.wire import messages as m
 
-QUICK_SEEDS = 24
+QUICK_SEEDS = 12
 
 
 def test_the_table_has_every_verdict_every_phase_and_every_row_of_the_state_log() -> None:

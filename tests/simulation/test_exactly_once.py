@@ -12,7 +12,7 @@ from exactly_once_run import run_seed
 from seeds import failures, tiered
 
 SEEDS = 100
-QUICK_SEEDS = 10
+QUICK_SEEDS = 5
 
 
 @pytest.mark.parametrize("seed", tiered(range(SEEDS), QUICK_SEEDS))

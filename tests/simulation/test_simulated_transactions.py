@@ -12,7 +12,7 @@ from seeds import failures, tiered
 from transactions_run import run_seed
 
 SEEDS = 100
-QUICK_SEEDS = 10
+QUICK_SEEDS = 5
 
 
 @pytest.mark.parametrize("seed", tiered(range(SEEDS), QUICK_SEEDS))

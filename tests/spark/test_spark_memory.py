@@ -25,7 +25,7 @@ needs_spark()
 MINUTES = float(os.environ.get("SPARK_MINUTES", 60))
 SAMPLE_S = 5.0
 MORE_BYTES_MAX = 16 << 20
-"""What the last quarter may take more than the second one, at most: the first fills segments and caches."""
+"""Limit of the growth from the second quarter to the last one: the first fills segments and caches."""
 VALUE = bytes(128)
 CONFIG = """
 [storage.segmented-log]
