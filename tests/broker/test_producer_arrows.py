@@ -9,7 +9,7 @@ import pytest
 from producer_arrows import walk
 from seeds import failures, tiered
 
-SEEDS = 100
+SEEDS = 50
 QUICK_SEEDS = 5
 
 

@@ -201,7 +201,7 @@ def test_power_is_lost_anywhere(fsync: str, seed: int) -> None:
 
     seen: dict[str, list[str]] = {"published": [], "gone": [], "made": [], "settled": []}
     operations = run_simulation(seed, lambda env: _work(env, fsync, None, seen))
-    for crash_at in range(operations[0] + seed, operations[-1] + 3, 3):
+    for crash_at in range(operations[0] + 2 * seed, operations[-1] + 3, 6):
         lose_power(crash_at)
 
 

@@ -12,7 +12,7 @@ import pytest
 from seeds import failures, tiered
 from simulated_run import run_seed
 
-SEEDS = 100
+SEEDS = 50
 QUICK_SEEDS = 5
 
 

@@ -11,7 +11,7 @@ import pytest
 from exactly_once_run import run_seed
 from seeds import failures, tiered
 
-SEEDS = 100
+SEEDS = 50
 QUICK_SEEDS = 5
 
 

@@ -11,7 +11,7 @@ import pytest
 from seeds import failures, tiered
 from transactions_run import run_seed
 
-SEEDS = 100
+SEEDS = 50
 QUICK_SEEDS = 5
 
 
