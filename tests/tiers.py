@@ -87,7 +87,7 @@ WHERE = {
     "spark/test_json_values.py": "system",
     "spark/test_lake_sinks.py": "system",
     "spark/test_kafka_oracle.py": "soak",
-    "spark/test_spark_source.py": "system",
+    "spark/test_spark_source.py": "test",
     "spark/test_write_job.py": "test",
     "spark/test_spark_cluster.py": "system",
     "spark/test_spark_kills.py": "system",

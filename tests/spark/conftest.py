@@ -9,7 +9,7 @@ import pytest
 from spark_session import made_session
 
 import linn.sync
-from linn.testing.process import BrokerProcess
+from linn.testing.broker_thread import BrokerThread
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +21,9 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A broker for the tests of one file, with its `CONFIG` if it has one."""
-    config = getattr(request.module, "CONFIG", "")
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), config) as broker:
+    with BrokerThread(getattr(request.module, "CONFIG", "")) as broker:
         yield broker.url
 
 
