@@ -29,6 +29,7 @@ from linn.client.client import Client
 from linn.core.errors.tree import BrokerStopping, ConnectionLost, RequestTimeout, RequestUnknown
 
 _KEYS_BYTES = 64
+_KEYS_S = 0.05
 _UNREACHABLE = (ConnectionLost, RequestTimeout, BrokerStopping)
 
 Show = Callable[[View], None]
@@ -92,13 +93,19 @@ def _watch_on_terminal(url: str, interval_s: float) -> None:
 
 @contextlib.contextmanager
 def _keys(stdin: int) -> Iterator[int | None]:
-    """Yield the descriptor of a terminal that delivers keys without Enter; None where stdin is no terminal."""
+    """Yield the descriptor of a terminal that delivers keys without Enter; None where stdin is no terminal.
+
+    A read never waits: Ctrl-C throws away the keys before it, perhaps between the news of a key and its reading.
+    """
     if not os.isatty(stdin):
         yield None
         return
     before = termios.tcgetattr(stdin)
     try:
         tty.setcbreak(stdin)
+        mode = termios.tcgetattr(stdin)
+        mode[6][termios.VMIN] = 0
+        termios.tcsetattr(stdin, termios.TCSANOW, mode)
         yield stdin
     finally:
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
@@ -107,9 +114,9 @@ def _keys(stdin: int) -> Iterator[int | None]:
 async def _until_q(keys: int) -> None:
     while True:
         await trio.lowlevel.wait_readable(keys)
-        pressed = os.read(keys, _KEYS_BYTES)
-        if not pressed or b"q" in pressed.lower():
+        if b"q" in os.read(keys, _KEYS_BYTES).lower():
             return
+        await trio.sleep(_KEYS_S)  # A terminal that has hung up is readable at once, until drawing fails.
 
 
 class Follower:

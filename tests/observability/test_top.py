@@ -23,6 +23,7 @@ from rich.console import Console
 from linn.cli.render import top_view
 from linn.cli.render.top_screen import _TOPIC_COLUMNS, screen
 from linn.cli.render.top_view import NAMES, Reading, View, view_of
+from linn.cli.top_watch import _keys
 from linn.core.metrics.registry import METRICS
 from linn.core.plugins.manager import built_in
 from linn.testing.process import BrokerProcess
@@ -295,6 +296,19 @@ class Terminal:
         self.process.wait()
         os.close(self.theirs)
         os.close(self._ours)
+
+
+@pytest.mark.timeout(20)
+def test_reading_keys_never_waits_for_one() -> None:
+    # Ctrl-C throws away keys that were pressed just before it.
+    ours, theirs = pty.openpty()
+    with _keys(theirs) as keys:
+        assert keys is not None
+        assert os.read(keys, 1) == b""
+        os.write(ours, b"q")
+        assert os.read(keys, 1) == b"q"
+    os.close(ours)
+    os.close(theirs)
 
 
 @pytest.mark.system
