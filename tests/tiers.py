@@ -84,6 +84,7 @@ WHERE = {
     "spark/test_spark_processes.py": "system",
     "spark/test_driver.py": "system",
     "spark/test_driver_to_topics.py": "system",
+    "spark/test_jdbc_sink.py": "system",
     "spark/test_json_values.py": "system",
     "spark/test_lake_sinks.py": "system",
     "spark/test_kafka_oracle.py": "soak",
