@@ -29,7 +29,7 @@ demo: $(STAMP)
 quick: $(STAMP)
 	$(BIN)/python -m pytest -m quick $(BESIDE)
 
-# About six minutes, and no verdict by the clock: what `quick` holds, and broker, clients, storage, simulations, docs.
+# Six to eight minutes, and no verdict by the clock: what `quick` holds, and broker, clients, storage, simulations, docs.
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'quick or test' $(BESIDE)
 

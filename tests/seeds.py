@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +13,10 @@ def tiered(seeds: Iterable[int], quick: int) -> list[Any]:
     return [pytest.param(seed, marks=pytest.mark.quick) if seed < quick else seed for seed in seeds]
 
 
-def some_faults(count: int) -> list[int]:
-    """Choose a third of the faults of a table, in which each arrow and each fault has its turn; the soak has all."""
-    return [seed for seed in range(count) if seed % 3 == seed // 6 % 3]
+def some_faults(faults: Sequence[tuple[str, str]]) -> list[int]:
+    """Choose a third of a table of (arrow, fault), with the first of each arrow and of each fault; the soak has all."""
+    firsts = {each: seed for seed, pair in reversed([*enumerate(faults)]) for each in pair}
+    return sorted({*firsts.values(), *(seed for seed in range(len(faults)) if seed % 3 == seed // 6 % 3)})
 
 
 def failures(run: Callable[[int], object], seeds: Iterable[int], program: str) -> dict[int, str]:

@@ -61,11 +61,10 @@ class SharedJob:
     async def run(self) -> None:
         """Live until all batches are done."""
         while not self._checkpoint.is_complete:
-            if not await self.env.run_until_death(self._live):
-                await trio.sleep(self._rng.choice([0.05, 0.5, 3.0]))
-                continue
+            has_died = await self.env.run_until_death(self._live)
             await trio.sleep(self._rng.choice([0.05, 0.5, 3.0]))
-            self.env = self.env.restart()
+            if has_died:
+                self.env = self.env.restart()
 
     async def _live(self, env: SimEnv) -> None:
         run = self._rng.getrandbits(63) + 1

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import psutil
 import pytest
 from spark_session import needs_spark
 from topic_reading import committed
+from two_pipelines import config, pipelines, until
 
 import linn.sync
 from linn.cli.demo.lake import committed_files
@@ -22,43 +21,8 @@ from linn.testing.process import BrokerProcess
 needs_spark()
 
 BURST = 3_000
-WAIT_S = 180
-CONFIG = """
-[topics.orders]
-kind = "stream"
-partitions = 3
-
-[topics.orders.spark_sink]
-path = "{folder}/lake"
-trigger = "0s"
-source_options = {{ maxOffsetsPerTrigger = "400" }}
-
-[topics.copies]
-kind = "stream"
-partitions = 2
-
-[[spark.pipelines]]
-name = "copies"
-topics = ["orders"]
-format = "linn"
-options = {{ topic = "copies" }}
-trigger = "0s"
-source_options = {{ maxOffsetsPerTrigger = "400" }}
-"""
+LIMIT = 'source_options = { maxOffsetsPerTrigger = "400" }'
 VICTIMS = ("worker", "jvm", "driver", "broker")
-
-
-def pipelines(client: linn.sync.Client) -> dict[str, Any]:
-    (spark,) = client.admin.perform("service.list")
-    return {each["name"]: each for each in spark["status"]["pipelines"]}
-
-
-def until(condition: Any, what: str) -> None:
-    """Wait for something that other processes do."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def are_in_the_middle(client: linn.sync.Client) -> bool:
@@ -117,7 +81,7 @@ def test_every_record_is_in_lake_and_topic_once_whatever_is_killed(tmp_path: Pat
     data = tmp_path / "broker"
     data.mkdir()
     published = 0
-    with BrokerProcess(data, CONFIG.format(folder=tmp_path)) as broker, linn.sync.connect(broker.url) as client:
+    with BrokerProcess(data, config(tmp_path, of_pipelines=LIMIT)) as broker, linn.sync.connect(broker.url) as client:
         with client.producer("orders") as producer:
             for victim in islice(cycle(VICTIMS), kills):
                 producer.publish_many([b"%d" % number for number in range(published, published + BURST)])

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from spark_session import needs_spark
-from test_spark_kills import pipelines, until
+from two_pipelines import config, pipelines, until
 
 import linn.sync
 from linn.testing.process import BrokerProcess
@@ -27,29 +27,8 @@ SAMPLE_S = 5.0
 MORE_BYTES_MAX = 16 << 20
 """Limit of the growth from the second quarter to the last one: the first fills segments and caches."""
 VALUE = bytes(128)
-CONFIG = """
-[storage.segmented-log]
-segment_bytes_max = "16MiB"
-
-[topics.orders]
-kind = "stream"
-partitions = 3
-retention_bytes = "64MiB"
-[topics.orders.spark_sink]
-path = "{folder}/lake"
-trigger = "0s"
-
-[topics.copies]
-kind = "stream"
-partitions = 2
-retention_bytes = "64MiB"
-[[spark.pipelines]]
-name = "copies"
-topics = ["orders"]
-format = "linn"
-options = {{ topic = "copies" }}
-trigger = "0s"
-"""
+SEGMENTS = '[storage.segmented-log]\nsegment_bytes_max = "16MiB"\n'
+RETENTION = 'retention_bytes = "64MiB"'
 
 
 @contextmanager
@@ -76,7 +55,8 @@ def test_the_brokers_memory_stays_flat_beside_pipelines(tmp_path: Path) -> None:
     data = tmp_path / "broker"
     data.mkdir()
     samples: list[int] = []
-    with BrokerProcess(data, CONFIG.format(folder=tmp_path)) as broker, linn.sync.connect(broker.url) as client:
+    settings = SEGMENTS + config(tmp_path, of_topics=RETENTION)
+    with BrokerProcess(data, settings) as broker, linn.sync.connect(broker.url) as client:
         with load(broker.url):
             until(lambda: all(each["state"] == "running" for each in pipelines(client).values()), "nothing runs")
             memory = psutil.Process(broker.pid)
