@@ -91,6 +91,7 @@ WHERE = {
     "spark/test_spark_source.py": "test",
     "spark/test_write_job.py": "test",
     "spark/test_spark_cluster.py": "system",
+    "spark/test_spark_connections.py": "system",
     "spark/test_spark_kills.py": "system",
     "spark/test_spark_memory.py": "soak",
     "spark/test_spark_page.py": "system",

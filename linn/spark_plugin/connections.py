@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+from time import monotonic, sleep  # noqa: TID251 (a Spark task has no Env)
 
 from linn.client.blocking.client import Client, connect
+from linn.core.errors.tree import ConnectFailed, ConnectionLost
+
+OUTAGE_S_MAX = 30.0
+"""Time for which a task waits for a broker that restarts; as long as a client waits that was connected."""
+ATTEMPT_PAUSE_S = 0.25
 
 _clients: dict[tuple[int, str], Client] = {}
 """Clients by process and URL: a forked process makes its own."""
@@ -15,15 +21,28 @@ _uses: dict[str, int] = {}
 """Calls of `fresh_client` since it was made."""
 
 
-def pooled_client(url: str) -> Client:
-    """Return this process's client of a broker, connected at the first call. Raises ConnectFailed and others."""
+def pooled_client(url: str, *, wait_s: float = 0.0) -> Client:
+    """Return this process's client of a broker, connected at the first call.
+
+    `wait_s`: time for which it tries again while nobody answers. Raises ConnectFailed, ConnectionLost and others.
+    """
     place = os.getpid(), url
     client = _clients.get(place)
     if client is None:
-        client = _clients[place] = connect(url, name="linn-spark")
+        client = _clients[place] = _connected(url, monotonic() + wait_s)
         # PySpark's worker collects garbage after each task: what was imported need not be looked through each time.
         gc.freeze()
     return client
+
+
+def _connected(url: str, until_s: float) -> Client:
+    while True:
+        try:
+            return connect(url, name="linn-spark")
+        except (ConnectFailed, ConnectionLost):
+            if monotonic() >= until_s:
+                raise
+            sleep(ATTEMPT_PAUSE_S)
 
 
 def fresh_client(url: str, uses_max: int) -> Client:

@@ -118,6 +118,33 @@ def test_the_broker_applies_a_predicate(read: Any, client: linn.sync.Client) -> 
     assert len(found) == len(expected)
 
 
+@pytest.mark.parametrize(
+    ("filters", "rest"),
+    [
+        ("partition in (0, 2) and offset between 5 and 8 and topic = 'flights'", ""),
+        ("routing_key like 'from.%' and length(value) = 7", "length"),
+        ("timestamp >= timestamp'2000-01-01' and not routing_key = 'from.1'", "timestamp"),
+        ("offset = 3 or partition = 1", "partition"),
+    ],
+)
+def test_filters_of_the_frame_narrow_the_read_where_asked(spark: Any, read: Any, filters: str, rest: str) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = read(subscribe="flights", where="label.late = true", pushFilters="true").where(filters)
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        found = rows(frame)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert found == rows(read(subscribe="flights", where="label.late = true").where(filters))
+    left = [line for line in plan.splitlines() if "Filter (" in line]
+    assert [rest in line for line in left] == [True] * bool(rest), plan
+
+
+def test_a_session_without_push_down_says_what_to_set(read: Any) -> None:
+    with pytest.raises(Exception, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
+        rows(read(subscribe="flights", pushFilters="true").where("offset = 3"))
+
+
 def test_a_range_is_split_among_tasks(read: Any, client: linn.sync.Client) -> None:
     frame = read(subscribe="flights", maxRecordsPerPartition="10")
     assert frame.rdd.getNumPartitions() >= 20
@@ -150,13 +177,14 @@ def test_a_topic_that_was_made_again_is_data_loss(client: linn.sync.Client, url:
     from linn.spark_plugin.source.arrow_columns import arrow_schema
     from linn.spark_plugin.source.options import checked_options
     from linn.spark_plugin.source.planning import planned
+    from linn.spark_plugin.source.pushed_filters import PushedFilters
     from linn.spark_plugin.source.reading import read_range
 
     client.admin.create_topic("prices", kind="stream")
     with client.producer("prices") as producer:
         producer.publish(b"old")
     options = checked_options({"linn.bootstrap.servers": url, "subscribe": "prices"})
-    ((wanted,),) = planned(options)
+    ((wanted,),) = planned(options, PushedFilters())
     client.admin.delete_topic("prices")
     client.admin.create_topic("prices", kind="stream")
     with client.producer("prices") as producer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from spark_session import needs_spark
 
 import linn.sync
+from linn.testing.process import BrokerProcess
 
 needs_spark()
 
@@ -25,6 +28,11 @@ def publish(client: linn.sync.Client, topic: str, numbers: range) -> None:
     with client.producer(topic) as producer:
         for number in numbers:
             producer.publish(b"%d" % number)
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return "127.0.0.1:{1}".format(*listener.getsockname())
 
 
 class Query:
@@ -78,6 +86,40 @@ def test_a_query_that_starts_at_the_end_loses_nothing_after_that(
     assert query.run() == []
     publish(client, topic, range(10, 15))
     assert query.run() == [*range(10, 15)]
+
+
+def test_a_query_goes_on_when_its_broker_restarts(spark: Any, tmp_path: Path) -> None:
+    found: list[int] = []
+    arrived = threading.Condition()
+
+    def keep(frame: Any, batch: int) -> None:
+        values = [int(row.value) for row in frame.select("value").collect()]
+        with arrived:
+            found.extend(values)
+            arrived.notify_all()
+
+    def wait_for(count: int) -> None:
+        with arrived:
+            assert arrived.wait_for(lambda: len(found) >= count, 60), f"{len(found)} of {count} rows"
+
+    (tmp_path / "broker").mkdir()
+    broker = BrokerProcess(tmp_path / "broker", '[topics.numbers]\nkind = "stream"\n', listen=[free_address()])
+    with broker:
+        options = {"subscribe": "numbers", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
+        stream = spark.readStream.format("linn").options(**options, **{"linn.bootstrap.servers": broker.url}).load()
+        place = str(tmp_path / "checkpoint")
+        query = stream.writeStream.foreachBatch(keep).option("checkpointLocation", place).start()
+        try:
+            for end in (400, 800):
+                with linn.sync.connect(broker.url) as client:
+                    publish(client, "numbers", range(end - 400, end))
+                wait_for(end - 300)
+                broker.kill()
+                broker.start()
+            wait_for(800)
+        finally:
+            query.stop()
+    assert sorted(found) == [*range(800)]
 
 
 def test_a_first_batch_that_fails_keeps_its_start_at_the_end(

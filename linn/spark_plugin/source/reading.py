@@ -16,7 +16,7 @@ from linn.core.errors.tree import (
     TopicReplaced,
     TopicUnknown,
 )
-from linn.spark_plugin.connections import forget_client, pooled_client
+from linn.spark_plugin.connections import OUTAGE_S_MAX, forget_client, pooled_client
 from linn.spark_plugin.errors import SparkDataLost
 from linn.spark_plugin.source.arrow_columns import arrow_batch, joined
 from linn.spark_plugin.source.options import EARLIEST, ReadOptions
@@ -31,7 +31,7 @@ def read_range(options: ReadOptions, wanted: OffsetRange, schema: Any) -> Iterat
     Raises SparkDataLost unless told to pass over what is gone; ConnectionLost, RequestTimeout: the task may run again.
     """
     try:
-        yield from _read(pooled_client(options.url), options, wanted, schema)
+        yield from _read(pooled_client(options.url, wait_s=OUTAGE_S_MAX), options, wanted, schema)
     except (ConnectionLost, RequestTimeout):
         forget_client(options.url)
         raise
