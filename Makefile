@@ -29,7 +29,7 @@ demo: $(STAMP)
 quick: $(STAMP)
 	$(BIN)/python -m pytest -m quick $(BESIDE)
 
-# Six to eight minutes, and no verdict by the clock: what `quick` holds, and broker, clients, storage, simulations, docs.
+# Five to six minutes, and no verdict by the clock: what `quick` holds, and broker, clients, storage, simulations, docs.
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'quick or test' $(BESIDE)
 

@@ -69,6 +69,8 @@ WHERE = {
     "hostile/test_hostile_page.py": "quick",
     "linearizability": "system",
     "models": "test",
+    "mutations": "system",
+    "mutations/test_mutation_seam.py": "test",
     "observability/test_exposition.py": "quick",
     "observability/test_metric_registry.py": "quick",
     "observability/test_monitoring_http.py": "system",

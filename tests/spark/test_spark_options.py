@@ -85,7 +85,7 @@ def test_a_stream_starts_at_the_end_and_has_none() -> None:
 def test_filters_narrow_batch_reads_only() -> None:
     assert not checked_options(GIVEN).pushes_filters
     assert checked_options(GIVEN | {"pushFilters": "true"}).pushes_filters
-    with pytest.raises(SparkOptionInvalid, match="pushFilters is for batch reads: .* use where"):
+    with pytest.raises(SparkOptionInvalid, match=r"pushFilters is for batch reads: .* use where"):
         checked_options(GIVEN | {"pushFilters": "true"}, is_stream=True)
 
 
