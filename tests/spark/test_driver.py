@@ -22,9 +22,11 @@ from linn.testing.process import BrokerProcess
 
 needs_spark()
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'linn[delta]'")
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install 'linn[iceberg]'")
 
 import duckdb  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
+from pyiceberg.catalog import load_catalog  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.timeout(400)]
 
@@ -72,12 +74,17 @@ def test_each_record_is_written_once_whenever_the_driver_is_killed(url: str, tmp
         "trigger_ms": 0,
     }
     files, table = tmp_path / "files", tmp_path / "table"
+    (tmp_path / "warehouse").mkdir()
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    of_iceberg = {"table": "lake.flights"} | {f"catalog.{name}": value for name, value in catalog.items()}
     pipelines = [
         PipelineSpec(name="files", format="parquet", path=str(files), partition_by=("partition",), **common),
         PipelineSpec(name="table", format="delta", path=str(table), partition_by=("partition",), **common),
+        PipelineSpec(name="ice", format="iceberg", options=of_iceberg, partition_by=("partition",), **common),
     ]
+    names = [each.name for each in pipelines]
     with driver(tmp_path, url, *pipelines) as first:
-        for name in ("files", "table"):
+        for name in names:
             first.next_event("progress", name)
         first.next_event("progress", "table")
         children = first.children()
@@ -87,19 +94,21 @@ def test_each_record_is_written_once_whenever_the_driver_is_killed(url: str, tmp
     assert distinct([*map(str, committed_files(files))])[0] < COUNT
 
     with driver(tmp_path, url, *pipelines) as second:
-        for name in ("files", "table"):
+        for name in names:
             second.next_event("idle", name)
             assert second.lags(name)[-1] == 0
         second.send({"stop": ["table"]})
         second.next_event("stopped", "table")
         assert second.finish() == 0
         events = second.read_all()
-        (_,) = [each for each in events if each["event"] == "stopped"]
+        assert sorted(each["pipeline"] for each in events if each["event"] == "stopped") == ["files", "ice"]
         progress = [each for each in events if each["event"] == "progress" and each["pipeline"] == "files"]
         assert progress[-1]["lag"] == 0
         assert sum(progress[-1]["end"]["flights"].values()) == COUNT
     assert distinct([*map(str, committed_files(files))]) == (COUNT, COUNT)
     assert distinct(DeltaTable(str(table)).file_uris()) == (COUNT, COUNT)
+    ice = load_catalog("default", **catalog).load_table("lake.flights")
+    assert distinct([task.file.file_path for task in ice.scan().plan_files()]) == (COUNT, COUNT)
 
 
 def test_pipelines_that_can_not_run_say_why_and_the_others_go_on(url: str, tmp_path: Path) -> None:
