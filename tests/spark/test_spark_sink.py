@@ -216,6 +216,8 @@ def test_what_an_earlier_run_left_open_is_aborted(
         ("SELECT 'a' AS value", {"topic": "even", "exchange": "news"}, "contradict each other"),
         ("SELECT 'a' AS value", {"topic": "even", "tpic": "x"}, "no option 'tpic'"),
         ("SELECT 'a' AS value", {"topic": "even", "linn.transaction.name": "x"}, "go together"),
+        ("SELECT 'a' AS value, 'k' AS Key", {"topic": "even"}, "the column Key would be passed over: call it key"),
+        ("SELECT 'a' AS value, '' AS topic", {}, "the column topic is null or empty"),
         ("SELECT 'a' AS value, 1 AS partition", {"exchange": "news"}, "an exchange chooses partitions itself"),
     ],
 )

@@ -188,11 +188,14 @@ def test_records_that_were_dropped_before_they_were_read_are_data_loss(
     assert query.run(subscribe="short") == [*range(4)]
     for number in range(4, 104):
         publish(client, "short", range(number, number + 1))
-    left = client.describe("short").topics[0].partitions[0]
-    assert left.start_offset > 4
+    start = client.describe("short").topics[0].partitions[0].start_offset
+    assert start > 4
     with pytest.raises(Exception, match=r"are gone.*spark\.data_lost"):
         query.run(subscribe="short")
-    assert query.run(subscribe="short", failOnDataLoss="false") == [*range(left.start_offset, 104)]
+    found = query.run(subscribe="short", failOnDataLoss="false")
+    assert found == [*range(found[0], 104)]
+    # The broker makes room after it has confirmed, so that the first offset may have been another one a moment ago.
+    assert start <= found[0] <= client.describe("short").topics[0].partitions[0].start_offset
 
 
 def test_a_queue_is_refused_with_what_to_do(query: Query, client: linn.sync.Client, url: str) -> None:

@@ -22,8 +22,8 @@ def parts(batch: Any, *, has_target: bool) -> Iterator[tuple[str | None, int | N
     """
     names = batch.schema.names
     for topic, rows in _split(batch, "topic") if not has_target else ((None, batch),):
-        if topic is None and not has_target:
-            raise MessageInvalid("a row has no topic: the column topic is null")
+        if not topic and not has_target:
+            raise MessageInvalid("a row has no topic: the column topic is null or empty")
         yield from ((topic, partition, some) for partition, some in _split(rows, "partition", "partition" in names))
 
 

@@ -69,6 +69,9 @@ def checked_write(given: Mapping[str, str], columns: Mapping[str, str], *, is_st
 
 
 def _check_columns(columns: Mapping[str, str], *, has_target: bool) -> None:
+    for name in columns:
+        if name not in TYPES and name.lower() in TYPES:
+            raise SparkOptionInvalid(f"the column {name} would be passed over: call it {name.lower()}")
     if "value" not in columns:
         raise SparkOptionInvalid(f"the column value is missing: there are {', '.join(columns)}")
     for name, types in TYPES.items():
