@@ -76,6 +76,18 @@ def test_rows_are_what_a_client_reads(read: Any, client: linn.sync.Client) -> No
     assert len(rows(read(subscribe="flights"))) == 200
 
 
+def test_sql_reads_a_view_and_says_why_no_table(spark: Any, url: str, client: linn.sync.Client) -> None:
+    source = f"USING linn OPTIONS ('linn.bootstrap.servers' '{url}', subscribe 'flights')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW flights_view {source}")
+    assert spark.sql("SELECT count(*) FROM flights_view").first()[0] == len(records(client, "flights"))
+    spark.sql(f"CREATE TABLE flights_table {source}")
+    try:
+        with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
+            spark.sql("SELECT count(*) FROM flights_table").collect()
+    finally:
+        spark.sql("DROP TABLE flights_table")
+
+
 def test_every_column_has_what_was_published(read: Any) -> None:
     frame = read(subscribe="flights", includeHeaders="true", includeId="true")
     (row,) = frame.where("value = cast('value 8' as binary)").collect()

@@ -118,7 +118,8 @@ def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> Rea
     if len(topics_by) > 1:
         raise SparkOptionInvalid(f"{' and '.join(topics_by)} contradict each other: give one of them")
     if not topics_by:
-        raise SparkOptionInvalid(f"no topic is named: give one of {', '.join(TOPIC_OPTIONS)}")
+        hint = "" if options else "; Spark drops the options of CREATE TABLE, so use CREATE TEMPORARY VIEW"
+        raise SparkOptionInvalid(f"no topic is named: give one of {', '.join(TOPIC_OPTIONS)}{hint}")
     if is_stream:
         for name in END_OPTIONS:
             if name.lower() in options:
