@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 
 from linn.core.env.real.env import RealEnv
 from linn.spark_plugin.errors import SparkOptionInvalid
-from linn.spark_plugin.sink.job import WriteJob, Written, abort, commit, run_number
+from linn.spark_plugin.sink.job import WriteJob, Written, abandon, abort, commit, run_number
 from linn.spark_plugin.sink.write_options import WriteOptions, checked_write
 from linn.spark_plugin.source.arrow_columns import arrow_schema
 from linn.spark_plugin.source.options import ReadOptions, checked_options, included
@@ -237,7 +237,7 @@ class LinnWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort what the tasks have written, unless it was committed."""
-        abort(_written(messages))
+        abandon(self._job)
 
 
 class LinnStreamWriter(DataSourceStreamArrowWriter):

@@ -107,6 +107,24 @@ def test_a_batch_write_that_fails_leaves_nothing_and_a_task_that_is_tried_again_
     assert numbers(client, "tried") == [*range(1000)]
 
 
+def test_a_write_whose_tasks_all_fail_holds_back_no_reader(
+    spark: Any, url: str, client: linn.sync.Client, topic: str
+) -> None:
+    def fail_late(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield from (batch.slice(0, 500) for _ in range(200))
+        raise ZeroDivisionError
+
+    frame = spark.sql("SELECT cast(id AS string) AS value FROM range(0, 10000, 1, 1)")
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        save(frame.mapInArrow(fail_late, "value string"), url, topic=topic)
+    stored = sum(each.high_watermark for each in client.describe(topic).topics[0].partitions)
+    assert stored > 0, "some rows were published before the task failed"
+    with client.producer(topic) as producer:
+        producer.publish(b"7")
+    assert numbers(client, topic) == [7]
+
+
 def test_a_numbered_write_takes_effect_once(spark: Any, url: str, client: linn.sync.Client, topic: str) -> None:
     def numbered(number: int, first: int) -> None:
         frame = spark.sql(f"SELECT cast(id AS string) AS value FROM range({first}, {first + 5})")

@@ -18,7 +18,7 @@ pytest.importorskip("numpy", reason="numpy is not installed: pip install 'linn[s
 
 from linn.spark_plugin.connections import forget_client  # noqa: E402
 from linn.spark_plugin.errors import SparkWriteInterrupted  # noqa: E402
-from linn.spark_plugin.sink.job import PRODUCERS_MAX, WriteJob, abort, commit, run_number  # noqa: E402
+from linn.spark_plugin.sink.job import PRODUCERS_MAX, WriteJob, abandon, abort, commit, run_number  # noqa: E402
 
 Values = list[bytes]
 
@@ -96,6 +96,34 @@ def test_an_abort_after_the_commit_takes_nothing_back(client: linn.sync.Client, 
     assert made(client) == [b"1"]
     commit([job.write(rows("3"))], sequence=2)
     assert made(client) == [b"1", b"3"]
+
+
+def test_a_job_that_is_abandoned_leaves_nothing_open_and_its_late_tasks_write_nothing(
+    client: linn.sync.Client, job: WriteJob
+) -> None:
+    job.write(rows("1"))
+    abandon(job)
+    with pytest.raises(TransactionFenced):
+        job.write(rows("late"))
+    assert [each["state"] for each in client.admin.transactions()["transactions"]] == ["idle"]
+    with client.producer("made") as producer:
+        producer.publish(b"2")
+    assert made(client) == [b"2"], "nothing holds back the readers"
+
+
+def test_what_was_committed_stays_when_its_job_is_abandoned(client: linn.sync.Client, job: WriteJob) -> None:
+    commit([job.write(rows("1"))], sequence=1)
+    abandon(job)
+    commit([replace(job, run=run_number("run 2")).write(rows("1"))], sequence=1)
+    assert made(client) == [b"1"]
+
+
+def test_a_job_that_a_later_run_has_replaced_does_not_disturb_it(client: linn.sync.Client, job: WriteJob) -> None:
+    job.write(rows("old"))
+    new = replace(job, run=run_number("run 2")).write(rows("new"))
+    abandon(job)
+    commit([new], sequence=1)
+    assert made(client) == [b"new"]
 
 
 def test_a_driver_that_was_replaced_can_not_commit(client: linn.sync.Client, job: WriteJob) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -17,7 +17,7 @@ from linn.client.blocking.client import Client
 from linn.client.blocking.producer import Producer
 from linn.client.blocking.shared_transactions import SharedTransactions
 from linn.client.transactions.shared import TransactionTicket
-from linn.core.errors.tree import LinnError, TransactionError
+from linn.core.errors.tree import LinnError
 from linn.spark_plugin.connections import forget_client, fresh_client
 from linn.spark_plugin.errors import SparkWriteInterrupted
 from linn.spark_plugin.sink.key_partitions import by_key
@@ -149,5 +149,17 @@ def abort(written: Iterable[Written | None]) -> None:
     """
     tickets = {each.ticket: each.job for each in written if each is not None and each.ticket is not None}
     for ticket, job in tickets.items():
-        with contextlib.suppress(LinnError, TransactionError):
+        with contextlib.suppress(LinnError):
             job.transactions(fresh_client(job.url, PRODUCERS_MAX)).abort(ticket)
+
+
+def abandon(job: WriteJob) -> None:
+    """Abort whatever a job's tasks have written, unless it was committed, and fence those that still run.
+
+    For a job that failed: Spark names only the tasks that have finished, and others may have written as well. A later
+    run that has taken over the name is left alone. Errors are passed over, as in `abort`.
+    """
+    with contextlib.suppress(LinnError):
+        client = fresh_client(job.url, PRODUCERS_MAX)
+        job.transactions(client).join()
+        replace(job, run=run_number(f"the end of {job.run}")).transactions(client).join()
