@@ -55,7 +55,9 @@ class ScriptedDriver:
             await program.say({"event": "started", "pipeline": each["name"], "query": "q", "run": "r"})
         while (line := await program.read_json()) is not None:
             self.told.append(line)
-            for name in line["stop"]:
+            for name in line.get("start", ()):
+                await program.say({"event": "started", "pipeline": name, "query": "q", "run": "r"})
+            for name in line.get("stop", ()):
                 await trio.sleep(self.drain_s)
                 await program.say({"event": "stopped", "pipeline": name})
         await trio.sleep(self.drain_s)

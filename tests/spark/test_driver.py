@@ -132,6 +132,7 @@ def test_pipelines_that_can_not_run_say_why_and_the_others_go_on(url: str, tmp_p
         pipeline("wrong_schema", value="json", schema="number NUMBER"),
         pipeline("missing", transform="no_such_module:f"),
         pipeline("failing", transform="transforms:failing"),
+        pipeline("wrong", transform="transforms:wrong"),
     ]
     with driver(tmp_path, url, *first) as running:
         for name in ("kept", "joined", "mapped"):
@@ -141,13 +142,14 @@ def test_pipelines_that_can_not_run_say_why_and_the_others_go_on(url: str, tmp_p
             "wrong_sql": "UNRESOLVED_COLUMN",
             "wrong_schema": "spark.pipeline_invalid",
             "missing": "spark.pipeline_invalid",
+            "wrong": "spark.pipeline_invalid",
         }
         for name, error_class in classes.items():
             ended = running.next_event("terminated", name)
             assert (ended["error_class"], ended["fatal"]) == (error_class, True), ended
             assert "\n" not in ended["error"]
         ended = running.next_event("terminated", "failing")
-        assert (ended["error_class"], ended["fatal"]) == ("ValueError", False), ended
+        assert (ended["error_class"], ended["fatal"]) == ("ConnectionError", False), ended
         assert running.process.wait(WAIT_S) == 1
     names = {"kept": "number", "joined": "number", "mapped": '(topic, partition, "offset")'}
     counts = {name: distinct(str(tmp_path / name / "*.parquet"), column) for name, column in names.items()}
@@ -158,6 +160,26 @@ def test_pipelines_that_can_not_run_say_why_and_the_others_go_on(url: str, tmp_p
         ended = running.next_event("terminated", "kept")
         assert (ended["error_class"], ended["fatal"]) == ("spark.checkpoint_missing", True)
         assert running.process.wait(WAIT_S) == 1
+
+
+def test_a_pipeline_that_has_failed_is_started_again_in_the_same_driver(url: str, tmp_path: Path) -> None:
+    pipelines = [
+        PipelineSpec(name=name, topics=("flights",), format="parquet", path=str(tmp_path / name), trigger_ms=0, **more)
+        for name, more in {"steady": {}, "late": {"transform": "transforms:failing_once"}}.items()
+    ]
+    for each in pipelines:
+        each.source_options.update(EARLIEST)
+    with driver(tmp_path, url, *pipelines) as running:
+        running.next_event("terminated", "late", fatal=False, error="out of reach")
+        running.next_event("progress", "steady")
+        running.send({"start": ["late", "steady"]})
+        running.next_event("progress", "late")
+        running.next_event("idle", "late")
+        assert running.finish() == 0
+        events = [(each["event"], each["pipeline"]) for each in running.read_all()]
+        assert events.count(("started", "steady")) == 1, "the one that runs is left alone"
+    for each in pipelines:
+        assert distinct([*map(str, committed_files(tmp_path / each.name))]) == (COUNT, COUNT)
 
 
 PARENT = """

@@ -13,6 +13,7 @@ from linn.spark_plugin.service.driver_group import (
     KillDriver,
     Reason,
     StartDriver,
+    StartPipelines,
     State,
     StopPipelines,
 )
@@ -107,7 +108,7 @@ def test_a_driver_that_does_not_start_in_time_is_killed_and_has_failed() -> None
     assert made.tick(119) == []
     assert made.tick(120) == [KillDriver()]
     assert made.exited(-9, 121) == []
-    assert made.state_of("a") == (State.BACKING_OFF, Reason("no pipeline ran within 120 s"))
+    assert made.state_of("a") == (State.BACKING_OFF, Reason("not all pipelines ran within 120 s"))
 
 
 def test_a_stop_drains_and_a_drain_that_takes_too_long_is_killed() -> None:
@@ -155,13 +156,78 @@ def test_a_fatal_error_of_the_only_pipeline_is_no_reason_to_restart() -> None:
     assert (made.state, made.due_s) == (State.FAILED, math.inf)
 
 
-def test_an_error_that_may_pass_restarts_the_whole_group_after_a_delay() -> None:
+def test_an_error_that_may_pass_restarts_its_pipeline_alone_after_a_delay() -> None:
     made = running("a", "b")
-    assert made.terminated("a", "connection lost", 20, fatal=False) == [CloseInput()]
-    assert made.stopped("b", 22) == []
-    assert made.exited(1, 22) == []
-    assert made.state_of("b") == (State.BACKING_OFF, Reason("pipeline a: connection lost"))
-    assert started_with(made.tick(23)) == ["a", "b"]
+    assert made.terminated("a", "connection lost", 20, fatal=False) == []
+    assert made.state_of("a") == (State.BACKING_OFF, Reason("connection lost"))
+    assert made.state_of("b") == (State.RUNNING, None)
+    assert (made.due_s, made.tick(20.9)) == (21, [])
+    assert made.tick(21) == [StartPipelines(("a",))]
+    assert states(made) == {"a": "starting", "b": "running"}
+    made.started("a", 22)
+    assert (states(made), made.due_s) == ({"a": "running", "b": "running"}, math.inf)
+
+
+def test_a_pipeline_that_fails_ten_times_in_a_row_has_failed_and_the_others_never_stop() -> None:
+    made, now, delays = running("a", "b"), 20.0, []
+    while made.terminated("a", "no such folder", now, fatal=False) == [] and made.due_s < math.inf:
+        delays.append(made.due_s - now)
+        now = made.due_s
+        assert made.tick(now) == [StartPipelines(("a",))]
+        made.started("a", now)
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    text = "no such folder (10 times in a row)"
+    assert made.state_of("a") == (State.FAILED, Reason(text, "mend the cause, then: linn spark start a"))
+    assert states(made)["b"] == "running"
+    assert made.start(["a"], now) == [CloseInput()]
+    assert started_with(made.exited(0, now)) == ["a", "b"]
+
+
+def test_a_pipeline_that_has_run_for_a_minute_forgets_its_failures() -> None:
+    made, now = running("a", "b"), 20.0
+    for _ in range(20):
+        made.terminated("a", "connection lost", now, fatal=False)
+        assert made.tick(now + 1) == [StartPipelines(("a",))]
+        made.started("a", now + 1)
+        now += 62
+
+
+def test_when_the_last_one_fails_the_process_ends_and_each_waits_for_itself() -> None:
+    made = running("a", "b")
+    made.terminated("a", "connection lost", 20, fatal=False)
+    made.tick(21)
+    made.terminated("a", "connection lost", 22, fatal=False)
+    assert made.terminated("b", "disk full", 22, fatal=False) == [CloseInput()]
+    assert made.exited(1, 22.5) == []
+    assert made.state_of("a") == (State.BACKING_OFF, Reason("connection lost"))
+    assert made.state_of("b") == (State.BACKING_OFF, Reason("disk full"))
+    assert started_with(made.tick(23)) == ["b"]
+    assert made.tick(24) == [StartPipelines(("a",))]
+
+
+def test_one_that_waits_has_no_part_in_what_happens_to_the_driver_until_then() -> None:
+    made = running("a", "b")
+    made.terminated("a", "connection lost", 20, fatal=False)
+    assert made.exited(-9, 20.5) == []
+    assert made.state_of("b") == (State.BACKING_OFF, Reason("the driver was killed by signal 9"))
+    assert started_with(made.tick(21.5)) == ["a", "b"]
+
+
+def test_one_that_does_not_start_again_in_time_takes_the_driver_with_it() -> None:
+    made = running("a", "b")
+    made.terminated("a", "connection lost", 20, fatal=False)
+    made.tick(21)
+    assert made.tick(140.9) == []
+    assert made.tick(141) == [KillDriver()]
+    made.exited(-9, 141)
+    assert made.state_of("b") == (State.BACKING_OFF, Reason("pipeline a did not run within 120 s"))
+
+
+def test_a_stop_of_one_that_waits_is_a_stop() -> None:
+    made = running("a", "b")
+    made.terminated("a", "connection lost", 20, fatal=False)
+    assert made.stop(["a"], 20.5) == []
+    assert (states(made), made.due_s) == ({"a": "stopped", "b": "running"}, math.inf)
 
 
 def test_a_driver_that_fails_as_a_whole_backs_off_or_not_as_it_says() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 
 import pytest
 
-from linn.spark_plugin.service.backoff import FAILURES_MAX, LONGEST_S
+from linn.spark_plugin.service.backoff import FAILURES_MAX, FIRST_S, LONGEST_S
 from linn.spark_plugin.service.driver_group import (
     Action,
     CloseInput,
@@ -15,6 +16,7 @@ from linn.spark_plugin.service.driver_group import (
     KillDriver,
     Reason,
     StartDriver,
+    StartPipelines,
     State,
 )
 from linn.spark_plugin.spec import PipelineSpec
@@ -34,6 +36,10 @@ class World:
         self.told_to_end_s = math.inf
         self.started_s = math.inf
         self.closed = False
+        self.inside: set[str] = set()
+        """The pipelines that the process was told to run."""
+        self.not_before_s: dict[str, float] = {}
+        """The time up to which a pipeline that has failed may not be started again."""
         self.group = DriverGroup(
             "default", uniform=self.chance.uniform, start_timeout_s=START_S, drain_timeout_s=DRAIN_S
         )
@@ -50,12 +56,24 @@ class World:
                 assert not self.closed, "the broker stops"
                 assert action.pipelines != (), "there is nothing to run"
                 self.process, self.started_s, self.told_to_end_s = True, self.now_s, math.inf
+                self.inside = set()
+                self.enter([each.name for each in action.pipelines])
             else:
                 assert self.process, "there is none"
                 if isinstance(action, CloseInput):
                     self.told_to_end_s = min(self.told_to_end_s, self.now_s)
                 elif isinstance(action, KillDriver):
                     self.end(-9)
+                elif isinstance(action, StartPipelines):
+                    assert self.told_to_end_s == math.inf, "it was told to end"
+                    self.started_s = self.now_s
+                    self.enter(action.names)
+
+    def enter(self, names: Iterable[str]) -> None:
+        for name in names:
+            assert name not in self.inside, "it runs already"
+            assert self.now_s >= self.not_before_s.get(name, 0.0), "it has just failed"
+            self.inside.add(name)
 
     def end(self, code: int) -> None:
         self.process = False
@@ -66,15 +84,26 @@ class World:
         name = chance.choice(NAMES)
         known = [name] if name in group.pipelines else []
         happens = chance.randrange(13)
+        if happens in (0, 1, 3):
+            self.not_before_s.clear()
         if happens == 0:
             wanted = [each for each in NAMES if chance.random() < 0.8]
             self.do(group.configure({each: self.spec(each) for each in wanted}, now_s))
         elif happens in (1, 2, 3):
             self.do((group.start, group.stop, group.restart)[happens - 1](known, now_s) if known else [])
         elif happens == 4:
+            self.inside.discard(name)
             self.do(group.stopped(name, now_s) if self.process else [])
-        elif happens == 5:
-            self.do(group.terminated(name, "broke", now_s, fatal=chance.random() < 0.3) if self.process else [])
+        elif happens == 5 and self.process:
+            others = [each for each in group.pipelines.values() if each.in_driver and each.spec.name != name]
+            fails = name in self.inside and self.told_to_end_s == math.inf
+            self.inside.discard(name)
+            told = group.terminated(name, "broke", now_s, fatal=chance.random() < 0.3)
+            assert not (told and others), "the others go on"
+            if fails and group.pipelines[name].runs:
+                self.not_before_s[name] = group.pipelines[name].start_at_s
+                assert FIRST_S * 0.8 <= self.not_before_s[name] - now_s <= LONGEST_S
+            self.do(told)
         elif happens == 6 and chance.random() < 0.2:
             self.do(group.failed("broke", now_s, fatal=chance.random() < 0.3) if self.process else [])
         elif happens == 7 and self.process:

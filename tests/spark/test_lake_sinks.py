@@ -99,6 +99,11 @@ def test_a_replayed_batch_adds_nothing(spark: Any, context: Any, lake: Lake) -> 
     assert lake.rows() == expected(1, 2, 3, 4, 5)
 
 
+def test_a_table_is_not_made_by_columns_that_are_not_there(spark: Any, context: Any, lake: Lake) -> None:
+    with pytest.raises(PipelineInvalid, match="partition_by names the column nosuch, and the rows have id, name, day"):
+        lake.sink(partition_by=("nosuch",)).write(frame(spark, 1), 0)
+
+
 def test_of_two_drivers_that_commit_a_batch_at_once_one_adds_it(
     spark: Any, context: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

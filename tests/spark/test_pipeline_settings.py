@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from linn.spark_plugin.driver.control import Control, Stop, command_of
+from linn.spark_plugin.driver.control import Control, Start, Stop, command_of
 from linn.spark_plugin.driver.pipeline_settings import (
     imported_transform,
     source_options,
@@ -85,9 +85,11 @@ def test_a_transform_that_can_not_be_imported_is_refused(name: str, text: str) -
 
 def test_options_by_topic_are_given_to_the_topics_that_they_name() -> None:
     options = {"startingOffsets": '{"a": {"0": 1}, "b": {"0": 2}}', "maxOffsetsPerTrigger": "5"}
-    found = source_options(pipeline(source_options=options), ("a",))
+    found = source_options(pipeline(topics=("a", "b"), source_options=options), ("a",))
     assert found == {"startingOffsets": '{"a": {"0": 1}}', "maxOffsetsPerTrigger": "5"}
-    assert source_options(pipeline(source_options=options), ("c",)) == {"maxOffsetsPerTrigger": "5"}
+    for topics in (("a",), ("a", "b", "c")):
+        with pytest.raises(PipelineInvalid, match="names a, b, and the pipeline reads"):
+            source_options(pipeline(topics=topics, source_options=options), ("a",))
     with pytest.raises(PipelineInvalid, match="startingOffsets is not JSON"):
         source_options(pipeline(source_options={"startingOffsets": "{"}), ("a",))
 
@@ -128,9 +130,10 @@ def test_settings_of_a_specification_win() -> None:
 
 
 def test_control_lines_are_commands_and_the_end_stops_everything() -> None:
-    control = Control(io.BytesIO(b'{"stop": ["a", "b"]}\nnothing\n{"start": []}\n'))
+    control = Control(io.BytesIO(b'{"stop": ["a", "b"]}\nnothing\n{"pause": []}\n{"start": ["a"]}\n'))
     control.start()
     assert control.next_command(10) == Stop(("a", "b"))
+    assert control.next_command(10) == Start(("a",))
     assert control.next_command(10) == Stop(None)
     assert control.next_command(0) is None
     control.ended()

@@ -108,7 +108,7 @@ def test_a_driver_that_never_starts_is_killed_after_its_time(driver: ScriptedDri
         driver.start_s = 1_000_000.0
         await trio.sleep(120.5)
         found = (await pipelines(world))["orders"]
-        assert (found["state"], found["reason"]) == ("backing off", "no pipeline ran within 120 s")
+        assert (found["state"], found["reason"]) == ("backing off", "not all pipelines ran within 120 s")
         assert world.programs.running == 0
         assert driver.started_s != []
 
@@ -135,6 +135,36 @@ def test_a_fatal_error_is_the_end_of_its_pipeline_alone(driver: ScriptedDriver) 
         assert found["orders"]["remedy"] == "mend the cause, then: linn spark start orders"
         assert len(driver.specs) == 1
 
+    spark_world(driver, TWO).run(scenario)
+
+
+def test_a_pipeline_whose_errors_may_pass_is_tried_again_alone_and_then_has_failed(driver: ScriptedDriver) -> None:
+    async def fails_always(program: SimProgram, spec: dict[str, Any]) -> int:
+        failed = {"event": "terminated", "pipeline": "orders", "error": "no route", "error_class": "E", "fatal": False}
+        for name in ("orders", "returns"):
+            await program.say({"event": "started", "pipeline": name, "query": "q", "run": "r"})
+        await program.say(failed)
+        while (line := await program.read_json()) is not None:
+            driver.told.append(line)
+            await program.say(failed)
+        return 1
+
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(1.5)
+        found = await pipelines(world)
+        assert [(each["state"], each["reason"]) for each in found.values()] == [
+            ("backing off", "no route"),
+            ("running", None),
+        ]
+        await trio.sleep(600)
+        found = await pipelines(world)
+        assert {name: each["state"] for name, each in found.items()} == {"orders": "failed", "returns": "running"}
+        assert found["orders"]["reason"] == "no route (10 times in a row)"
+        assert (found["orders"]["restarts"], found["returns"]["restarts"]) == (9, 0)
+        assert driver.told == [{"start": ["orders"]}] * 9
+        assert len(driver.specs) == 1
+
+    driver.life = fails_always
     spark_world(driver, TWO).run(scenario)
 
 

@@ -17,5 +17,21 @@ def of_both(frames: Mapping[str, Any]) -> Any:
 
 
 def failing(frame: Any) -> Any:
-    """Fail while planning, as something that is out of reach would."""
-    raise ValueError("out of reach")
+    """Fail while planning, as something that is out of reach does."""
+    raise ConnectionError("out of reach")
+
+
+def failing_once(frame: Any) -> Any:
+    """Fail at the first call in a process, in the same way."""
+    if not _calls:
+        _calls.append(frame)
+        failing(frame)
+    return frame
+
+
+_calls: list[Any] = []
+
+
+def wrong(frame: Any) -> Any:
+    """Do what code that is wrong may do."""
+    raise SystemExit("boom")

@@ -22,16 +22,26 @@ class Stop(NamedTuple):
     pipelines: tuple[str, ...] | None
 
 
+class Start(NamedTuple):
+    """Start these pipelines again, which have failed."""
+
+    pipelines: tuple[str, ...]
+
+
 class _Line(msgspec.Struct):
-    stop: tuple[str, ...]
+    stop: tuple[str, ...] | None = None
+    start: tuple[str, ...] | None = None
 
 
-def command_of(line: bytes) -> Stop | None:
+def command_of(line: bytes) -> Start | Stop | None:
     """Return the command in a control line, or None: it is none."""
     try:
-        return Stop(msgspec.json.decode(line, type=_Line).stop)
+        found = msgspec.json.decode(line, type=_Line)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
+    if found.start is not None:
+        return Start(found.start)
+    return None if found.stop is None else Stop(found.stop)
 
 
 class Control:
@@ -45,7 +55,7 @@ class Control:
         self._stream = stream
         self._exit_now = exit_now
         self._parent = os.getppid()
-        self._commands: queue.SimpleQueue[Stop] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Start | Stop] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read, name="linn-control", daemon=True)
 
@@ -58,7 +68,7 @@ class Control:
         """Begin to read."""
         self._thread.start()
 
-    def next_command(self, timeout_s: float) -> Stop | None:
+    def next_command(self, timeout_s: float) -> Start | Stop | None:
         """Return the next command, or None: there was none in that time."""
         try:
             return self._commands.get(timeout=timeout_s)

@@ -1,17 +1,19 @@
 """Driver: runs pipelines in one Spark session until they have ended or their supervisor asks for the end.
 
-Laws: a pipeline that fails ends only itself. At the end of standard input everything drains, for a bounded time. Once
-the parent is dead nothing is waited for: whatever was in progress is done again by the next driver.
+Laws: a pipeline that fails ends only itself, and can be started again. At the end of standard input everything drains,
+for a bounded time. Once the parent is dead nothing is waited for: whatever was in progress is done again by the next
+driver.
 """
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection, Iterable
 from time import monotonic
 
 from pyspark.sql import SparkSession
 
-from linn.spark_plugin.driver.control import Control, Stop
+from linn.spark_plugin.driver.control import Control, Start, Stop
 from linn.spark_plugin.driver.running_pipeline import RunningPipeline
 from linn.spark_plugin.driver.session import ended_session, made_session
 from linn.spark_plugin.driver.status import StatusWriter
@@ -36,21 +38,28 @@ def run_driver(spec: DriverSpec, control: Control, status: StatusWriter) -> int:
 
 
 def _run(session: SparkSession, spec: DriverSpec, control: Control, status: StatusWriter) -> int:
-    pipelines = [RunningPipeline(each, status) for each in spec.pipelines]
-    for each in pipelines:
-        each.start(session, spec)
-    while not all(each.has_ended for each in pipelines):
-        command = control.next_command(_LOOK_S)
-        if command is not None:
-            _obey(command, pipelines)
+    pipelines: dict[str, RunningPipeline] = {}
+
+    def start(names: Collection[str]) -> None:
+        for each in spec.pipelines:
+            if each.name in names:
+                pipelines[each.name] = RunningPipeline(each, status)
+                pipelines[each.name].start(session, spec)
+
+    start([each.name for each in spec.pipelines])
+    while not all(each.has_ended for each in pipelines.values()):
+        match control.next_command(_LOOK_S):
+            case Start(names):
+                start([name for name in names if pipelines[name].has_ended])
+            case Stop(names):
+                _drain([each for name, each in pipelines.items() if names is None or name in names])
         if control.is_orphan or status.is_broken:
             return 1
-        for each in pipelines:
+        for each in pipelines.values():
             each.look(monotonic())
-    return 1 if any(each.failure is not None for each in pipelines) else 0
+    return 1 if any(each.failure is not None for each in pipelines.values()) else 0
 
 
-def _obey(command: Stop, pipelines: list[RunningPipeline]) -> None:
+def _drain(pipelines: Iterable[RunningPipeline]) -> None:
     for each in pipelines:
-        if command.pipelines is None or each.spec.name in command.pipelines:
-            each.drain(monotonic() + DRAIN_S)
+        each.drain(monotonic() + DRAIN_S)

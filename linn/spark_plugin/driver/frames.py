@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from linn.spark_plugin.driver import json_values
@@ -27,7 +28,7 @@ def pipeline_frames(session: SparkSession, bootstrap: str, pipeline: PipelineSpe
     """Make the DataFrames.
 
     Raises:
-        PipelineInvalid: the transform can't be imported, or makes no DataFrame.
+        PipelineInvalid: the transform can't be imported, raises, or makes no DataFrame.
         AnalysisException, ParseException: Spark refuses the schema, the SQL text or the transform.
     """
     dead = None
@@ -50,7 +51,13 @@ def _transformed(session: SparkSession, bootstrap: str, pipeline: PipelineSpec) 
         return _of_sql(session, frames, pipeline.sql)
     assert pipeline.transform is not None
     function = imported_transform(pipeline.transform)
-    found = function(frames if len(frames) > 1 else frames[pipeline.topics[0]])
+    try:
+        found = function(frames if len(frames) > 1 else frames[pipeline.topics[0]])
+    except (PySparkException, OSError):  # What Spark says is told as it is; what the network says may pass.
+        raise
+    except (Exception, SystemExit) as error:
+        text = f"the transform {pipeline.transform} raised {type(error).__name__}: {error}"
+        raise PipelineInvalid(text) from error
     if not isinstance(found, DataFrame):
         raise PipelineInvalid(f"the transform {pipeline.transform} returns {type(found).__name__}, not a DataFrame")
     return found

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from linn.spark_plugin.driver.arrow_tasks import nullable
 from linn.spark_plugin.driver.batch_identity import NEW_CHECKPOINT, BatchIdentity, identity_of
-from linn.spark_plugin.errors import CheckpointMissing
+from linn.spark_plugin.errors import CheckpointMissing, PipelineInvalid
 from linn.spark_plugin.spec import PipelineSpec
 
 T = TypeVar("T")
@@ -52,11 +52,16 @@ class LakeSink(ABC, Generic[T]):
         self._check_table(table)
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch once. Raises LakeSchemaMismatch, and what the format's library and Spark raise."""
+        """Write a micro-batch once. Raises LakeSchemaMismatch, PipelineInvalid, and what library and Spark raise."""
         identity = identity_of(batch, batch_id)
         schema = nullable(to_arrow_schema(batch.schema, timezone="UTC"))
         table = self._table()
         if table is None:
+            unknown = [name for name in self._partition_by if name not in schema.names]
+            if unknown:
+                raise PipelineInvalid(
+                    f"partition_by names the column {unknown[0]}, and the rows have {', '.join(schema.names)}"
+                )
             table = self._made(schema)
         if self._has(table, identity):
             return

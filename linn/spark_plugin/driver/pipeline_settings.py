@@ -16,7 +16,10 @@ _BY_TOPIC = ("startingoffsets", "startingoffsetsbytimestamp")
 
 
 def source_options(pipeline: PipelineSpec, topics: tuple[str, ...]) -> dict[str, str]:
-    """Return the pipeline's options of the source for some of its topics."""
+    """Return the pipeline's options of the source for some of its topics.
+
+    Raises PipelineInvalid: an option by topic is not JSON, or names other topics than the pipeline reads.
+    """
     options = {}
     for name, value in pipeline.source_options.items():
         if name.lower() in _BY_TOPIC and value.lstrip().startswith("{"):
@@ -24,9 +27,12 @@ def source_options(pipeline: PipelineSpec, topics: tuple[str, ...]) -> dict[str,
                 found = json.loads(value)
             except ValueError as error:
                 raise PipelineInvalid(f"{name} is not JSON: {value[:60]!r}") from error
-            chosen = {topic: entry for topic, entry in found.items() if topic in topics}
-            if chosen:
-                options[name] = json.dumps(chosen)
+            if {*found} != {*pipeline.topics}:
+                raise PipelineInvalid(
+                    f"{name} names {', '.join(sorted(found))}, and the pipeline reads {', '.join(pipeline.topics)}: "
+                    "give each topic its own; as an offset, -2 is the earliest and -1 the latest"
+                )
+            options[name] = json.dumps({topic: found[topic] for topic in topics})
         else:
             options[name] = value
     return options

@@ -2,8 +2,8 @@
 actions to take, and times are given in seconds of a monotonic clock.
 
 Laws: there is at most one process. A driver that fails is started again after a delay that grows, and after ten
-failures in a row not any more; an error that no restart mends ends its pipeline at once, and the others go on. A stop
-waits for the micro-batch in progress for a bounded time, and then kills.
+failures in a row not any more. So is a pipeline that fails, in the process that the others go on in; an error that no
+restart mends ends it at once. A stop waits for the micro-batch in progress for a bounded time, and then kills.
 """
 
 from __future__ import annotations
@@ -42,6 +42,12 @@ class StartDriver(NamedTuple):
     pipelines: tuple[PipelineSpec, ...]
 
 
+class StartPipelines(NamedTuple):
+    """Tell the process to start these pipelines again, which have failed in it."""
+
+    names: tuple[str, ...]
+
+
 class StopPipelines(NamedTuple):
     """Tell the process to drain these pipelines, and to go on with the others."""
 
@@ -56,7 +62,7 @@ class KillDriver(NamedTuple):
     """Kill the process with all its children."""
 
 
-Action = StartDriver | StopPipelines | CloseInput | KillDriver
+Action = StartDriver | StartPipelines | StopPipelines | CloseInput | KillDriver
 
 FINISHED = Reason("has read all that there was, and is finished")
 NOT_ASKED = Reason("was stopped by an operator")
@@ -68,16 +74,24 @@ class GroupPipeline:
     """A pipeline of the group."""
 
     spec: PipelineSpec
+    backoff: Backoff
     wanted: bool = True
     """False: an operator has stopped it."""
     failure: Reason | None = None
-    """The error that no restart mends."""
+    """The error that no restart mends, or the one of the last try."""
+    error: Reason | None = None
+    """The error after which it waits for its next start."""
     finished: bool = False
     """It was to read what there was, and has done so."""
     in_driver: bool = False
     """Whether the process was started with it, and has not ended it yet."""
     started: bool = False
     """Whether its query runs in this process."""
+    running_since_s: float = math.inf
+    start_at_s: float = -math.inf
+    """When it is started again, after an error."""
+    start_by_s: float = math.inf
+    """Until when the process has to have started it again."""
     stop_by_s: float = math.inf
     """Until when the process has to have stopped it."""
     starts: int = 0
@@ -87,6 +101,16 @@ class GroupPipeline:
     def runs(self) -> bool:
         """Whether it belongs into the next process."""
         return self.wanted and self.failure is None and not self.finished
+
+    def begin_anew(self) -> None:
+        """Forget what has become of it."""
+        self.failure, self.error, self.finished, self.start_at_s = None, None, False, -math.inf
+        self.backoff.reset()
+
+    def leave(self) -> None:
+        """Record that it is no longer in the process."""
+        self.in_driver, self.started, self.running_since_s = False, False, math.inf
+        self.start_by_s = self.stop_by_s = math.inf
 
 
 class DriverGroup:
@@ -106,6 +130,7 @@ class DriverGroup:
         self.reason: Reason | None = None
         """The reason why it backs off or has failed."""
         self.backoff = Backoff(uniform)
+        self._uniform = uniform
         self.deadline_s = math.inf
         """When `tick` is due for the group itself."""
         self._start_timeout_s = start_timeout_s
@@ -130,7 +155,16 @@ class DriverGroup:
     @property
     def due_s(self) -> float:
         """When `tick` is due."""
-        return min([self.deadline_s, *(each.stop_by_s for each in self.pipelines.values())])
+        found = [self.deadline_s]
+        for each in self.pipelines.values():
+            found += [each.start_by_s, each.stop_by_s]
+            if self._waits(each):
+                found.append(each.start_at_s)
+        return min(found)
+
+    def _waits(self, each: GroupPipeline) -> bool:
+        """Whether a pipeline is to be started again in the process that runs."""
+        return self.state in (State.STARTING, State.RUNNING) and each.runs and each.error is not None
 
     def configure(self, specs: Mapping[str, PipelineSpec], now_s: float) -> list[Action]:
         """Take over the pipelines that there are to be: new ones start, changed ones restart, others stop."""
@@ -140,10 +174,11 @@ class DriverGroup:
         for name, spec in specs.items():
             each = self.pipelines.get(name)
             if each is None:
-                self.pipelines[name] = GroupPipeline(spec)
+                self.pipelines[name] = GroupPipeline(spec, Backoff(self._uniform))
                 changed = True
             elif each.spec != spec:
-                each.spec, each.failure, each.finished = spec, None, False
+                each.spec = spec
+                each.begin_anew()
                 changed |= each.wanted
         return self._begin_anew(now_s) if changed else []
 
@@ -153,14 +188,16 @@ class DriverGroup:
         for name in names:
             each = self.pipelines[name]
             missing |= not (each.in_driver and each.runs and each.stop_by_s == math.inf)
-            each.wanted, each.failure, each.finished = True, None, False
+            each.wanted = True
+            each.begin_anew()
         return self._begin_anew(now_s) if missing or not self.has_process else []
 
     def restart(self, names: Iterable[str], now_s: float) -> list[Action]:
         """Stop pipelines and start them again, together with the others of their driver."""
         for name in names:
             each = self.pipelines[name]
-            each.wanted, each.failure, each.finished = True, None, False
+            each.wanted = True
+            each.begin_anew()
         return self._begin_anew(now_s)
 
     def stop(self, names: Iterable[str], now_s: float) -> list[Action]:
@@ -205,18 +242,29 @@ class DriverGroup:
         return [CloseInput()]
 
     def _launch(self, now_s: float) -> list[Action]:
-        """Start a process with the pipelines that are to run; if there are none, rest."""
+        """Start a process with the pipelines that are due; if there are none to run at all, rest."""
         chosen = [each for each in self.pipelines.values() if each.runs]
         if self._closed or not chosen:
             self._rest()
             return []
-        for each in self.pipelines.values():
-            each.in_driver, each.started, each.stop_by_s = each.runs, False, math.inf
-            each.starts += each.runs
+        first = min(chosen, key=lambda each: each.start_at_s)
+        if first.start_at_s > now_s:
+            self.state, self.deadline_s, self.reason = State.BACKING_OFF, first.start_at_s, first.error
+            return []
+        chosen = [each for each in chosen if each.start_at_s <= now_s]
+        for each in chosen:
+            self._put_in(each)
         self.state, self.reason, self.deadline_s = State.STARTING, None, now_s + self._start_timeout_s
         self._failing, self._is_fatal, self._asked = None, False, False
         self._running_since_s = math.inf
         return [StartDriver(tuple(each.spec for each in chosen))]
+
+    @staticmethod
+    def _put_in(each: GroupPipeline) -> None:
+        """Record that a pipeline is started in the process."""
+        each.leave()
+        each.in_driver, each.error, each.start_at_s = True, None, -math.inf
+        each.starts += 1
 
     def _rest(self) -> None:
         """There is nothing to run."""
@@ -230,7 +278,7 @@ class DriverGroup:
         """A pipeline's query runs."""
         each = self.pipelines.get(name)
         if each is not None and each.in_driver:
-            each.started = True
+            each.started, each.running_since_s, each.start_by_s = True, now_s, math.inf
         self._look_whether_all_run(now_s)
         return []
 
@@ -239,23 +287,25 @@ class DriverGroup:
         each = self.pipelines.get(name)
         if each is not None and each.in_driver:
             was_told = self._asked or each.stop_by_s < math.inf
-            each.in_driver, each.started, each.stop_by_s = False, False, math.inf
+            each.leave()
             each.finished |= each.wanted and not was_told
         return self._look_what_is_left(now_s)
 
     def terminated(self, name: str, error: str, now_s: float, *, fatal: bool) -> list[Action]:
-        """A pipeline's query has failed. Unless it is `fatal`, the driver starts again, after a delay."""
+        """A pipeline's query has failed. Unless it is `fatal`, it is started again, after a delay."""
         each = self.pipelines.get(name)
         if each is None or not each.in_driver:
             return []
-        each.in_driver, each.started, each.stop_by_s = False, False, math.inf
+        ran_s = max(0.0, now_s - each.running_since_s)
+        each.leave()
         if fatal:
             each.failure = Reason(error, MEND.format(name=name))
-            return self._look_what_is_left(now_s)
-        if self._failing is None and not self._asked:
-            self._failing = Reason(f"pipeline {name}: {error}")
-            return self._drain(now_s)
-        return []
+        elif not self._asked:
+            delay_s = each.backoff.failed(ran_s)
+            each.error, each.start_at_s = Reason(error), now_s + delay_s
+            if each.backoff.is_exhausted:
+                each.failure = Reason(f"{error} ({FAILURES_MAX} times in a row)", MEND.format(name=name))
+        return self._look_what_is_left(now_s)
 
     def failed(self, error: str, now_s: float, *, fatal: bool) -> list[Action]:
         """The driver as a whole has failed, and is about to exit."""
@@ -268,7 +318,7 @@ class DriverGroup:
         """A process can't be started, as long as somebody does not install what is missing."""
         self.state, self.reason, self.deadline_s = State.FAILED, reason, math.inf
         for each in self.pipelines.values():
-            each.in_driver = False
+            each.leave()
         return []
 
     def exited(self, code: int, now_s: float) -> list[Action]:
@@ -276,7 +326,7 @@ class DriverGroup:
         assert self.has_process, "it had one"
         left = [name for name, each in self.pipelines.items() if each.in_driver]
         for each in self.pipelines.values():
-            each.in_driver, each.started, each.stop_by_s = False, False, math.inf
+            each.leave()
         ran_s = now_s - self._running_since_s if self._running_since_s < math.inf else 0.0
         if self._failing is not None:
             return self._failed(self._failing, ran_s, now_s)
@@ -319,14 +369,26 @@ class DriverGroup:
             return self._launch(now_s)
         if not self.has_process:
             return []
-        if self.state is State.STARTING and now_s >= self.deadline_s:
-            self._failing = self._failing or Reason(f"no pipeline ran within {self._start_timeout_s:g} s")
+        waiting = [each for each in self.pipelines.values() if self._waits(each) and each.start_at_s <= now_s]
+        if waiting:
+            return self._start_in_driver(waiting, now_s)
+        late = [each.spec.name for each in self.pipelines.values() if each.start_by_s <= now_s]
+        if late or (self.state is State.STARTING and now_s >= self.deadline_s):
+            what = f"pipeline {late[0]} did not run" if late else "not all pipelines ran"
+            self._failing = self._failing or Reason(f"{what} within {self._start_timeout_s:g} s")
         if self.state is not State.DRAINING:
             self._asked = self._failing is None
         self.state, self.deadline_s = State.DRAINING, math.inf
         for each in self.pipelines.values():
-            each.stop_by_s = math.inf
+            each.start_by_s = each.stop_by_s = math.inf
         return [KillDriver()]
+
+    def _start_in_driver(self, waiting: list[GroupPipeline], now_s: float) -> list[Action]:
+        """Start pipelines again in the process that runs."""
+        for each in waiting:
+            self._put_in(each)
+            each.start_by_s = now_s + self._start_timeout_s
+        return [StartPipelines(tuple(each.spec.name for each in waiting))]
 
     # --- looking ---
 
@@ -341,6 +403,8 @@ class DriverGroup:
             return State.STOPPED, FINISHED
         if not each.wanted:
             return State.STOPPED, NOT_ASKED
+        if each.error is not None and self.state is not State.FAILED:
+            return State.BACKING_OFF, each.error
         if self.state is State.RUNNING:
             return State.STARTING, None
         return self.state, self.reason or self._failing

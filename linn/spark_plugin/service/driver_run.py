@@ -22,6 +22,7 @@ from linn.spark_plugin.service.driver_group import (
     KillDriver,
     Reason,
     StartDriver,
+    StartPipelines,
     State,
     StopPipelines,
 )
@@ -107,6 +108,8 @@ class DriverRun:
             case StartDriver(pipelines):
                 self._killed, self._input_ends = trio.Event(), False
                 nursery.start_soon(self._live, pipelines)
+            case StartPipelines(names):
+                nursery.start_soon(self._send, msgspec.json.encode({"start": names}).decode())
             case StopPipelines(names):
                 nursery.start_soon(self._send, msgspec.json.encode({"stop": names}).decode())
             case CloseInput():
