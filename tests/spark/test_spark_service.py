@@ -359,7 +359,7 @@ def test_a_table_that_was_set_live_is_there_after_a_restart(driver: ScriptedDriv
     async def scenario(world: VirtualWorld) -> None:
         async with world.connect() as client:
             await client.admin.alter_topic("orders", spark_sink={"path": "lake"})  # type: ignore[call-arg]
-            await client.admin.create_topic("live", kind="stream", spark_sink={"path": "lake"})  # type: ignore[call-arg]
+            await client.admin.create_topic("live", kind="stream", spark_sink={"path": "live"})  # type: ignore[call-arg]
         world.kill()
         await world.restart()
         await trio.sleep(10)
@@ -398,10 +398,13 @@ def test_a_table_is_checked_when_it_is_set_live(driver: ScriptedDriver) -> None:
                 await client.admin.alter_topic("jobs", spark_sink={"path": "lake"})  # type: ignore[call-arg]
             with pytest.raises(ConfigError, match=r'topics.orders.spark_sink.pth: unknown key.*"path"'):
                 await client.admin.alter_topic("orders", spark_sink={"pth": "lake"})  # type: ignore[call-arg]
+            with pytest.raises(ConfigError, match=r'topics.others.spark_sink.path: is the path of "orders" too'):
+                await client.admin.alter_topic("others", spark_sink={"path": "lake/orders/"})  # type: ignore[call-arg]
             with pytest.raises(ConfigError, match=r'topics.orders.spark_sinc: unknown key.*"spark_sink"'):
                 await client.admin.alter_topic("orders", spark_sinc={"path": "lake"})  # type: ignore[call-arg]
 
-    spark_world(driver, "[topics.jobs]\n" + STREAM).run(scenario)
+    others = '[topics.others]\nkind = "stream"\n'
+    spark_world(driver, "[topics.jobs]\n" + STREAM + others).run(scenario)
 
 
 # --- what is missing -------------------------------------------------------------------------------------------------

@@ -123,12 +123,33 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
             '6: topics.orders.spark_sink: there are two pipelines of the name "orders"',
         ),
         ('[topics.orders.spark_sink]\npath = "x"\ndriver = "a b"\n', "8: topics.orders.spark_sink.driver: "),
+        (
+            PIPELINE + 'path = "x"\n' + PIPELINE.replace('"p"', '"q"') + 'format = "json"\npath = "x/"\n',
+            '14: spark.pipelines[1].path: is the path of "p" too, and one would lose what the other writes: give each '
+            "its own",
+        ),
+        (
+            '[topics.orders.spark_sink]\npath = "x"\n[topics.both.spark_sink]\npath = "x"\n',
+            '9: topics.both.spark_sink.path: is the path of "orders" too',
+        ),
+        (
+            '[topics.orders.spark_sink]\nformat = "console"\ncheckpoint = "c"\n'
+            + PIPELINE
+            + 'format = "delta"\npath = "x"\ncheckpoint = "c/"\n',
+            '8: topics.orders.spark_sink.checkpoint: is the checkpoint of "p" too',
+        ),
     ],
 )
 def test_an_error_has_its_line_its_key_and_what_to_do(kinds: PluginManager, toml: str, says: str) -> None:
     config, errors = checked(kinds, TOPICS + toml)
     assert config is None
     assert errors[0].startswith(f"linn.toml:{says}"), errors
+
+
+def test_pipelines_may_share_a_table_of_a_lake(kinds: PluginManager) -> None:
+    toml = PIPELINE + 'format = "delta"\npath = "x"\n'
+    config, errors = checked(kinds, TOPICS + toml + toml.replace('"p"', '"q"'))
+    assert config is not None, errors
 
 
 def test_every_key_reaches_the_driver(kinds: PluginManager) -> None:

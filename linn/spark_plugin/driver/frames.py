@@ -93,7 +93,7 @@ def _source(
 
 def _valued(frame: DataFrame, pipeline: PipelineSpec) -> DataFrame:
     if pipeline.value == "string":
-        return frame.withColumn("value", frame["value"].cast("string"))
+        return frame.withColumn("value", json_values.text_of("value"))
     if pipeline.value == "json":
         assert pipeline.schema is not None
         parsed = json_values.parsed(frame, pipeline.schema)

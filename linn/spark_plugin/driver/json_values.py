@@ -20,12 +20,21 @@ RECORD_COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
 """Columns of the record that stay beside the parsed fields."""
 _PARSED = "__linn_parsed"
 _FLAG = "__linn_corrupt"
+_JSON_SPACE = " \t\n\r"
 _STRICT = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": _FLAG,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
 }
+
+
+def text_of(column: str) -> Column:
+    """Return a column of bytes as text, with U+FFFD for what is not UTF-8.
+
+    Spark's cast keeps such bytes; in a file they make a text that other readers refuse, and the whole file with it.
+    """
+    return f.make_valid_utf8(f.col(column).cast("string"))
 
 
 def parsed(frame: DataFrame, schema: str) -> DataFrame:
@@ -46,10 +55,22 @@ def _fields(schema: str) -> StructType:
 def is_malformed() -> Column:
     """Return the condition under which a row of `parsed` did not parse."""
     text = f.col("value").cast("string")
-    # Spark reads the first JSON value and leaves what follows; inside of an array it has to read everything.
-    is_one_value = f.coalesce(f.json_array_length(f.concat(f.lit("["), text, f.lit("]"))) == 1, f.lit(False))
-    fits = f.col(f"{_PARSED}.{_FLAG}").isNull() | (f.trim(text) == "null")
-    return f.col("value").isNotNull() & ~(f.is_valid_utf8(text) & is_one_value & fits)
+    fits = f.col(f"{_PARSED}.{_FLAG}").isNull() | (f.trim(text, f.lit(_JSON_SPACE)) == "null")
+    return f.col("value").isNotNull() & ~(f.is_valid_utf8(text) & _is_one_value(text) & fits)
+
+
+def _is_one_value(text: Column) -> Column:
+    """Return the condition that a text is one JSON value and nothing else.
+
+    `from_json` reads the first value and leaves what follows. Inside of an array Spark reads up to the bracket that
+    closes the array. If that is a bracket of the text, as in `1] junk`, then an element behind the text does not change
+    the length; else it is read, and adds one.
+    """
+
+    def length(end: str) -> Column:
+        return f.json_array_length(f.concat(f.lit("["), text, f.lit(end)))
+
+    return f.coalesce((length("]") == 1) & (length(",0]") == 2), f.lit(False))
 
 
 def good_rows(frame: DataFrame, *, keeps_malformed: bool) -> DataFrame:
@@ -66,7 +87,7 @@ def good_rows(frame: DataFrame, *, keeps_malformed: bool) -> DataFrame:
     columns = [f.col(name).alias(f"record_{name}" if name in lowered else name) for name in RECORD_COLUMNS]
     columns += [f.col(f"{_PARSED}.`{name}`") for name in fields]
     if keeps_malformed:
-        return frame.select(*columns, f.when(is_malformed(), f.col("value").cast("string")).alias(CORRUPT))
+        return frame.select(*columns, f.when(is_malformed(), text_of("value")).alias(CORRUPT))
     return frame.where(~is_malformed()).select(*columns)
 
 

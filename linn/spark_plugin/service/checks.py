@@ -11,10 +11,15 @@ from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 
 Place = tuple[str | int, ...]
 
+_OWN_PATH = ("parquet", "json")
+"""Formats whose folder takes one query: Spark's sink leaves out micro-batches whose number it has, of whatever query.
+Tables of lakes take several."""
+
 
 def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: Callable[[Place, str], None]) -> None:
     """Report every pipeline that can't work; the check of a `ServiceKind`."""
     taken: dict[str, Place] = {}
+    folders: dict[tuple[str, str], str] = {}
     for at, name, read, pipeline in _pipelines(settings, topics):
         if name in taken:
             report((*at, "name") if at[0] == "spark" else at, f'there are two pipelines of the name "{name}"')
@@ -25,6 +30,11 @@ def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: C
         wrong = name_problem(pipeline.driver)
         if wrong is not None:
             report((*at, "driver"), wrong)
+        for key, folder in _own_folders(pipeline):
+            other = folders.setdefault((key, folder.rstrip("/")), name)
+            if other != name:
+                text = f'is the {key} of "{other}" too, and one would lose what the other writes: give each its own'
+                report((*at, key), text)
         for place, topic in read:
             _check_source(topic, topics, place, report)
         if pipeline.dead_letter is not None and pipeline.dead_letter not in topics:
@@ -46,6 +56,14 @@ def _pipelines(
         yield at, pipeline.name, read, pipeline
     for name, sink in sinks(topics):
         yield ("topics", name, "spark_sink"), name, [(("topics", name, "spark_sink"), name)], sink
+
+
+def _own_folders(pipeline: SinkSettings) -> Iterator[tuple[str, str]]:
+    """(key, folder) of what no other pipeline may have."""
+    if pipeline.path is not None and pipeline.format in _OWN_PATH:
+        yield "path", pipeline.path
+    if pipeline.checkpoint is not None:
+        yield "checkpoint", pipeline.checkpoint
 
 
 def _check_source(

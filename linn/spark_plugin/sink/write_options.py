@@ -64,7 +64,7 @@ def checked_write(given: Mapping[str, str], columns: Mapping[str, str], *, is_st
     timeout = options.get(TIMEOUT.lower())
     timeout_s = TIMEOUT_S if timeout is None else duration_ms(timeout, TIMEOUT) / 1000
     if not 0 < timeout_s <= 3600:
-        raise SparkOptionInvalid(f"{TIMEOUT} is at most 1h, not {timeout}")
+        raise SparkOptionInvalid(f"{TIMEOUT} is more than 0s and at most 1h, not {timeout}")
     return WriteOptions(broker_url(options), topic, exchange, timeout_s, name, None if number is None else int(number))
 
 
