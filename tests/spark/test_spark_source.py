@@ -224,6 +224,16 @@ def test_offsets_beyond_the_end_are_data_loss(read: Any) -> None:
         ({"subscribe": "nowhere"}, "the broker has no topic nowhere"),
         ({"assign": '{"flights": [7]}'}, "names partition 7"),
         ({"subscribe": "flights", "startingOffsets": '{"flights": {"0": 1}}'}, "has nothing for partition 1"),
+        (
+            {
+                "subscribe": "flights",
+                "startingTimestamp": "99999999999999",
+                "startingOffsetsByTimestampStrategy": "latest",
+                "endingOffsets": '{"flights": {"0": 1, "1": 0, "2": 0}}',
+                "failOnDataLoss": "false",
+            },
+            "behind its end",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused(read: Any, options: dict[str, str], text: str) -> None:
