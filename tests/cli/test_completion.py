@@ -127,7 +127,7 @@ def test_names_of_transactions_are_offered_and_to_abort_only_open_ones(broker: B
 
 
 def test_names_of_spark_pipelines_are_offered_once(tmp_path: Path) -> None:
-    sink = '[topics.NAME]\nkind = "stream"\nspark_sink = { path = "lake" }\n'
+    sink = '[topics.NAME]\nkind = "stream"\nspark_sink = { path = "NAME" }\n'
     config = "[spark]\nenabled = false\n" + "".join(sink.replace("NAME", name) for name in ("orders", "returns"))
     with BrokerProcess(tmp_path, config) as broker:
         assert completions("linn spark status ", broker.url) == ["orders", "returns"]
