@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import trio
 from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, records, simulated, values
 from test_transactions import TOPICS, A, B, Owner, refused, states
 
 from linn.core.batch.batch import TRANSACTIONAL
-from linn.core.transactions import coordinator
+from linn.core.transactions import coordinator, ending
 from linn.core.transactions.producer import UNUSED_S
 from linn.protocols.capnp import transacting
 from linn.testing.deterministic import run_simulation
@@ -120,6 +123,38 @@ async def test_an_aborted_number_is_not_used_again_after_a_restart(env: SimEnv) 
             zombie.client = client
             await refused("transaction.fenced", zombie.end(commit=True))
         assert await client.fetch("s") == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("config", ["", ALWAYS])
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_marks_of_a_long_transaction_take_turns_with_others(
+    commit: bool, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = []
+
+    def watched(*arguments: Any) -> Iterator[None]:
+        for _ in ending.marking(*arguments):
+            yield
+            turns.append(arguments)
+
+    monkeypatch.setattr(ending, "MARKED_AT_ONCE", 1)
+    monkeypatch.setattr(coordinator, "marking", watched)
+
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, config + TOPICS):
+            client = await connected(env)
+            owner = await Owner.open(client)
+            for topic in ("s", "both"):
+                await owner.publish(topic, ["a"])
+            await owner.end(commit=commit)
+            if commit:
+                assert [await client.fetch(topic) for topic in ("s", "both")] == [["a"], ["a"]], "it is answered"
+            await owner.publish("s", ["b"])
+            await owner.end(commit=True)
+            assert await client.fetch("s") == (["a", "b"] if commit else ["b"])
+            assert turns, "others had a turn between the two"
+
+    run_simulation(1, scenario)
 
 
 @simulated

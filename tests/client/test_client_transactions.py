@@ -350,6 +350,31 @@ async def test_a_message_that_is_not_stored_makes_the_commit_raise(broker: str, 
         assert await values(client, f"{name}-out") == [b"kept"]
 
 
+@on_both_loops
+async def test_a_transaction_follows_one_whose_marks_take_turns_with_other_work(
+    broker: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("linn.core.transactions.ending.MARKED_AT_ONCE", 1)
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream", partitions=8)
+        job = client.shared_transactions(f"{name}-job", run=7)
+        for sequence in (1, 1, 2, 2, 3):  # A sequence that has taken effect is aborted.
+            ticket = await job.join()
+            async with job.producer(ticket, name) as producer:
+                for partition in range(8):
+                    await producer.publish_many([b"%d" % sequence], partition=partition)
+            await job.commit(ticket, [producer.id], sequence=sequence)
+        for raises in (True, False, True, False):
+            with pytest.raises(ZeroDivisionError) if raises else anyio.CancelScope():
+                async with client.transaction(f"{name}-tx") as tx:
+                    for partition in range(8):
+                        await (await tx.producer(name)).publish_many([b"4"], partition=partition)
+                    assert 1 / (not raises)
+        for partition in range(8):
+            batches = (await client.fetch(name, partition, 0)).batches
+            assert [value for batch in batches for value in batch.values] == [b"1", b"2", b"3", b"4", b"4"]
+
+
 @pytest.mark.parametrize("limit", ["PLACES_MAX", "BRANCHES_MAX", "OFFSETS_MAX"])
 @on_both_loops
 async def test_a_transaction_has_its_limits(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutation import Mutation
 
 _COORDINATOR = "linn.core.transactions.coordinator"
+_ENDING = "linn.core.transactions.ending"
 _PRODUCER = "linn.core.transactions.producer"
 _PARTITION = "linn.core.log.partition"
 _LOG = "linn.core.log.transactions"
@@ -95,9 +96,9 @@ TRANSACTION_MUTATIONS = (
         name="an abort acks what the transaction holds",
         breaks="What an aborted transaction was to ack is delivered again.",
         guarantee=_TRANSACTIONS,
-        module=_COORDINATOR,
-        original="marked = dispatch.end_held(holder, is_commit=decision is not None)",
-        planted="marked = dispatch.end_held(holder, is_commit=True)",
+        module=_ENDING,
+        original="marked = None if dispatch.is_closed else dispatch.end_held(holder, is_commit=decision is not None)",
+        planted="marked = None if dispatch.is_closed else dispatch.end_held(holder, is_commit=True)",
         simulation="transactions",
         seed=18,
         says="never made into",
@@ -139,9 +140,9 @@ TRANSACTION_MUTATIONS = (
         name="a commit counts attempts that it does not name",
         breaks="What a commit does not name is aborted with it.",
         guarantee=_TRANSACTIONS,
-        module=_COORDINATOR,
-        original="is_commit = branch in counted",
-        planted="is_commit = decision is not None",
+        module=_ENDING,
+        original="partition.end_transaction(branch, 0, each.number, is_commit=branch in counted)",
+        planted="partition.end_transaction(branch, 0, each.number, is_commit=decision is not None)",
         simulation="arrows of transactions",
         seed=1,
         says="the job has written",

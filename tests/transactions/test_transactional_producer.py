@@ -205,6 +205,19 @@ def test_the_last_commit_of_a_name_is_known_and_those_before_are_not() -> None:
 # --- work ------------------------------------------------------------------------------------------------------------
 
 
+def test_the_next_transaction_waits_for_the_end_of_this_one() -> None:
+    each = opened()
+    each.begin(0.0)
+    each.end(None)
+    for number in (FIRST, FIRST + 1):
+        with pytest.raises(TransactionBusy, match=f"transaction {FIRST} "):
+            each.check_current(number)
+    with pytest.raises(TransactionUnknown):
+        each.check_current(FIRST + 2)
+    each.ended()
+    each.check_current(FIRST + 1)
+
+
 def test_a_commit_names_branches_of_the_name_only() -> None:
     each = opened()
     each.add_branch(A)
@@ -257,7 +270,10 @@ def test_a_name_with_sequences_makes_room_later() -> None:
 def test_partitions_have_a_limit_whether_written_to_or_held() -> None:
     each = opened()
     topic = cast(Any, object())
-    each.work.wrote = {A: {(topic, index): 1 for index in range(PLACES_MAX - 2)}, B: {(topic, 0): 1}}
+    for index in range(PLACES_MAX - 2):
+        each.work.add(A, topic, index, 1)
+        each.work.add(A, topic, index, 2)  # The same partition again.
+    each.work.add(B, topic, 0, 1)
     each.check_room()
     each.work.held[cast(Any, object())] = None
     with pytest.raises(LimitExceeded):

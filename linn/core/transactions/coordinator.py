@@ -41,7 +41,7 @@ from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.queue.consumer import QueueConsumer
 from linn.core.topics.topic import Topic
-from linn.core.transactions.ending import Ending, missing_marks
+from linn.core.transactions.ending import Ending, marking, missing_marks
 from linn.core.transactions.event import (
     Committed,
     Named,
@@ -97,7 +97,7 @@ class TransactionCoordinator:
         self._open: dict[TransactionalProducer, None] = {}
         """Those with an open transaction, the one opened first in front."""
         self._endings: dict[TransactionalProducer, Ending] = {}
-        """Commits under way, whose decision may not be durable yet."""
+        """Ends under way: commits whose decision may not be durable yet, and marks that take turns with other work."""
         self._alarm = Alarm(clock, spawn, self._abort_overdue)
         self._make_log: MakeLog | None = None
         self._making = trio.Lock()
@@ -201,11 +201,11 @@ class TransactionCoordinator:
             self._forget_idle()
         each = self.names.get(name) or TransactionalProducer(name)
         named = each.opened_before(owner, opening)
+        if named is None and each.state is State.OPEN:
+            self._abort(each, AbortReason.FENCED, "another client took over its name")
+        if each.is_ending or name in self._unmarked:
+            raise TransactionBusy(f'the last transaction of "{name}" is being ended')
         if named is None:
-            if each.state is State.OPEN:
-                self._abort(each, AbortReason.FENCED, "another client took over its name")
-            if each.is_ending or name in self._unmarked:
-                raise TransactionBusy(f'the last transaction of "{name}" is being ended')
             named = each.opening(self._fresh_id(), self._clock.now_ms(), owner)
             self._write(named)
             for branch in each.branches:
@@ -276,7 +276,7 @@ class TransactionCoordinator:
         """Record a batch that was stored, after `check_write`."""
         each = self._by_branch[branch]
         self._begin(each)
-        each.work.wrote.setdefault(branch, {})[topic, partition] = end
+        each.work.add(branch, topic, partition, end)
 
     def commit_offset(
         self, owner: tuple[int, int, int], member: GroupMember, partition: int, epoch: int, offset: int, text: str = ""
@@ -339,16 +339,16 @@ class TransactionCoordinator:
             return None
         each = self._owner_of_end(producer_id, epoch, number)
         if not is_commit or each.has_taken_effect(sequence):
-            self._abort(each, AbortReason.ASKED)
-            return None
+            return self._abort(each, AbortReason.ASKED)
         each.check_branches(branches)
         each.work.sequence = sequence
         if not each.work.offsets and not any(True for _ in missing_marks(each, branches)):
             decision = each.decided(branches)
             self._write(decision)
-            if self._is_committed():
-                return self._finish_nowait(each, decision)
             work = self._decided(each, decision)
+            if self._is_committed():
+                self.committed += 1
+                return self._mark(each, work)
             return self._ending(each, lambda: self._finish(each, work, decision))
         before, each.state = each.state, State.ENDING
         return self._ending(each, lambda: self._commit(each, branches, before))
@@ -364,7 +364,8 @@ class TransactionCoordinator:
                 if isinstance(error, SyncFailed):
                     raise
             finally:
-                del self._endings[each]
+                if self._endings.get(each) is ending:
+                    del self._endings[each]
                 ending.event.set()
 
         self._spawn(run)
@@ -403,19 +404,6 @@ class TransactionCoordinator:
         self._open.pop(each, None)
         self._hold_positions(each, decision)
         return each.end(decision)
-
-    def _finish_nowait(self, each: TransactionalProducer, decision: Committed) -> Ending | None:
-        """Mark a decision that is durable; what a full disk refuses is left to a task."""
-        work = self._decided(each, decision)
-        self.committed += 1
-        try:
-            self._mark(each, work)
-        except StorageError as error:
-            logger.warning("a committed transaction is not marked yet: %(error)s", log_fields(error))
-            self._spawn(lambda: self._mark_until_done(each, work))
-        else:
-            each.ended()
-        return None
 
     async def _finish(self, each: TransactionalProducer, work: Work, decision: Committed) -> None:
         """Wait until a decision is durable, apply it and mark it. Raises SyncFailed."""
@@ -456,23 +444,32 @@ class TransactionCoordinator:
             else:
                 return
 
-    def _abort(self, each: TransactionalProducer, reason: AbortReason, why: str = "") -> None:
-        """Abort the present transaction. `why`: what its owner is told, unless it has asked for it."""
+    def _abort(self, each: TransactionalProducer, reason: AbortReason, why: str = "") -> Ending | None:
+        """Abort the present transaction. `why`: what its owner is told, unless it asked for it. Returns as `_mark`."""
         self._open.pop(each, None)
         self.aborted[reason] += 1
-        work = each.end(None, why)
+        return self._mark(each, each.end(None, why))
+
+    def _mark(self, each: TransactionalProducer, work: Work) -> Ending | None:
+        """Mark the end of the present transaction. Return what is to be waited for where that takes turns with others.
+
+        What a full disk refuses is left to a task, for which nobody waits.
+        """
         try:
-            self._mark(each, work)
+            if not any(True for _ in marking(each, work, self._topics)):
+                each.ended()
+                return None
         except StorageError as error:
-            logger.warning("an aborted transaction is not marked yet: %(error)s", log_fields(error))
+            logger.warning("an ended transaction is not marked yet: %(error)s", log_fields(error))
             self._spawn(lambda: self._mark_until_done(each, work))
-        else:
-            each.ended()
+            return None
+        return self._ending(each, lambda: self._mark_until_done(each, work))
 
     async def _mark_until_done(self, each: TransactionalProducer, work: Work) -> None:
         while not self._closed:
             try:
-                self._mark(each, work)
+                for _ in marking(each, work, self._topics):
+                    await trio.lowlevel.checkpoint()
             except LogClosed:
                 return
             except StorageError as error:
@@ -481,29 +478,6 @@ class TransactionCoordinator:
                 continue
             each.ended()
             return
-
-    def _mark(self, each: TransactionalProducer, work: Work) -> None:
-        """Mark the end of the present transaction where it wrote, and settle or return what it holds. Can be repeated.
-
-        Raises StorageError: some of it is not marked.
-        """
-        decision = each.committed if each.was_committed(each.number) else None
-        counted = frozenset(decision.branches if decision is not None else ())
-        markers = []
-        for branch, places in work.wrote.items():
-            is_commit = branch in counted
-            for topic, index in places:
-                if self._topics.get(topic.name) is topic:
-                    partition = topic.partitions[index]
-                    partition.end_transaction(branch, 0, each.number, is_commit=is_commit)
-                    markers.append((partition.committed, partition.log.bounds()[1]))
-        holder = holder_of(each.producer_id, each.number)
-        for dispatch in [dispatch for dispatch in work.held if not dispatch.is_closed]:
-            marked = dispatch.end_held(holder, is_commit=decision is not None)
-            if marked is not None:
-                markers.append(marked)
-        if decision is not None:
-            each.markers = markers
 
     def _abort_overdue(self) -> float | None:
         now_s = self._clock.monotonic()

@@ -29,10 +29,12 @@ from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.topics.topic import Topic
 from linn.core.transactions.event import Committed, Named, NameForgotten, OffsetsApplied, TransactionEvent
 
-BRANCHES_MAX = 1_024
+BRANCHES_MAX = 4_096
 """Limit of the producers that may write in one name's transactions: Spark's tasks, or topics of a client."""
-PLACES_MAX = 4_096
-"""Limit of the partitions that one transaction may touch: each is marked at its end, in about 20 us."""
+PLACES_MAX = 32_768
+"""Limit of the partitions that one transaction may touch, counted for each producer: 1,000 tasks by 32 partitions, say.
+Each takes about 200 bytes, and 20 us for its marker at the end.
+"""
 OPENINGS_MAX = 16
 """Openings of a name that are known when they are asked for again, which a broken connection may do late."""
 UNUSED_S = 3_600
@@ -83,11 +85,19 @@ class Work:
     """Partitions of queues of which it holds records, with what has to pass before they are held durably."""
     sequence: int = 0
     """The client's own number of its commit; 0: none."""
+    _written: int = 0
+    """The number of entries in `wrote`: it is asked for with each batch."""
+
+    def add(self, producer_id: int, topic: Topic, partition: int, end: int) -> None:
+        """Record that a producer has written up to an offset of a partition."""
+        places = self.wrote.setdefault(producer_id, {})
+        self._written += (topic, partition) not in places
+        places[topic, partition] = end
 
     @property
     def places(self) -> int:
-        """The number of partitions that it touches."""
-        return sum(map(len, self.wrote.values())) + len(self.held)
+        """The number of partitions that it touches, counted for each producer."""
+        return self._written + len(self.held)
 
 
 class TransactionalProducer:
@@ -190,10 +200,10 @@ class TransactionalProducer:
         """
         if self._aborted is not None and self._aborted[0] == number:
             raise TransactionAborted(f'transaction {number} of "{self.name}" was aborted: {self._aborted[1]}')
+        if self.state is State.ENDING and number in (self.number, self.number + 1):
+            raise TransactionBusy(f'transaction {self.number} of "{self.name}" is being ended')
         if number != self.number:
             raise TransactionUnknown(f'"{self.name}" is at transaction {self.number}, not {number}')
-        if self.state is State.ENDING:
-            raise TransactionBusy(f'transaction {number} of "{self.name}" is being ended')
 
     def add_branch(self, producer_id: int) -> int | None:
         """Let a producer write in its transactions; return the one that makes room for it, which has not written.
@@ -204,7 +214,9 @@ class TransactionalProducer:
         if producer_id not in self.branches and len(self.branches) >= BRANCHES_MAX:
             dropped = next((branch for branch in self.branches if branch not in self.work.wrote), None)
             if dropped is None:
-                raise LimitExceeded(f'{BRANCHES_MAX} producers write in the transaction of "{self.name}", and no more')
+                raise LimitExceeded(
+                    f'{BRANCHES_MAX:,} producers write in the transaction of "{self.name}", and no more'
+                )
             del self.branches[dropped]
         self.branches.pop(producer_id, None)
         self.branches[producer_id] = None
@@ -234,7 +246,10 @@ class TransactionalProducer:
     def check_room(self) -> None:
         """Check that the transaction may touch another partition. Raises LimitExceeded."""
         if self.work.places >= PLACES_MAX:
-            raise LimitExceeded(f"a transaction touches at most {PLACES_MAX} partitions")
+            raise LimitExceeded(
+                f"a transaction touches at most {PLACES_MAX:,} partitions, counted for each producer: "
+                "write with fewer producers, or in several transactions"
+            )
 
     def add_offset(self, group: str, pending: PendingOffset) -> None:
         """Commit an offset with the transaction; the last one for a partition counts. Raises LimitExceeded."""
