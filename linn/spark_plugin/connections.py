@@ -17,10 +17,6 @@ _clients: dict[tuple[int, str], Client] = {}
 """Clients by process and URL: a forked process makes its own."""
 
 
-_uses: dict[str, int] = {}
-"""Calls of `fresh_client` since it was made."""
-
-
 def pooled_client(url: str, *, wait_s: float = 0.0) -> Client:
     """Return this process's client of a broker, connected at the first call.
 
@@ -45,17 +41,13 @@ def _connected(url: str, until_s: float) -> Client:
             sleep(ATTEMPT_PAUSE_S)
 
 
-def fresh_client(url: str, uses_max: int) -> Client:
-    """Return this process's client of a broker, and another one after so many calls. Raises as `pooled_client`."""
-    if _uses.get(url, 0) >= uses_max:
-        forget_client(url)
-    _uses[url] = _uses.get(url, 0) + 1
-    return pooled_client(url)
-
-
 def forget_client(url: str) -> None:
     """Close this process's client of a broker, so that the next task connects again."""
-    _uses.pop(url, None)
-    client = _clients.pop((os.getpid(), url), None)
+    client = release_client(url)
     if client is not None:
         client.close()
+
+
+def release_client(url: str) -> Client | None:
+    """Hand this process's client of a broker over to the caller, who closes it. The next task connects again."""
+    return _clients.pop((os.getpid(), url), None)

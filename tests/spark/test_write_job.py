@@ -10,6 +10,7 @@ import pytest
 from topic_reading import committed
 
 import linn.sync
+from linn.client.connection.producer_ids import IDS_PER_CLIENT
 from linn.core.errors.tree import LinnError, TransactionFenced
 from linn.testing.broker_thread import BrokerThread
 
@@ -18,7 +19,7 @@ pytest.importorskip("numpy", reason="numpy is not installed: pip install 'linn[s
 
 from linn.spark_plugin.connections import forget_client  # noqa: E402
 from linn.spark_plugin.errors import SparkWriteInterrupted  # noqa: E402
-from linn.spark_plugin.sink.job import PRODUCERS_MAX, WriteJob, abandon, abort, commit, run_number  # noqa: E402
+from linn.spark_plugin.sink.job import WriteJob, abandon, abort, commit, run_number  # noqa: E402
 
 Values = list[bytes]
 
@@ -146,8 +147,18 @@ def test_a_task_without_rows_opens_nothing(client: linn.sync.Client, job: WriteJ
     assert client.admin.transactions()["transactions"] == []
 
 
+def test_a_worker_uses_its_producers_again_in_the_next_transaction(client: linn.sync.Client, job: WriteJob) -> None:
+    used = set()
+    for number in range(20):
+        written = [job.write(rows(f"{number}")) for _ in range(3)]
+        used.update(producer for each in written for producer in each.producers)
+        commit(written[:2], sequence=number + 1)
+    assert len(used) == 3, "the broker remembers each of them for a day"
+    assert len(made(client)) == 2 * 20
+
+
 def test_more_attempts_than_a_client_has_ids_never_share_a_producer(client: linn.sync.Client, job: WriteJob) -> None:
-    written = [job.write(rows(str(number))) for number in range(2 * PRODUCERS_MAX + 10)]
+    written = [job.write(rows(str(number))) for number in range(IDS_PER_CLIENT + 10)]
     producers = [producer for each in written for producer in each.producers]
     assert len({*producers}) == len(producers)
     commit(written[::2], sequence=1)

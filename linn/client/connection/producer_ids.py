@@ -8,33 +8,51 @@ IDS_PER_CLIENT = 256
 """Ids that a broker gives to a connection."""
 EPOCH_MAX = (1 << 16) - 1
 
+Use = tuple[int, int]
+"""A transaction: the producer id of its owner, and its number. (0, 0): none."""
+NO_TRANSACTION: Use = (0, 0)
+
 
 class ProducerIds:
-    """The producer ids of one client, with the first epoch in which each can be used."""
+    """The producer ids of one client, with the first epoch in which each can be used.
+
+    Law: no id is used twice in one transaction, since its commit names ids, nor in transactions of two owners.
+    """
 
     def __init__(self) -> None:
         self._next = 0
         self._end = 0
-        self._returned: list[tuple[int, int]] = []
+        self._returned: list[tuple[int, int, Use]] = []
 
     def begin(self, first: int) -> None:
         """Take over the ids of the client's first connection; those of later ones are not needed."""
         if not self._end:
             self._next, self._end = first, first + IDS_PER_CLIENT
 
-    def take(self) -> tuple[int, int]:
-        """An id and its epoch. Raises LimitExceeded."""
+    def take(self, use: Use = NO_TRANSACTION) -> tuple[int, int]:
+        """An id and its epoch, for a transaction if `use` is one. Raises LimitExceeded.
+
+        An id of the same owner's earlier transactions comes first: the broker remembers each that it has seen.
+        """
+        owner, number = use
+        if owner:
+            for at, (producer_id, epoch, (former, last)) in enumerate(self._returned):
+                if former == owner and last != number:
+                    del self._returned[at]
+                    return producer_id, epoch
         if self._next < self._end:
             self._next += 1
             return self._next - 1, 0
-        if not self._returned:
-            raise LimitExceeded(
-                f"a client has at most {IDS_PER_CLIENT} idempotent producers at a time: close one, or open this one"
-                " with idempotent=False"
-            )
-        return self._returned.pop(0)
+        for at, (producer_id, epoch, former_use) in enumerate(self._returned):
+            if former_use == NO_TRANSACTION:
+                del self._returned[at]
+                return producer_id, epoch
+        raise LimitExceeded(
+            f"a client has {IDS_PER_CLIENT} ids of idempotent producers, and they are in use, or were used in"
+            " transactions: close a producer, open this one with idempotent=False, or use another client"
+        )
 
-    def give_back(self, producer_id: int, epoch: int) -> None:
-        """Return an id that was used up to this epoch."""
+    def give_back(self, producer_id: int, epoch: int, use: Use = NO_TRANSACTION) -> None:
+        """Return an id that was used up to this epoch, and its last transaction if it was used in any."""
         if epoch < EPOCH_MAX:
-            self._returned.append((producer_id, epoch + 1))
+            self._returned.append((producer_id, epoch + 1, use))

@@ -8,7 +8,7 @@ Laws (see the broker's `core.log.producers`):
 
 from __future__ import annotations
 
-from linn.client.connection.producer_ids import EPOCH_MAX, ProducerIds
+from linn.client.connection.producer_ids import EPOCH_MAX, NO_TRANSACTION, ProducerIds, Use
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
 
 SEQUENCE_END = 1 << 32
@@ -17,23 +17,24 @@ SEQUENCE_END = 1 << 32
 class Identity:
     """One producer's id, and the latest epoch of its lanes."""
 
-    def __init__(self, ids: ProducerIds) -> None:
+    def __init__(self, ids: ProducerIds, use: Use = NO_TRANSACTION) -> None:
+        """Raises LimitExceeded."""
         self._ids = ids
-        self.producer_id, self.epoch = ids.take()
-        self.transaction = 0
-        """Number of the transaction that its batches belong to when they are numbered; 0: none."""
+        self.producer_id, self.epoch = ids.take(use)
+        self.use = use
+        """The transaction that its batches belong to when they are numbered."""
 
     def next_epoch(self, epoch: int) -> int:
         """The epoch after one of its lane's. Raises LimitExceeded if it was the last one and there is no other id."""
         if epoch >= EPOCH_MAX:
-            self.producer_id, self.epoch = self._ids.take()
+            self.producer_id, self.epoch = self._ids.take(self.use)
             return self.epoch
         self.epoch = max(self.epoch, epoch + 1)
         return epoch + 1
 
     def close(self) -> None:
         """Return the id."""
-        self._ids.give_back(self.producer_id, self.epoch)
+        self._ids.give_back(self.producer_id, self.epoch, self.use)
 
 
 class Lane:
@@ -63,7 +64,7 @@ class Lane:
 
     def number(self, batch: RecordBatch) -> None:
         """Number and seal a batch."""
-        transaction = self._identity.transaction
+        _, transaction = self._identity.use
         attributes = self._attributes | TRANSACTIONAL if transaction else self._attributes
         batch.number(self.producer_id, self.epoch, self.next_sequence, attributes, transaction)
         self.next_sequence += batch.count

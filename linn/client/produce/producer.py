@@ -19,6 +19,7 @@ import anyio.lowlevel
 from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
 from linn.client.connection.metadata import TopicRefresh, describe
+from linn.client.connection.producer_ids import NO_TRANSACTION, Use
 from linn.client.produce.accumulator import Accumulator
 from linn.client.produce.bulk import Bulk, BulkColumns
 from linn.client.produce.confirmation import Confirmation, is_returned
@@ -78,6 +79,8 @@ class Producer:
         self._sender = self._accumulator.sender
         self._refresh = TopicRefresh(connector, target, self._follow)
         self._errors: list[LinnError] = []
+        self._use: Use = NO_TRANSACTION
+        """The transaction that it is opened for."""
         self._outlives_blocks = False
         """Whether closing it only flushes: it is a transaction's, and used by the next one as well."""
 
@@ -93,7 +96,7 @@ class Producer:
         self.message_bytes_max = welcome.message_bytes_max
         self._batch_bytes_limit = welcome.batch_bytes_max
         if self._idempotent:
-            self._accumulator.identify(Identity(self._connector.producer_ids))
+            self._accumulator.identify(Identity(self._connector.producer_ids, self._use))
         if not self._to_exchange:
             (info,) = (await describe(self._connector, [self._target])).topics
             self._follow(info)
@@ -176,11 +179,11 @@ class Producer:
         """Send everything that waits; return whether `flush` has nothing to wait for and no failure to raise."""
         return not (self._accumulator.unsettled() or self._errors or self._acks == Acks.NONE)
 
-    def _begin(self, transaction: int) -> int:
+    def _begin(self, use: Use) -> int:
         """Have everything that is published from now on belong to a transaction; return the id of this producer."""
         identity = self._accumulator.identity
         assert identity is not None, "a producer of transactions is idempotent"
-        identity.transaction = transaction
+        identity.use = use
         return identity.producer_id
 
     @property

@@ -112,9 +112,10 @@ class TransactionOwner:
             if producer is None:
                 producer = self._make_producer(target, to_exchange)
                 producer._outlives_blocks = True
+                producer._use = self.producer_id, self.number
                 await producer.__aenter__()
                 self._producers[key] = producer
-            branch = producer._begin(self.number)
+            branch = producer._begin((self.producer_id, self.number))
             if branch not in self._branches:
                 await self.connector.request(AddBranch(self.producer_id, self.epoch, branch), repeat=True)
                 self._branches.add(branch)
@@ -131,7 +132,7 @@ class TransactionOwner:
             producer = self._producers[target]
             if not producer._flush_nowait():
                 await producer.flush()
-            branches.append(producer._begin(self.number))
+            branches.append(producer._begin((self.producer_id, self.number)))
         return branches
 
     async def end(self, branches: Sequence[int], *, is_commit: bool) -> None:

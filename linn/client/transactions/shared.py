@@ -99,10 +99,10 @@ class SharedTransactions:
         if (topic is None) == (exchange is None):
             raise TransactionError("a transaction publishes to a topic or to an exchange")
         producer = self._make_producer(topic if topic is not None else exchange or "", exchange is not None)
+        producer._use = ticket.producer_id, ticket.number
         await producer.__aenter__()
         try:
-            branch = producer._begin(ticket.number)
-            await self._connector.request(AddBranch(ticket.producer_id, ticket.epoch, branch), repeat=True)
+            await self._connector.request(AddBranch(ticket.producer_id, ticket.epoch, producer.id), repeat=True)
         except BaseException:
             producer._end()
             raise

@@ -17,15 +17,11 @@ from linn.client.blocking.client import Client
 from linn.client.blocking.producer import Producer
 from linn.client.blocking.shared_transactions import SharedTransactions
 from linn.client.transactions.shared import TransactionTicket
-from linn.core.errors.tree import LinnError
-from linn.spark_plugin.connections import forget_client, fresh_client
+from linn.core.errors.tree import LimitExceeded, LinnError
+from linn.spark_plugin.connections import forget_client, pooled_client, release_client
 from linn.spark_plugin.errors import SparkWriteInterrupted
 from linn.spark_plugin.sink.key_partitions import by_key
 from linn.spark_plugin.sink.messages import columns_of, parts
-
-PRODUCERS_MAX = 128
-"""Producers that a client makes before another client takes its place: below the number after which it uses their ids
-again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +55,13 @@ class WriteJob:
         if first is None:
             return Written(self, None)
         try:
-            with contextlib.ExitStack() as stack:
-                task = _Task(self, fresh_client(self.url, PRODUCERS_MAX), stack)
+            with contextlib.ExitStack() as former_clients, contextlib.ExitStack() as producers:
+                task = _Task(self, former_clients, producers)
                 task.publish(first)
                 for batch in batches:
                     task.publish(batch)
         except BaseException:
-            forget_client(self.url)  # With it go its producers: none of their ids is used again.
+            forget_client(self.url)  # Whatever the matter was with it, the next attempt begins anew.
             raise
         return Written(self, task.ticket, tuple(task.ids), task.rows)
 
@@ -77,16 +73,17 @@ class WriteJob:
 class _Task:
     """The producers of one attempt of a task."""
 
-    def __init__(self, job: WriteJob, client: Client, stack: contextlib.ExitStack) -> None:
+    def __init__(self, job: WriteJob, former_clients: contextlib.ExitStack, producers: contextlib.ExitStack) -> None:
+        """`former_clients` is left after `producers`."""
         self.ids: list[int] = []
         self.rows = 0
         self._job = job
-        self._stack = stack
-        self._client = client
-        self._transactions = job.transactions(client)
+        self._former_clients = former_clients
+        self._opened = producers
+        self._client = pooled_client(job.url)
         self._counts: dict[str | None, int] = {}
         self._producers: dict[str | None, Producer] = {}
-        self.ticket = self._transactions.join()
+        self.ticket = job.transactions(self._client).join()
 
     def publish(self, batch: Any) -> None:
         has_target = self._job.topic is not None or self._job.exchange is not None
@@ -109,13 +106,26 @@ class _Task:
     def _producer(self, topic: str | None) -> Producer:
         producer = self._producers.get(topic)
         if producer is None:
-            job = self._job
-            target = {"exchange": job.exchange} if job.exchange is not None else {"topic": topic or job.topic}
-            producer = self._transactions.producer(self.ticket, **target)
-            self._producers[topic] = self._stack.enter_context(producer)
-            self._counts[topic] = 0 if job.exchange is not None else self._partitions(topic or job.topic)
+            try:
+                producer = self._open_producer(topic)
+            except LimitExceeded:  # All ids of this client were used in this transaction, or in those of other names.
+                self._change_client()
+                producer = self._open_producer(topic)
+            self._producers[topic] = producer
+            self._counts[topic] = 0 if self._job.exchange is not None else self._partitions(topic or self._job.topic)
             self.ids.append(producer.id)
         return producer
+
+    def _open_producer(self, topic: str | None) -> Producer:
+        job = self._job
+        target = {"exchange": job.exchange} if job.exchange is not None else {"topic": topic or job.topic}
+        return self._opened.enter_context(job.transactions(self._client).producer(self.ticket, **target))
+
+    def _change_client(self) -> None:
+        former = release_client(self._job.url)
+        if former is not None:
+            self._former_clients.callback(former.close)
+        self._client = pooled_client(self._job.url)
 
 
 def run_number(run: str) -> int:
@@ -138,7 +148,7 @@ def commit(written: Sequence[Written], sequence: int) -> None:
             "the broker was restarted, or the transaction timed out, while tasks were writing: write the batch again"
         )
     producers = [producer for each in counted for producer in each.producers]
-    client = fresh_client(job.url, PRODUCERS_MAX)
+    client = pooled_client(job.url)
     job.transactions(client).commit(ticket, producers, sequence=sequence)
 
 
@@ -150,7 +160,7 @@ def abort(written: Iterable[Written | None]) -> None:
     tickets = {each.ticket: each.job for each in written if each is not None and each.ticket is not None}
     for ticket, job in tickets.items():
         with contextlib.suppress(LinnError):
-            job.transactions(fresh_client(job.url, PRODUCERS_MAX)).abort(ticket)
+            job.transactions(pooled_client(job.url)).abort(ticket)
 
 
 def abandon(job: WriteJob) -> None:
@@ -160,6 +170,6 @@ def abandon(job: WriteJob) -> None:
     run that has taken over the name is left alone. Errors are passed over, as in `abort`.
     """
     with contextlib.suppress(LinnError):
-        client = fresh_client(job.url, PRODUCERS_MAX)
+        client = pooled_client(job.url)
         job.transactions(client).join()
         replace(job, run=run_number(f"the end of {job.run}")).transactions(client).join()
