@@ -81,7 +81,7 @@ class SharedJob:
 
     async def _write(self, shared: SharedTransactions, batch: int) -> None:
         """Write a batch and commit it. Raises LinnError, TaskFailed."""
-        counted: dict[int, TransactionTicket] = {}
+        counted: list[tuple[int, TransactionTicket]] = []
         for task in range(TASKS):
             for is_counted in self._rng.choice([[True], [True], [False, True], [True, False]]):
                 ticket = await shared.join()
@@ -91,10 +91,10 @@ class SharedJob:
                         if not is_counted and self._rng.random() < 0.5:
                             raise TaskFailed
                 if is_counted:
-                    counted[producer.id] = ticket
-        if len({*counted.values()}) > 1:
+                    counted.append((producer.id, ticket))
+        if len({ticket for _, ticket in counted}) > 1:
             raise TaskFailed  # The broker was restarted, or the transaction timed out.
-        await shared.commit(ticket, [*counted], sequence=batch + 1)
+        await shared.commit(ticket, [producer_id for producer_id, _ in counted], sequence=batch + 1)
 
 
 def rows_of(batch: int, task: int) -> list[bytes]:
