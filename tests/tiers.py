@@ -90,6 +90,7 @@ WHERE = {
     "spark/test_json_values.py": "system",
     "spark/test_lake_sinks.py": "system",
     "spark/test_output_folder.py": "system",
+    "spark/test_spark_connect.py": "system",
     "spark/test_kafka_oracle.py": "soak",
     "spark/test_spark_source.py": "test",
     "spark/test_write_job.py": "test",

@@ -16,20 +16,33 @@ def each_batch(**options: str) -> Callable[[Any, int], None]:
     """Return a function for `foreachBatch` that writes each micro-batch to linn, exactly once.
 
     `options` are those of `format("linn")`; give the ones with dots as `**{"linn.bootstrap.servers": ...}`. A query
-    that writes to several topics with it needs a `name` for each, which is part of the transactions' name.
+    that writes to several topics with it needs a `name` for each, which is part of the transactions' name. Spark
+    Connect does not say which query it is: there `linn.transaction.name` names it, one name for each checkpoint.
 
     Example:
         write = each_batch(**{"linn.bootstrap.servers": "127.0.0.1:5466"}, topic="counts")
         counts.writeStream.outputMode("update").foreachBatch(write).start()
     """
-    part = options.pop("name", "")
+    part, given = options.pop("name", ""), options.pop(NAME, None)
 
     def write(frame: Any, batch_id: int) -> None:
-        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        if query is None:
-            raise SparkOptionInvalid("each_batch is for foreachBatch of a streaming query")
-        name = f"spark.{query}.{part}" if part else f"spark.{query}"
+        query = given if given is not None else f"spark.{_query_of(frame)}"
+        name = f"{query}.{part}" if part else query
         numbered = {**options, NAME: name, NUMBER: str(batch_id)}
         frame.write.format("linn").options(**numbered).mode("append").save()
 
     return write
+
+
+def _query_of(frame: Any) -> str:
+    """Return the id of the query whose micro-batch a frame is. Raises SparkOptionInvalid."""
+    context = getattr(frame.sparkSession, "sparkContext", None)
+    if context is None:
+        raise SparkOptionInvalid(
+            f"Spark Connect does not say which query this is: give each_batch the option {NAME}, a name that no other "
+            "query has, and a new one with a new checkpoint"
+        )
+    query: str | None = context.getLocalProperty(QUERY_ID)
+    if query is None:
+        raise SparkOptionInvalid("each_batch is for foreachBatch of a streaming query")
+    return query
