@@ -158,6 +158,22 @@ def test_the_marks_of_a_long_transaction_take_turns_with_others(
 
 
 @simulated
+async def test_who_joins_while_a_transaction_is_being_ended_is_not_given_that_one(env: SimEnv) -> None:
+    async with broker_on(env, ALWAYS + TOPICS):
+        client, other = await connected(env), await connected(env)
+        joining = m.OpenTransactions("billing", 60_000, opening=7)
+        owner = Owner(client, await client.call(joining))
+        await owner.add(A)
+        await owner.publish("s", ["a"])
+        env.disk.sync_delay_s_max = SLOW_S
+        commit = await client.send(m.EndTransaction(owner.id, owner.epoch, owner.number, True, [A]))
+        await trio.sleep(0.01)
+        assert await code_of(other, await other.send(joining)) == "transaction.busy"
+        assert await code_of(client, commit) == ""
+        assert (await other.call(joining)).number == owner.number + 1
+
+
+@simulated
 async def test_a_record_whose_hold_a_full_disk_refuses_is_returned_by_the_abort(env: SimEnv) -> None:
     async with broker_on(env, ALWAYS + TOPICS):
         client = await connected(env)

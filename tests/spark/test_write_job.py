@@ -32,6 +32,8 @@ CONFIG = """
 [topics.made]
 kind = "stream"
 partitions = 2
+[topics.other]
+kind = "stream"
 """
 
 
@@ -53,8 +55,8 @@ def job(url: str) -> WriteJob:
     return WriteJob(url, "spark.query", run_number("run 1"), 60.0, topic="made")
 
 
-def made(client: linn.sync.Client) -> Values:
-    return sorted(message.value or b"" for message in committed(client, "made"))
+def made(client: linn.sync.Client, topic: str = "made") -> Values:
+    return sorted(message.value or b"" for message in committed(client, topic))
 
 
 def test_of_two_attempts_that_both_ended_only_the_one_that_is_named_counts(
@@ -163,3 +165,13 @@ def test_more_attempts_than_a_client_has_ids_never_share_a_producer(client: linn
     assert len({*producers}) == len(producers)
     commit(written[::2], sequence=1)
     assert made(client) == sorted(b"%d" % number for number in range(0, len(written), 2))
+
+
+def test_a_task_whose_client_runs_out_of_ids_between_two_topics_loses_nothing(
+    client: linn.sync.Client, job: WriteJob
+) -> None:
+    written = [job.write(rows("0")) for _ in range(IDS_PER_CLIENT - 1)]
+    both = pa.RecordBatch.from_pydict({"value": ["1", "2", "3"], "topic": ["made", "other", "made"]})
+    written.append(replace(job, topic=None).write(iter([both])))
+    commit(written[-1:], sequence=1)
+    assert (made(client), made(client, "other")) == ([b"1", b"3"], [b"2"])

@@ -364,7 +364,7 @@ class TransactionCoordinator:
                 if isinstance(error, SyncFailed):
                     raise
             finally:
-                if self._endings.get(each) is ending:
+                if self._endings.get(each) is ending:  # A commit that becomes an abort is replaced by its marks.
                     del self._endings[each]
                 ending.event.set()
 
