@@ -28,7 +28,7 @@ import duckdb  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
 from pyiceberg.catalog import load_catalog  # noqa: E402
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.timeout(400)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 CONFIG = """
 [topics.flights]
@@ -63,7 +63,7 @@ def distinct(files: str | list[str], column: str = '(partition, "offset")') -> t
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    _, alive = psutil.wait_procs(processes, timeout=300)
     return alive == []
 
 
