@@ -103,7 +103,7 @@ class LinnDataSource(DataSource):
         run = int.from_bytes(rng.bytes(8), "big") or 1
         name = options.name if options.name is not None else f"spark.batch.{rng.bytes(16).hex()}"
         job = WriteJob(options.url, name, run, options.timeout_s, options.topic, options.exchange)
-        return LinnWriter(job, 0 if options.number is None else options.number + 1)
+        return LinnWriter(job, 0 if options.number is None else options.number + 1, options.identity)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return a writer of a streaming query's output. Raises SparkOptionInvalid."""
@@ -206,9 +206,10 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 class LinnWriter(DataSourceArrowWriter):
     """Writer of a batch job: all of it takes effect at its end, once, or nothing does."""
 
-    def __init__(self, job: WriteJob, sequence: int) -> None:
+    def __init__(self, job: WriteJob, sequence: int, identity: str | None) -> None:
         self._job = job
         self._sequence = sequence
+        self._identity = identity
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Publish the rows of a task. Raises LinnError: it may be tried again."""
@@ -216,7 +217,7 @@ class LinnWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what the tasks have written. Raises LinnError."""
-        commit(_written(messages), self._sequence)
+        commit(_written(messages), self._sequence, self._identity)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort what the tasks have written, unless it was committed."""
