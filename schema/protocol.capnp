@@ -279,6 +279,7 @@ struct EndTransaction {
   isCommit   @3 :Bool;
   branches   @4 :List(Int64);    # of a commit: the producers whose batches count; those of others are aborted
   sequence   @5 :UInt64;         # of a commit, the client's own count: one that has taken effect is done only once; 0: none
+  identity   @6 :Text;           # says what is committed under the sequence: another identity is refused
 }
 
 struct Settled { refused @0 :List(Refusal); }   # entries that failed; the others were carried out

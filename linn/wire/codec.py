@@ -301,7 +301,7 @@ _COMMIT = _Template(
 
 
 def _is_plain_commit(message: messages.EndTransaction) -> bool:
-    return message.is_commit and len(message.branches) == 1 and not message.sequence
+    return message.is_commit and len(message.branches) == 1 and not message.sequence and not message.identity
 
 
 def _read_published(correlation: int, partition: int, base_offset: int, copies: int, *identity: int) -> Decoded:

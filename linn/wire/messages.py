@@ -296,6 +296,7 @@ class EndTransaction(Message):
     is_commit: bool
     branches: list[int] = []
     sequence: int = 0
+    identity: str = ""
 
 
 class Settled(Message):

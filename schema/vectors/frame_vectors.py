@@ -61,7 +61,7 @@ FROM_CLIENT: list[m.Message] = [
     m.OpenTransactions("billing-ä", 60_000, 2**62, 65_535, 2**64 - 1),
     m.AddBranch(2**62, 65_535, 2**40 + 7),
     m.SettleInTransaction(2**62, 65_535, 2**63 + 1, 7, [m.Settlement(1, 5, 20, 21, m.Verdict.ACK, 0)]),
-    m.EndTransaction(2**62, 65_535, 2**63 + 1, True, [2**40 + 7, 1], 2**63 - 1),
+    m.EndTransaction(2**62, 65_535, 2**63 + 1, True, [2**40 + 7, 1], 2**63 - 1, "rows 12 später"),
     m.Describe(["orders", "", "späte-flüge"]),
     m.Administer("topic.create", '{"name": "orders"}'),
 ]

@@ -253,6 +253,8 @@ def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object
         m.EndTransaction(1, 2, 3, True, [4, 5]),
         m.EndTransaction(1, 2, 3, True),
         m.EndTransaction(1, 2, 3, True, [4], 5),
+        m.EndTransaction(1, 2, 3, True, [4], 5, "rows 7"),
+        m.EndTransaction(1, 2, 3, True, [4], identity="rows 7"),
     ],
 )
 def test_templates_and_caches_read_the_same_as_the_schema(message: m.Message) -> None:

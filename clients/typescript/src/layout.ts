@@ -114,7 +114,7 @@ export const STRUCTS = {
   },
   EndTransaction: {
     words: 4,
-    pointers: 1,
+    pointers: 2,
     fields: {
       producerId: ["i64", 0],
       epoch: ["u32", 8],
@@ -122,6 +122,7 @@ export const STRUCTS = {
       isCommit: ["bool", 96],
       branches: ["i64s", 0],
       sequence: ["u64", 24],
+      identity: ["text", 1],
     },
   },
   Ended: {

@@ -221,6 +221,12 @@ class TransactionAborted(TransactionError):
     code = "transaction.aborted"
 
 
+class SequenceTaken(TransactionError):
+    """The name has committed something else under this sequence, or a later one; this transaction is aborted."""
+
+    code = "transaction.sequence_taken"
+
+
 class TransactionBusy(TransactionError):
     """The end of the transaction before, or of this one, is under way."""
 

@@ -343,12 +343,15 @@ class Gateway:
         is_commit: bool,
         branches: Sequence[int],
         sequence: int = 0,
+        identity: str = "",
     ) -> Ending | None:
         """Commit a transaction, with what these producers have written, or abort it.
 
         Returns and raises as `TransactionCoordinator.end_nowait`.
         """
-        return self.transactions.end_nowait(*owner, is_commit=is_commit, branches=branches, sequence=sequence)
+        return self.transactions.end_nowait(
+            *owner, is_commit=is_commit, branches=branches, sequence=sequence, identity=identity
+        )
 
     def partition(self, principal: Principal, topic: str, index: int) -> Partition:
         """A partition for reading by offset. Raises TopicUnknown, PartitionUnknown."""

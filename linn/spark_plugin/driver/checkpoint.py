@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from linn.core.env.real.env import RealEnv
-from linn.spark_plugin.errors import CheckpointMissing, PipelineInvalid
+from linn.spark_plugin.errors import CheckpointMissing, CheckpointOutdated, PipelineInvalid
 from linn.spark_plugin.spec import PipelineSpec
 
 _OF_OUTPUT = "_linn_query"
@@ -47,7 +47,8 @@ def check_output(session: SparkSession, checkpoint: str, path: str) -> None:
     """Check that a folder of files belongs to a checkpoint; take it for the checkpoint if nobody has.
 
     Raises:
-        CheckpointMissing: the folder's checkpoint is gone, or older than the folder.
+        CheckpointMissing: the folder's checkpoint is gone.
+        CheckpointOutdated: it is an older copy.
         PipelineInvalid: the folder is another query's.
     """
     written = _latest(session, path, "_spark_metadata")
@@ -63,9 +64,9 @@ def check_output(session: SparkSession, checkpoint: str, path: str) -> None:
     if len(tokens) != 1 or tokens[0] not in _names(session, checkpoint, _OF_CHECKPOINT):
         raise _of_another(path)
     if written > _latest(session, checkpoint, "offsets"):
-        raise CheckpointMissing(
+        raise CheckpointOutdated(
             f"the checkpoint {checkpoint} is older than the output {path}, and Spark would leave out micro-batches: "
-            "restore one that is as new, or give the pipeline another path"
+            "restore the newest checkpoint, or give the pipeline another path"
         )
 
 

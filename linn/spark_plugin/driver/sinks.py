@@ -36,20 +36,18 @@ def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpe
         return writer.foreachBatch(_lake(pipeline, is_new=is_new(session, checkpoint)).write).start()
     if pipeline.format == "jdbc":
         return writer.foreachBatch(_jdbc_batch(pipeline.options)).start()
-    options = pipeline.options
     if pipeline.format == "linn":
-        options = {**options, SERVERS: spec.bootstrap}
-        if pipeline.output_mode != "append":
-            return writer.foreachBatch(each_batch(**options)).start()
-    return writer.format(pipeline.format).options(**options).start()
+        return writer.foreachBatch(each_batch(**{**pipeline.options, SERVERS: spec.bootstrap})).start()
+    return writer.format(pipeline.format).options(**pipeline.options).start()
 
 
 def started_dead_letters(spec: DriverSpec, pipeline: PipelineSpec, rows: DataFrame) -> StreamingQuery:
-    """Start the query that writes the dead letters: linn's sink commits each micro-batch once."""
+    """Start the query that writes the dead letters: each micro-batch is committed once."""
     assert pipeline.dead_letter is not None
     checkpoint = dead_letter_checkpoint_of(spec.state_dir, pipeline)
     writer = _writer(rows, pipeline, f"{pipeline.name} dead letters", checkpoint).outputMode("append")
-    return writer.format("linn").option(SERVERS, spec.bootstrap).option("topic", pipeline.dead_letter).start()
+    write = each_batch(**{SERVERS: spec.bootstrap}, topic=pipeline.dead_letter)
+    return writer.foreachBatch(write).start()
 
 
 def _writer(rows: DataFrame, pipeline: PipelineSpec, name: str, checkpoint: str) -> DataStreamWriter:
