@@ -135,7 +135,8 @@ class DriverRun:
 
     def _tell_state(self) -> None:
         """Log a change of the driver's state."""
-        state, reason = self.group.state, self.group.reason
+        state = self.group.state
+        reason = self.group.reason if state in (State.BACKING_OFF, State.FAILED) else None
         if state is self._state_seen:
             return
         self._state_seen = state
@@ -249,14 +250,15 @@ class DriverRun:
             case "stopped":
                 self.act(self.group.stopped(name, now_s))
             case "terminated":
-                self._tell_failure(f'Spark pipeline "{name}" has failed', status, now_ms)
+                self._tell_error(f'Spark pipeline "{name}"', status, now_ms)
                 self.act(self.group.terminated(name, status.error, now_s, fatal=status.fatal))
             case "failed":
-                self._tell_failure(f"Spark driver {self.group.name} has failed", status, now_ms)
+                self._tell_error(f"Spark driver {self.group.name}", status, now_ms)
                 self.act(self.group.failed(status.error, now_s, fatal=status.fatal))
 
-    def _tell_failure(self, what: str, status: StatusLine, now_ms: int) -> None:
-        """Log a failure that the driver reports, there and in the broker's log."""
+    def _tell_error(self, who: str, status: StatusLine, now_ms: int) -> None:
+        """Log an error that the driver reports, there and in the broker's log; only a fatal one is a failure."""
+        what = f"{who} has failed" if status.fatal else f"{who} ended with an error, and may be started again"
         self.log.add(f"{what}: {status.error}", now_ms)
         about = {"what": what, "driver": self.group.name, "error": status.error, "class": status.error_class}
         logger.log(logging.ERROR if status.fatal else logging.WARNING, "%(what)s: %(error)s", about)
