@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "index.md"
 URL = "linn://127.0.0.1:5466"
 LINES_MAX = 100
 PROGRAM_LINES_MAX = 10
-TIMEOUT_S = 40
+TIMEOUT_S = 300
 
 
 def block(language: str) -> str:

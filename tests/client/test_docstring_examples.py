@@ -24,7 +24,7 @@ from linn.core.errors.tree import LinnError
 from linn.participants import SqliteParticipant
 
 DOCS_URL = "linn://127.0.0.1:5466"
-TIMEOUT_S = 20
+TIMEOUT_S = 300
 
 
 def described(module: Any) -> dict[str, object]:

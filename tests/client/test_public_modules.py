@@ -38,7 +38,7 @@ def test_an_error_of_a_program_is_shown_as_what_the_program_catches() -> None:
 
 def test_importing_linn_loads_no_client() -> None:
     script = "import sys, linn; print([name for name in sys.modules if name.startswith(('linn.', 'anyio', 'trio'))])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "[]"
 
 

@@ -19,7 +19,7 @@ import psutil
 
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 
-WAIT_S = 120.0
+WAIT_S = 600.0
 
 
 class Driver:

@@ -28,7 +28,7 @@ import duckdb  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
 from pyiceberg.catalog import load_catalog  # noqa: E402
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.timeout(400)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 CONFIG = """
 [topics.flights]
@@ -70,7 +70,7 @@ def reads_to_the_end(running: Driver, name: str) -> None:
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    _, alive = psutil.wait_procs(processes, timeout=300)
     return alive == []
 
 

@@ -49,7 +49,7 @@ def linn(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[
     command = [sys.executable, "-m", "linn", *arguments]
     environment = {**os.environ, "LINN_URL": broker.url}
     environment.pop("COLUMNS", None)  # The width of a test runner's terminal would fold tables.
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def wait_for(broker: BrokerProcess, state: str) -> dict[str, object]:
