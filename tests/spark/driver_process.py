@@ -73,11 +73,6 @@ class Driver:
             if not self._read(until_s - time.monotonic()):
                 raise AssertionError(f"no {event} of {pipeline}: {self.events} {self.log()[-3000:]}")
 
-    def lags(self, pipeline: str) -> list[int]:
-        """Return the lag of each micro-batch that was reported so far, and not waited for."""
-        progress = [each for each in self.events if each["event"] == "progress" and each["pipeline"] == pipeline]
-        return [each["lag"] for each in progress]
-
     def read_all(self) -> list[dict[str, Any]]:
         """Read status lines up to the end."""
         while self._read(WAIT_S):

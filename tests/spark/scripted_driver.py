@@ -30,6 +30,8 @@ class ScriptedDriver:
         self.told: list[Any] = []
         self.running: SimProgram | None = None
         """The process that runs."""
+        self.committed: dict[str, dict[str, int]] = {}
+        """The offsets in the checkpoint of each pipeline, by topic and partition."""
         self.life: Callable[[SimProgram, dict[str, Any]], Awaitable[int]] = self.run
         """The life of a process, after it has read its specification."""
 
@@ -52,17 +54,23 @@ class ScriptedDriver:
         await trio.sleep(self.start_s)
         await program.say({"event": "session", "spark": "4.3.0", "application": "local-1", "ui": None})
         for each in spec["pipelines"]:
-            await program.say({"event": "started", "pipeline": each["name"], "query": "q", "run": "r"})
+            await program.say({"event": "started", "pipeline": each["name"], "query": "q", "end": self.committed})
         while (line := await program.read_json()) is not None:
             self.told.append(line)
             for name in line.get("start", ()):
-                await program.say({"event": "started", "pipeline": name, "query": "q", "run": "r"})
+                await program.say({"event": "started", "pipeline": name, "query": "q", "end": self.committed})
             for name in line.get("stop", ()):
                 await trio.sleep(self.drain_s)
                 await program.say({"event": "stopped", "pipeline": name})
         await trio.sleep(self.drain_s)
         self.drained += 1
         return 0
+
+    async def commit(self, end: int, name: str = "orders") -> None:
+        """Report that the sink has everything up to an offset of the topic's one partition."""
+        assert self.running is not None
+        self.committed = {"orders": {"0": end}}
+        await self.running.say({"event": "progress", "pipeline": name, "rows": end, "end": self.committed})
 
     async def exit_1(self, program: SimProgram, spec: dict[str, Any]) -> int:
         """Fail at once."""

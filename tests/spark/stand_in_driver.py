@@ -27,10 +27,10 @@ def say(event: str, pipeline: str | None = None, **more: Any) -> None:
 print("Spark stands in", flush=True)
 say("session", spark="4.3.0", application="stand-in", ui=None)
 for each in spec["pipelines"]:
-    say("started", each["name"], query="q", run="r")
+    say("started", each["name"], query="q", run="r", end={})
     offsets = {topic: {"0": 7} for topic in each["topics"]}
     numbers = {"batch": 0, "rows": 7, "input_rows_per_s": 7.0, "processed_rows_per_s": 70.5, "duration_ms": 100}
-    say("progress", each["name"], **numbers, durations={}, end=offsets, latest=offsets, lag=0)
+    say("progress", each["name"], **numbers, durations={}, end=offsets)
 os.write(alive, b"running\n")
 for line in sys.stdin:
     for name in json.loads(line)["stop"]:

@@ -365,6 +365,10 @@ class Partition:
         """The first offset that can be read."""
         return self.log.bounds()[0]
 
+    def readable_count(self, first: int = 0) -> int:
+        """The number of records that readers get from offset `first` on. Reads nothing."""
+        return max(0, self.stable_offset - max(first, self.start_offset))
+
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         """Read committed batches from the one that holds `offset`, cut so that none has a record before `offset`.
 

@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from linn.spark_plugin.driver.checkpoint import check_output, checkpoint_of, dead_letter_checkpoint_of, is_new
+from linn.spark_plugin.driver.checkpoint import check_output, dead_letter_checkpoint_of, is_new
 from linn.spark_plugin.driver.frames import SERVERS
 from linn.spark_plugin.errors import PipelineInvalid
 from linn.spark_plugin.sink.each_batch import each_batch
-from linn.spark_plugin.spec import DriverSpec, PipelineSpec
+from linn.spark_plugin.spec import DriverSpec, PipelineSpec, checkpoint_of
 
 _LAKES = {"delta": ("delta_sink", "DeltaSink"), "iceberg": ("iceberg_sink", "IcebergSink")}
 
