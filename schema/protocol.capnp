@@ -50,7 +50,7 @@ struct Frame {
     heartbeat   @30 :Heartbeat;     # a group's member: it lives, and has let go
     seek        @31 :Seek;          # of a stream: go on elsewhere, or pause
     commit      @32 :Commit;        # of a group's member: any offset, with a text
-    resolve     @33 :Resolve;       # two phases: what became of a delivery?
+    resolve     @33 :Resolve;       # two phases: what became of these records?
     resolved    @34 :Resolved;
 
     # --- transactions ---
@@ -232,11 +232,14 @@ struct Settlement {
   ms         @5 :UInt32;         # nack: delay before the next attempt, 0 as configured; extend: the lease from now
 }
 
-# Two phases: asks what became of a delivery. What was not decided is aborted with this, if it was not before.
+# Two phases: asks what became of records of a delivery, which `ready` named or could have named. If they were not
+# decided, they are aborted with this, if they were not before.
 struct Resolve {
   subscription @0 :UInt32;
   partition    @1 :Int32;
   deliveryId   @2 :UInt64;
+  first        @3 :Int64;
+  end          @4 :Int64;        # behind the last
 }
 
 struct Resolved { isDecided @0 :Bool; }

@@ -254,6 +254,8 @@ class Resolve(Message):
     subscription: int
     partition: int
     delivery_id: int
+    first: int
+    end: int
 
 
 class Resolved(Message):

@@ -57,7 +57,7 @@ FROM_CLIENT: list[m.Message] = [
             m.Settlement(4, 8, 1, 2, m.Verdict.DONE, 0),
         ],
     ),
-    m.Resolve(7, 3, 2**64 - 1),
+    m.Resolve(7, 3, 2**64 - 1, 0, 2**63 - 1),
     m.OpenTransactions("billing-ä", 60_000, 2**62, 65_535, 2**64 - 1),
     m.AddBranch(2**62, 65_535, 2**40 + 7),
     m.SettleInTransaction(2**62, 65_535, 2**63 + 1, 7, [m.Settlement(1, 5, 20, 21, m.Verdict.ACK, 0)]),

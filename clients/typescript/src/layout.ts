@@ -314,12 +314,14 @@ export const STRUCTS = {
     },
   },
   Resolve: {
-    words: 2,
+    words: 4,
     pointers: 0,
     fields: {
       subscription: ["u32", 0],
       partition: ["i32", 4],
       deliveryId: ["u64", 8],
+      first: ["i64", 16],
+      end: ["i64", 24],
     },
   },
   Resolved: {

@@ -19,7 +19,7 @@ from linn.core.errors.tree import DeliveryNotCurrent, LinnError
 from linn.wire.messages import WHOLE_LEASE, Settlement, Verdict
 
 OPEN, SENT, DONE = range(3)
-_SETTLES_NOTHING = (Verdict.EXTEND, Verdict.RELEASE, Verdict.READY)
+SETTLES_NOTHING = (Verdict.EXTEND, Verdict.RELEASE, Verdict.READY)
 
 
 class Delivery:
@@ -33,6 +33,7 @@ class Delivery:
         "first",
         "is_decided",
         "partition",
+        "rejected",
         "settled_before",
         "since_s",
         "until_s",
@@ -57,9 +58,11 @@ class Delivery:
         self.since_s = since_s
         """Time of arrival, by the client's clock."""
         self.until_s = until_s
-        """Latest end of the lease, by the client's clock."""
+        """Latest end of the lease, by the client's clock. Records that were decided since do not end with it."""
         self.is_decided = False
-        """Whether the broker has decided these records to this consumer before, and repeats that."""
+        """Whether the broker has decided all of these records to this consumer before, and repeats that."""
+        self.rejected: list[tuple[int, int]] = []
+        """Ranges that the application has rejected, in a two-phase delivery: their effects must not be stored."""
         self.settled_before = 0
         """Offset before which every record is settled for good, in a two-phase delivery."""
 
@@ -201,7 +204,7 @@ def make_void(settlings: Iterable[PendingSettlement]) -> None:
 
 def records_in(settlings: Iterable[PendingSettlement]) -> int:
     """Count the records that would be settled."""
-    return sum([s.end - s.first for s in settlings if s.verdict not in _SETTLES_NOTHING])
+    return sum([s.end - s.first for s in settlings if s.verdict not in SETTLES_NOTHING])
 
 
 def lease_over(delivery: Delivery) -> DeliveryNotCurrent:

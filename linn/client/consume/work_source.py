@@ -4,14 +4,13 @@ On a queue or a shared subscription the broker decides: READY, and its answer, w
 the participant's floor is the position, and nobody has to be asked; a group is told of it afterwards.
 
 Laws: after `decide` returns True, the work is this consumer's until it is `applied`, whatever happens to the
-connection; after False it is not, and its records come again, to this consumer or another. Work that was put back is
-the next.
+connection and to the lease of the delivery that it is a part of; after False it is not, and its records come again, to
+this consumer or another. Work that was put back is the next.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
 from types import TracebackType
 from uuid import UUID
@@ -134,7 +133,7 @@ class WorkSource:
         while self._put_back:
             work = self._put_back.pop()
             subscription = _subscription(work.batches[0])
-            if subscription.leased and not work.is_tried and not work.delivery.is_decided and _is_held(work):
+            if subscription.leased and not work.is_tried and not work.is_decided and _is_held(work):
                 subscription.release_range(work.delivery, work.first, work.end)
 
     async def decide(self, work: Work) -> bool:
@@ -142,31 +141,39 @@ class WorkSource:
 
         Cancellation: put the work back; the decision, if there is one, is found out the next time.
         """
-        subscription, delivery = _subscription(work.batches[0]), work.delivery
-        if not subscription.leased or delivery.is_decided:
+        subscription = _subscription(work.batches[0])
+        if not subscription.leased or work.is_decided:
             return True
-        was_asked, work.is_asked = work.is_asked, True
-        settling = subscription.submit(delivery, work.first, work.end, Verdict.READY)
-        try:
-            await settling
-        except DeliveryNotCurrent:
-            return was_asked and not settling.is_void and await self._resolve(subscription, work)
-        except (ConnectionLost, DeliveryFenced, SubscriptionUnknown):
-            return False
-        except LinnError as error:
-            text = "%(topic)s: it is not known yet whether delivery %(delivery)d is to be applied: %(error)s"
-            about = {"topic": subscription.topic, "delivery": delivery.delivery_id, "error": error.text}
-            logger.warning(text, about)
-            return await self._resolve(subscription, work)
-        delivery.until_s = math.inf
-        return True
+        work.is_decided = await self._is_decided(subscription, work)
+        if work.is_decided:
+            subscription.held.decided(work.delivery, work.end - work.first)
+        else:
+            subscription.held.aborted(work.delivery, work.end - work.first - work.rejected_count)
+        return work.is_decided
+
+    async def _is_decided(self, subscription: Subscription, work: Work) -> bool:
+        if not (work.is_asked or work.rejected_count):
+            work.is_asked = True
+            try:
+                await subscription.submit(work.delivery, work.first, work.end, Verdict.READY)
+                return True
+            except (ConnectionLost, DeliveryFenced, SubscriptionUnknown):
+                return False
+            except DeliveryNotCurrent:
+                pass  # Its lease is over, or the connection is: what is left of it goes back.
+            except LinnError as error:
+                text = "%(topic)s: it is not known yet whether delivery %(delivery)d is to be applied: %(error)s"
+                about = {"topic": subscription.topic, "delivery": work.delivery.delivery_id, "error": error.text}
+                logger.warning(text, about)
+        return await self._resolve(subscription, work)
 
     async def _resolve(self, subscription: Subscription, work: Work) -> bool:
-        """Ask until the broker says what became of a delivery."""
-        delivery, attempts = work.delivery, 0
+        """Ask until the broker says whether work was decided. If it was not, the broker takes its records back."""
+        attempts = 0
         while subscription.alive:
             answer = Answer()
-            request = Resolve(subscription.id, delivery.partition, delivery.delivery_id)
+            delivery = work.delivery
+            request = Resolve(subscription.id, delivery.partition, delivery.delivery_id, work.first, work.end)
             subscription.connection.ask(answer, request)
             try:
                 message = await answer.wait()
@@ -178,8 +185,6 @@ class WorkSource:
                 continue
             if not isinstance(message, Resolved):
                 raise ProtocolError(f"the broker answered resolve with {type(message).__name__}")
-            if message.is_decided:
-                delivery.until_s = math.inf
             return message.is_decided
         return False
 
@@ -197,11 +202,13 @@ class WorkSource:
 
 
 def _is_held(work: Work) -> bool:
-    """Whether work that was put back is still this consumer's, or would come again from the broker."""
-    subscription, delivery = _subscription(work.batches[0]), work.delivery
+    """Whether work that was put back is, or may be, still this consumer's, or would come again from the broker."""
+    subscription = _subscription(work.batches[0])
     if subscription.kind == SubscriptionKind.READER:
         return True
-    return subscription.alive and (not subscription.leased or subscription.monotonic() < delivery.until_s)
+    if work.is_decided or work.is_asked:
+        return subscription.alive  # It may have been decided, which outlives the lease.
+    return subscription.holds(work.delivery)
 
 
 def _subscription(batch: Batch) -> Subscription:

@@ -305,7 +305,7 @@ class Broker:
             await self._run_chore(self._watch_decisions)
 
     async def _watch_decisions(self) -> None:
-        """Warn of decided records whose consumer seems to be lost."""
+        """Warn of decided records that no consumer has answered for."""
         queues = [queue for topic in self.topics.values() for queue in topic.subscriptions.values()]
         decided = [queue for queue in queues if any(it.subscription.decided_count for it in queue.dispatches)]
         steps = self._decision_watch.look(decided, self.env.clock.now_ms())

@@ -336,9 +336,13 @@ class PartitionQueue:
         self.follow(effects)
         return effects
 
-    def resolve(self, consumer: int, name: str, delivery_id: int) -> bool:
-        """Answer whether a delivery was decided to a consumer; if not, it can't be any more. Call `flush` after it."""
-        effects = self.subscription.resolve(consumer, name, delivery_id, self.clock.monotonic())
+    def resolve(self, consumer: int, name: str, delivery_id: int, first: int, end: int) -> bool:
+        """Answer whether records of a delivery were decided to a consumer; if not, they can't be any more.
+
+        Call `flush` after it.
+        """
+        now = self.clock.monotonic()
+        effects = self.subscription.resolve(consumer, name, delivery_id, first, end, now)
         if effects is not None:
             self.follow(effects)
         return effects is None

@@ -305,16 +305,22 @@ class SharedSubscription:
         if not self.is_decided(holder, delivery_id, first, end):
             raise _not_decided(holder, delivery_id, first, end)
 
-    def resolve(self, consumer: int, holder: str, delivery_id: int, now: float) -> Effects | None:
-        """Answer a consumer that does not know what became of a delivery: None if it is decided to it.
+    def resolve(self, consumer: int, holder: str, delivery_id: int, first: int, end: int, now: float) -> Effects | None:
+        """Answer a consumer that does not know what became of [first, end) of a delivery: None if it is decided to it.
 
-        Otherwise it is aborted: the lease, if it is still current, is returned, so that it can't be decided any more.
-        Looks at every decided range.
+        That is so if any of it is: the rest has ended since. Otherwise it is aborted: what a lease still holds of it is
+        returned, so that it can't be decided any more.
         """
-        if any(it.decision.delivery_id == delivery_id for it in self.decided_to(holder)):
+        named = holder, delivery_id
+        pieces = self._states.decided.pieces(first, end) if first < end else []
+        if any((it.holder.name, it.delivery_id) == named for _, _, it in pieces):
             return None
-        held = [lease for lease in self.leases_of(consumer) if lease.delivery_id == delivery_id]
-        return self.return_leases(held, now)
+        effects = Effects()
+        for lease in [lease for lease in self.leases_of(consumer) if lease.delivery_id == delivery_id]:
+            held = [(max(start, first), min(stop, end)) for start, stop in lease.ranges()]
+            returned = self._states.leases.release(lease, [(start, stop) for start, stop in held if start < stop])
+            effects = effects.plus(self._return(returned, lease.attempt, now))
+        return effects
 
     def decided(self) -> list[DecidedRange]:
         """Everything that was decided and is not done, lowest offset first."""

@@ -247,14 +247,14 @@ class Subscribing:
             responder.in_task(event, lambda: self._settle_on(event.correlation, steps))
 
     def resolve(self, event: Event) -> None:
-        """Answer whether a delivery was decided to its consumer, once that is committed.
+        """Answer whether records of a delivery were decided to its consumer, once that is committed.
 
         Raises SubscriptionUnknown, SubscriptionWrongKind, PartitionUnknown, DeliveryFenced, StorageError.
         """
         resolve = event.message
         assert isinstance(resolve, m.Resolve)
         subscriber = self._subscriber(resolve.subscription)
-        is_decided, awaits = subscriber.resolve(resolve.partition, resolve.delivery_id)
+        is_decided, awaits = subscriber.resolve(resolve)
         self._responder.when_passed(awaits, event.correlation, m.Resolved(is_decided))
 
     async def _settle_on(self, correlation: int, steps: Steps[SettleOutcome]) -> None:
