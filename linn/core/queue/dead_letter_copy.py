@@ -92,7 +92,8 @@ def _step(found: Sequence[DeadRange]) -> list[DeadRange]:
 async def _intend(dispatch: PartitionQueue, dead: Sequence[DeadRange], target: Partition) -> DeadLetterTarget:
     place = dead[0].target
     if place is None or place.partition != target.id.index:
-        place = DeadLetterTarget(target.id.index, target.log.bounds()[1])
+        # Not the end: a power loss takes what is not durable, and the copies would be stored before this place.
+        place = DeadLetterTarget(target.id.index, min(target.log.durable(), target.high_watermark))
         for each in dead:
             dispatch.subscription.dead_letter_intended(each.first, each.end, place)
     # Also of an earlier one: a full disk may have kept it from the log.
