@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_PARTITION = {"start": "number", "end": "number", "bytes": "number"}
+_PARTITION = {"start": "number", "end": "number", "records": "number", "bytes": "number"}
 _TOPIC = {
     "name": "text",
     "id": "text",

@@ -79,7 +79,7 @@ async def _dead_letter_topics(client: Client) -> list[dict[str, Any]]:
 
 
 def _dead_letter_topic(topic: Mapping[str, Any], topics: Any) -> dict[str, Any]:
-    kept = sum(partition["end"] - partition["start"] for partition in topic["partitions"])
+    kept = sum(partition["records"] for partition in topic["partitions"])
     return {
         "topic": topic["name"],
         "waiting": topic["queue"]["unsettled"] if "queue" in topic else kept,

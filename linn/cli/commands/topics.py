@@ -59,7 +59,7 @@ def _summary(topic: Mapping[str, Any]) -> list[str]:
         topic["name"],
         topic["settings"]["kind"],
         str(len(partitions)),
-        f"{sum(partition['end'] - partition['start'] for partition in partitions):,}",
+        f"{sum(partition['records'] for partition in partitions):,}",
         f"{sum(partition['bytes'] for partition in partitions):,}",
         f"{queue['unsettled']:,}" if queue else "",
         f"{queue['consumers']:,}" if queue else "",
@@ -76,10 +76,10 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     print_settings(topic["settings"], topic["name"])
     print(f"id: {topic['id']}")
     partitions = [
-        [str(index), *(f"{partition[column]:,}" for column in ("start", "end", "bytes"))]
+        [str(index), *(f"{partition[column]:,}" for column in ("start", "end", "records", "bytes"))]
         for index, partition in enumerate(topic["partitions"])
     ]
-    print_table(numbers("partition", "start", "end", "bytes"), partitions)
+    print_table(numbers("partition", "start", "end", "records", "bytes"), partitions)
     for state, count in topic.get("queue", {}).items():
         print(f"{state}: {count:,}")
 

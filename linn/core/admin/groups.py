@@ -156,7 +156,7 @@ def _offsets(group: ConsumerGroup, places: Sequence[Place]) -> list[dict[str, An
 
 
 def _lag(partition: Partition, committed: OffsetCommitted | None) -> int:
-    return partition.stable_offset - max(committed.offset if committed is not None else 0, partition.start_offset)
+    return partition.readable_count(committed.offset if committed is not None else 0)
 
 
 async def _committed(topic: Topic, index: int, arguments: Arguments) -> OffsetCommitted:

@@ -41,7 +41,7 @@ from linn.core.log.storage import (
     StoredBatch,
 )
 from linn.core.log.storage_stats import StorageStats
-from linn.core.log.transactions import OpenTransaction
+from linn.core.log.transactions import OpenTransaction, Span
 from linn.core.log.watchers import Watchers
 
 TIDY_AFTER_BYTES = 64 << 20
@@ -59,8 +59,6 @@ SYNC_RETRY_S = 0.5
 
 logger = logging.getLogger("linn.storage")
 
-Span = tuple[int, int]
-"""Offsets: the first, and the one behind the last."""
 AnyBatch = TypeVar("AnyBatch", RecordBatch, RecordBatch | StoredBatch)
 
 
@@ -122,6 +120,8 @@ class Partition:
         self._closed = False
         self._untidied_bytes = 0
         self._opened_at = log.bounds()[1]
+        self._appended_hidden = 0
+        """Offsets appended since the log was opened that never had a record: markers, and gaps of batches."""
         self._noted_epoch = -1
         self.durable = Mark(self._opened_at, spawn)
         self.committed = Mark(self._opened_at, spawn)
@@ -129,10 +129,8 @@ class Partition:
         self._stable_end: int | None = None
         """The offset of the first batch of an open transaction; None if there is none."""
         self._move_stable_end()
-        self._open_spans: dict[int, list[Span]] = {}
-        """By producer, the offsets of its open transaction, as far as they were appended since the start."""
         self.on_void: list[Callable[[Sequence[Span]], None]] = []
-        """Callbacks with offsets that hold nothing for anybody: markers, and what an aborted transaction has left."""
+        """Callbacks with offsets that readers will never get: markers, and what an aborted transaction has left."""
         self.watchers = Watchers(spawn)
         """Callbacks for every move of the stable offset."""
 
@@ -196,8 +194,8 @@ class Partition:
         if self._noted_epoch != self.leader_epoch:
             self._noted_epoch = self.leader_epoch
             self.log.facts.epochs.note(self.leader_epoch, base_offset)
-        if batch.attributes & TRANSACTIONAL:
-            self._note_transactional(batch, base_offset)
+        if batch.attributes & TRANSACTIONAL or batch.offset_span != batch.count:
+            self._note_hidden(batch)
         self.appended_batches += 1
         size, storage = batch.size, self._storage
         self.appended_bytes += size
@@ -217,21 +215,14 @@ class Partition:
                 self._start_sync(self._sync_after_interval)
         return base_offset
 
-    def _note_transactional(self, batch: RecordBatch, base_offset: int) -> None:
-        """Record a batch that belongs to a transaction, or ends one."""
-        self.transactions.note(batch)
-        span = base_offset, base_offset + batch.offset_span
-        if not batch.attributes & CONTROL:
-            spans = self._open_spans.setdefault(batch.producer_id, [])
-            if spans and spans[-1][1] == span[0]:
-                span = spans.pop()[0], span[1]
-            spans.append(span)
-            self._move_stable_end()
-            return
-        spans = self._open_spans.pop(batch.producer_id, [])
-        for tell in self.on_void:
-            tell([span] if batch.first_sequence else [*spans, span])
-        if self._move_stable_end():
+    def _note_hidden(self, batch: RecordBatch) -> None:
+        """Record a batch that belongs to a transaction, ends one, or has gaps."""
+        is_marker = bool(batch.attributes & CONTROL)
+        self._appended_hidden += batch.offset_span - (0 if is_marker else batch.count)
+        spans = self.transactions.note(batch)
+        for tell in self.on_void if spans else ():
+            tell(spans)
+        if self._move_stable_end() and is_marker:
             self.watchers.tell()
 
     def _move_stable_end(self) -> bool:
@@ -302,7 +293,7 @@ class Partition:
         """See `PartitionLog.enforce_retention`, which is housekeeping as well."""
         self._forget_untidied()
         self._forget_idle_producers(now_ms)
-        self.transactions.forget_before(self.start_offset)
+        self.transactions.forget_before(self.log.first_stored())
         await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
 
     async def _sync(self) -> None:
@@ -346,8 +337,8 @@ class Partition:
 
     @property
     def appended_records(self) -> int:
-        """Records appended since the log was opened."""
-        return self.log.bounds()[1] - self._opened_at
+        """Records appended since the log was opened, those of aborted transactions included."""
+        return self.log.bounds()[1] - self._opened_at - self._appended_hidden
 
     def log_statistics(self) -> LogStatistics | None:
         """The log's statistics; None if its engine has none."""
@@ -366,8 +357,9 @@ class Partition:
         return self.log.bounds()[0]
 
     def readable_count(self, first: int = 0) -> int:
-        """The number of records that readers get from offset `first` on. Reads nothing."""
-        return max(0, self.stable_offset - max(first, self.start_offset))
+        """The number of records that readers get from offset `first` on. Reads nothing; see `OffsetTally`."""
+        first, end = max(first, self.start_offset), self.stable_offset
+        return end - first - self.transactions.hidden.count(first, end) if first < end else 0
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         """Read committed batches from the one that holds `offset`, cut so that none has a record before `offset`.

@@ -110,7 +110,7 @@ class PartitionQueue:
         """The undecodable batch that was found last: it is looked at once."""
         self.damage = Damage(partition)
         self._void: list[Range] = []
-        """Offsets that hold nothing for anybody, and are not all below the stable offset yet."""
+        """Offsets that readers never get, to be settled once the stable offset has passed them."""
         self._rests = self._has_rested = False
         self._owed: deque[Lease] = deque()
         """Leases settled for a handover that has not happened: the state log had no room for the event."""
@@ -162,9 +162,15 @@ class PartitionQueue:
         self._open = True
         self._on_ready()
         self.follow(effects)
+        self._on_void(self._hidden_before())
         self._trim_if_due()
         if self.subscription.dead_count:
             self._start_copying()
+
+    def _hidden_before(self) -> list[Range]:
+        """Offsets that readers never get, and that became such when nobody settled them here."""
+        hidden = self.partition.transactions.hidden.exact(self.subscription.settled_before())
+        return [left for span in hidden for left in self.subscription.unsettled(*span)]
 
     async def _note_ids(self) -> None:
         """Sync the next delivery id. A queue that has never delivered anything postpones this to the first delivery."""
@@ -506,7 +512,7 @@ class PartitionQueue:
         self._settle_void()
 
     def _settle_void(self) -> None:
-        """Settle offsets that hold nothing for anybody, as far as they are below the stable offset."""
+        """Settle offsets that readers never get, as far as they are below the stable offset."""
         stable = self.partition.stable_offset
         passed = [span for span in self._void if span[1] <= stable]
         self._void = [span for span in self._void if span[1] > stable]

@@ -314,13 +314,19 @@ class Topic:
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes & ~(SCATTERED | TRANSACTIONAL):
             raise BatchMalformed("only a broker writes the markers of transactions")
-        if batch.is_plain or self.queue is None:
-            return batch
-        asked = (batch.priorities, batch.delays_ms, batch.ttls_ms)
-        for what, values in zip(("priorities", "delays", "TTLs"), asked, strict=True):
-            if values is not None:
-                raise FeatureUnsupported(f"topic {self.name} is a queue, and queues do not serve {what} yet")
+        if not batch.is_plain:
+            self._check_served(batch)
         return batch
+
+    def _check_served(self, batch: RecordBatch) -> None:
+        """Refuse what would be without effect; priorities in a stream are for its readers. Raises as `admit`."""
+        asked = {"delays": batch.delays_ms, "TTLs": batch.ttls_ms}
+        if self.queue is not None:
+            asked["priorities"] = batch.priorities
+        for what, values in asked.items():
+            if values is not None:
+                kind = "a stream" if self.queue is None else "a queue"
+                raise FeatureUnsupported(f"topic {self.name} is {kind}, which does not serve {what} yet")
 
     def has_room(self, batch: RecordBatch) -> bool:
         """Whether the batch may be appended now; False: wait with `wait_room`, and ask again.

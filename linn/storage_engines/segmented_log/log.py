@@ -290,6 +290,10 @@ class SegmentedLog(PartitionLog):
         """Bytes from the start on, rounded up by less than the distance of two index entries."""
         return self._size_bytes - (self._dead_bytes if self._dead_in is self._segments[0] else 0)
 
+    def first_stored(self) -> int:
+        """See `PartitionLog.first_stored`: the start within the first segment may not be durable."""
+        return self._bases[0]
+
     def statistics(self) -> LogStatistics:
         """See `PartitionLog.statistics`."""
         return LogStatistics(len(self._segments), self._cut_bytes)
