@@ -479,6 +479,8 @@ def test_every_method_of_admin_exists_with_the_same_parameters(method: str) -> N
         (linn.sync.Transaction.publish, linn.client.Transaction.publish),
         (linn.sync.Transaction.publish_many, linn.client.Transaction.publish_many),
         (linn.sync.Consumer.pull, linn.client.Consumer.pull),
+        (linn.sync.Consumer.run, linn.client.Consumer.run),
+        (linn.sync.ExactlyOnceConsumer.run, linn.client.ExactlyOnceConsumer.run),
         (linn.sync.connect, linn.connect),
     ],
 )

@@ -65,9 +65,10 @@ PRODUCER = [
     *("aclose", "buffered_bytes", "flush", "id", "message_bytes_max", "publish", "publish_many", "publish_nowait"),
 ]
 CONSUMER = [
-    *("aclose", "batches", "commit", "next_batch", "partitions", "pause", "paused", "pull", "resume", "seek", "topics"),
+    *("aclose", "batches", "commit", "next_batch", "partitions", "pause", "paused", "pull", "resume", "run"),
+    *("seek", "topics"),
 ]
-EXACTLY_ONCE = ["aclose", "commit", "topics"]
+EXACTLY_ONCE = ["aclose", "commit", "run", "topics"]
 BATCH = [
     *(
         "ack",
