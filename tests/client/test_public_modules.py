@@ -15,7 +15,9 @@ from linn.testing.process import BrokerNotReady
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    assert dir(linn) == ["__version__", "client", "connect", "errors", "participants", "sync"]
+    classes = ["Client", "Consumer", "Message", "Producer"]
+    assert dir(linn) == [*classes, "__version__", "client", "connect", "errors", "participants", "sync"]
+    assert [getattr(linn, name) for name in classes] == [getattr(linn.client, name) for name in classes]
     assert dir(linn.client) == sorted(linn.client.__all__)
     for name in dir(linn):
         assert getattr(linn, name) is not None
