@@ -485,6 +485,7 @@ async def connect(
     *,
     name: str = "linn-python",
     connect_timeout_s: float = 5.0,
+    wait_s: float = 0.0,
     request_timeout_s: float = 30.0,
     retries_max: int | None = None,
     backoff_s: float = 0.05,
@@ -494,12 +495,14 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Connect to the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
 
-    URLs are linn://HOST[:PORT] (default port 5466) and linn+unix:///PATH. See `ClientOptions` for the other options;
-    `env` replaces clock, randomness and network, for example by simulated ones.
+    URLs are linn://HOST[:PORT] (default port 5466) and linn+unix:///PATH. With `wait_s`, a program may start before its
+    broker: attempts are repeated for so many seconds. See `ClientOptions` for the other options; `env` replaces clock,
+    randomness and network, for example by simulated ones.
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens
-            there. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
+            there, for `wait_s` seconds. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no
+            linn broker.
     An exception of the block is raised as it is, not in a group. Leaving the block fails what its producers and
     consumers have not finished; they flush when their own blocks are left.
 
@@ -510,6 +513,7 @@ async def connect(
     options = ClientOptions(
         name=name,
         connect_timeout_s=connect_timeout_s,
+        wait_s=wait_s,
         request_timeout_s=request_timeout_s,
         retries_max=retries_max,
         backoff_s=backoff_s,

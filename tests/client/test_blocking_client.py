@@ -359,6 +359,18 @@ def test_ctrl_c_in_connect_leaves_no_thread() -> None:
     assert client_threads() == before
 
 
+def test_ctrl_c_in_a_wait_for_a_broker_leaves_no_thread(tmp_path: Path) -> None:
+    before = client_threads()
+    with interrupted():
+        linn.sync.connect(f"linn+unix://{tmp_path}/linn.sock", wait_s=600)
+    assert client_threads() == before
+
+
+def test_a_blocking_wait_for_a_broker_says_how_long_it_was(tmp_path: Path) -> None:
+    with pytest.raises(ConnectFailed, match=r"no broker after waiting for 0\.1 s"):
+        linn.sync.connect(f"linn+unix://{tmp_path}/linn.sock", wait_s=0.1)
+
+
 def test_ctrl_c_in_the_block_closes_the_client(broker: str, name: str) -> None:
     before = client_threads()
     with interrupted():
@@ -479,6 +491,8 @@ def test_every_method_of_admin_exists_with_the_same_parameters(method: str) -> N
         (linn.sync.Transaction.publish, linn.client.Transaction.publish),
         (linn.sync.Transaction.publish_many, linn.client.Transaction.publish_many),
         (linn.sync.Consumer.pull, linn.client.Consumer.pull),
+        (linn.sync.Consumer.run, linn.client.Consumer.run),
+        (linn.sync.ExactlyOnceConsumer.run, linn.client.ExactlyOnceConsumer.run),
         (linn.sync.connect, linn.connect),
     ],
 )

@@ -8,6 +8,7 @@ import inspect
 import re
 import sqlite3
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -87,6 +88,7 @@ def compiled(example: str, url: str, given: dict[str, Any], kind: str) -> Callab
         "timedelta": timedelta,
         "AnyEnv": linn.client.AnyEnv,
         "anyio": anyio,
+        "threading": threading,
         **given,
     }
     scope["contextlib"] = contextlib

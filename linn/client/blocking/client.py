@@ -415,6 +415,7 @@ def connect(
     *,
     name: str = "linn-python",
     connect_timeout_s: float = 5.0,
+    wait_s: float = 0.0,
     request_timeout_s: float = 30.0,
     retries_max: int | None = None,
     backoff_s: float = 0.05,
@@ -424,8 +425,8 @@ def connect(
     """Connect to the broker at `url`. For the options see `linn.connect` and `docs/reference/client.md`.
 
     Raises:
-        AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens there. VersionUnsupported: an older
-            or newer broker. ProtocolError: the peer is no linn broker.
+        AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens there, for `wait_s` seconds.
+        VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
 
     Example:
         with linn.sync.connect("linn://127.0.0.1:5466", name="shop") as client:
@@ -436,6 +437,7 @@ def connect(
         url,
         name=name,
         connect_timeout_s=connect_timeout_s,
+        wait_s=wait_s,
         request_timeout_s=request_timeout_s,
         retries_max=retries_max,
         backoff_s=backoff_s,

@@ -10,6 +10,8 @@ from linn.client.arguments import U32_MAX, checked_number
 from linn.client.consume.settling import Settled, is_void
 from linn.core.errors.tree import LinnError, MessageInvalid
 
+REASON_CHARACTERS_MAX = 1_000
+"""Characters of an exception's text that are looked at for its first line."""
 OnError = Literal["nack", "reject"]
 
 
@@ -22,6 +24,16 @@ class Settleable(Protocol):
 
 
 T = TypeVar("T", bound=Settleable)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the type of an exception and the first line of its text."""
+    try:
+        text = str(error)
+    except Exception:  # It is the program's class.
+        text = ""
+    (line, *_) = text[:REASON_CHARACTERS_MAX].strip().splitlines() or [""]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def check_on_error(on_error: object) -> None:

@@ -489,14 +489,15 @@ class Subscription:
         self.connection.ask(answer, Credit(self.id, 0))
         return answer
 
-    def leave(self) -> Answer | None:
-        """Release what was not read, send all settlements, and unsubscribe; return the answer, if there will be one.
-
-        The released records are not leased to this subscription again, because it was stopped before.
-        """
+    def drain(self) -> None:
+        """Release what was not read, and send all settlements. The broker leases nothing more to this subscription."""
         self._stop()
         self.release()
         self.flush()
+
+    def leave(self) -> Answer | None:
+        """Drain, and unsubscribe; return the answer, if there will be one."""
+        self.drain()
         if not self.alive:
             return None
         answer = UnsubscribeRequest(self)

@@ -128,6 +128,15 @@ class WorkSource:
         """Make work the next again: it was not applied."""
         self._put_back.appendleft(work)
 
+    def may_return(self, work: Work) -> bool:
+        """Tell whether the broker takes work back: it does not if it has decided it, or may have, or on a stream."""
+        return _subscription(work.batches[0]).leased and not work.is_asked and not work.delivery.is_decided
+
+    def give_back(self, work: Work, verdict: Verdict) -> None:
+        """Return work, or reject it: its handler has failed."""
+        subscription = _subscription(work.batches[0])
+        subscription.submit(work.delivery, work.first, work.end, verdict).awaited = True  # It comes again if refused.
+
     def release_untried(self) -> None:
         """Return work that the application was not given a part of: of its records no attempt counts."""
         while self._put_back:
