@@ -1,6 +1,6 @@
 """Tables on a terminal of 80 columns: long names fold, and nothing is cropped or wider than the terminal.
 
-Heads break between words only, and numbers and usual names not at all: the least important columns are left out instead.
+Heads break between words only, and numbers and usual names not at all: less important columns are left out instead.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Tables that commands print.
 
-Laws: no text is cropped; it folds within its column, so that joining the lines of a cell gives the whole name. Where
-the terminal is too narrow for all columns, the least important ones are left out, before a name, a number or a word of a
-head is broken; `--json` has all. In a pipe a row is one line, with all columns.
+Laws: no text is cropped; it folds within its column, so that joining the lines of a cell gives the whole name. On a
+terminal that is too narrow for all columns the least important ones are left out, before usual names, numbers or the
+words of heads are broken; `--json` has all. In a pipe a row is one line, with all columns.
 
 Rich is loaded when a table is made, so that the files of all commands may import this one.
 """

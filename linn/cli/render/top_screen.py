@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def screen(view: View, width: int, lines: int | None = None) -> RenderableType:
-    """Draw as many rows as fit into `width` columns and `lines` lines; all of them, in frames, where `lines` is None."""
+    """Draw as many rows as fit into `width` columns and `lines` lines; all, in frames, where `lines` is None."""
     counts = [len(view.topics), len(view.groups), len(view.pipelines), len(view.connections)]
     if lines is None:
         return _picture(view, width, counts, framed=True)

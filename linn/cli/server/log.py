@@ -13,12 +13,13 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Any, TextIO
 
 import msgspec
 
 from linn.core.config.tables import LogSettings
-from linn.core.errors.texts import one_line
+from linn.core.errors.texts import one_line, printable
 
 _RESERVED = ("timestamp", "level", "logger", "event", "exception")
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
@@ -100,9 +101,13 @@ def _human_formatter(colours: bool) -> logging.Formatter:
     _load_structlog()
     import structlog
 
-    renderer = structlog.dev.ConsoleRenderer(
-        colors=colours, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
-    )
+    def plain_traceback(stream: TextIO, exc_info: Any) -> None:
+        """Write a traceback without control characters that a peer may have sent, in an error's text."""
+        text = StringIO()
+        structlog.dev.plain_traceback(text, exc_info)
+        stream.write(printable(text.getvalue()))
+
+    renderer = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=0, exception_formatter=plain_traceback)
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[_for_people],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
