@@ -65,9 +65,10 @@ class LatencyTest:
                 before = anyio.current_time()
                 self._sent_at.append(before)
                 await producer.publish(_NUMBER.pack(number) + self._padding)
-                self._confirmed_ms.append((anyio.current_time() - before) * 1000)
+                now = anyio.current_time()
+                self._confirmed_ms.append((now - before) * 1000)
+                self._seconds = now - began
                 advance(1)
-        self._seconds = anyio.current_time() - began
 
     async def _consume(self, client: Client, topic: str, subscribed: anyio.Event) -> None:
         async with client.consumer(topic) as consumer:
@@ -82,7 +83,7 @@ class LatencyTest:
                     return
 
     def data(self) -> dict[str, Any]:
-        """Return the document for `--json`."""
+        """Return the document for `--json`: of the whole test, or of what was measured until it was interrupted."""
         return {
             "messages": len(self._confirmed_ms),
             "delivered": len(self._delivered_ms),

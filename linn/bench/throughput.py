@@ -46,10 +46,16 @@ class Throughput:
 
 
 async def measure_publish(
-    client: Client, topic: str, *, count: int, size: int, batch: int, advance: Callable[[int], None]
-) -> Throughput:
-    """Publish `count` random messages in confirmed calls of `batch`. Raises LinnError."""
-    measured = Throughput()
+    client: Client,
+    topic: str,
+    measured: Throughput,
+    *,
+    count: int,
+    size: int,
+    batch: int,
+    advance: Callable[[int], None],
+) -> None:
+    """Publish `count` random messages in confirmed calls of `batch`; `measured` grows with each. Raises LinnError."""
     values = [os.urandom(size) for _ in range(min(batch, count))]
     async with client.producer(topic=topic) as producer:
         started = time.perf_counter()
@@ -57,17 +63,18 @@ async def measure_publish(
             part = values[: count - measured.messages]
             before = time.perf_counter()
             await producer.publish_many(part)
-            measured.calls_ms.append((time.perf_counter() - before) * 1000)
+            now = time.perf_counter()
+            measured.calls_ms.append((now - before) * 1000)
             measured.messages += len(part)
+            measured.bytes += len(part) * size
+            measured.seconds = now - started
             advance(len(part))
-        measured.seconds = time.perf_counter() - started
-    measured.bytes = measured.messages * size
-    return measured
 
 
-async def measure_consume(client: Client, topic: str, *, count: int, advance: Callable[[int], None]) -> Throughput:
-    """Consume and ack up to `count` messages. Raises LinnError."""
-    measured = Throughput()
+async def measure_consume(
+    client: Client, topic: str, measured: Throughput, *, count: int, advance: Callable[[int], None]
+) -> None:
+    """Consume and ack up to `count` messages; `measured` grows with each batch. Raises LinnError."""
     async with client.consumer(topic) as consumer:
         batches = aiter(consumer.batches())
         started = time.perf_counter()
@@ -82,4 +89,3 @@ async def measure_consume(client: Client, topic: str, *, count: int, advance: Ca
             batch.ack()
             advance(len(batch))
             measured.seconds = time.perf_counter() - started
-    return measured

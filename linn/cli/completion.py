@@ -163,7 +163,8 @@ def _answer(ctx: typer.Context, ask: Callable[[Client], Awaitable[list[str]]]) -
     async def main() -> list[str]:
         with anyio.move_on_after(ANSWER_S):
             async with linn.connect(url, name="linn-completion", retries_max=0) as client:
-                return await ask(client)
+                # A shell would act on control characters, which some names may have.
+                return [name for name in await ask(client) if name.isprintable()]
         return []
 
     mute_client()

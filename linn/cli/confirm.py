@@ -9,6 +9,7 @@ import typer
 
 from linn.cli.exit_code import complain
 from linn.cli.session import with_client
+from linn.core.errors.texts import one_line
 
 _YES = ("y", "yes")
 _NO = ("", "n", "no")
@@ -34,7 +35,7 @@ def ask(question: str, undone: str) -> None:
     at_terminal = sys.stdin.isatty()
     while True:
         if at_terminal:
-            print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
+            print(f"{one_line(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
         line = sys.stdin.buffer.readline()
         answer = line.decode(errors="replace").strip().lower()
         if answer in _YES:

@@ -29,4 +29,12 @@ Format = Annotated[
         'template: "{time} {offset} {label.origin} {value}".',
     ),
 ]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw",
+        help="On a terminal, print text as it is. By default control characters are escaped there; pipes and files get "
+        "every byte either way.",
+    ),
+]
 Time = Annotated[bool, typer.Option("--time", help="With --format text: print the local time before each value.")]

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import typer
 
 from linn.cli.moment import moment_text
-from linn.cli.render.message_format import readable
+from linn.cli.render.message_format import json_escaped, readable
 from linn.core.batch.batch import Codec, Format, RecordBatch, sealed_crc
 from linn.core.batch.record import Record
 from linn.core.errors.texts import counted, one_line
@@ -189,7 +189,8 @@ class SegmentDump:
             if part.batch is not None and part.body_ok:
                 batches, records = batches + 1, records + part.batch.count
             if self._as_json:
-                print(json.dumps(self._document(path, part, contents, damage), ensure_ascii=False))
+                document = json.dumps(self._document(path, part, contents, damage), ensure_ascii=False)
+                print(json_escaped(document))
             else:
                 _print_part(part, contents, damage)
         if not self._as_json:

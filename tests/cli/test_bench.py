@@ -104,6 +104,46 @@ def test_ctrl_c_deletes_the_topic_and_prints_the_results_so_far(quick, broker: B
     assert topics(quick) == before
 
 
+@pytest.mark.parametrize("load", ["publish", "consume", "latency"])
+def test_ctrl_c_prints_the_figures_so_far(quick, broker: BrokerProcess, load: str) -> None:
+    """A consumer that has read everything waits for more: 10 seconds, in which it is interrupted."""
+    before = topics(quick)
+    topic = f"interrupted-{load}"
+    quick("topics", "create", topic)
+    quick("bench", "publish", topic, "--count", "1000")
+    command = [sys.executable, "-m", "linn", "bench", load, *([topic] if load != "latency" else [])]
+    with subprocess.Popen(
+        [*command, "--count", str(10**12), "--json", "--url", broker.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            until_loaded(quick, topic, load)
+        finally:
+            running.send_signal(signal.SIGINT)
+        out, errors = running.communicate(timeout=30)
+    assert (errors, running.returncode) == ("", 130)
+    found = json.loads(out)
+    assert found["messages"] > 0
+    assert found["seconds"] > 0
+    if load != "latency":
+        assert found["what"].endswith(f"{topic}, interrupted")
+    quick("topics", "delete", topic, "--yes")
+    assert topics(quick) == before
+
+
+def until_loaded(quick, topic: str, load: str) -> None:
+    """Wait until the load is in its second call at least, or has acked all that there was."""
+    first_call = 1000 + {"publish": 10_000, "latency": 1, "consume": 0}[load]
+    deadline, counts = time.monotonic() + 20, (0, 1)
+    while time.monotonic() < deadline and not (counts[1] == 0 if load == "consume" else counts[0] > first_call):
+        found = json.loads(quick("topics", "--json").stdout)
+        ends = [each for each in found if each["name"] == topic or (load == "latency" and "bench" in each["name"])]
+        end = sum(partition["end"] for each in ends for partition in each["partitions"])
+        counts = end, ends[0]["queue"]["unsettled"]
+
+
 def test_many_producers_say_which_share_was_reached_and_leave_nothing(quick) -> None:
     before = topics(quick)
     command = ("bench", "soak", "--producers", "20", "--processes", "2", "--rate", "500/s", "--duration", "1s")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import linn.sync
 from linn.cli.doctor import capacity, capacity_trial, disk_trial, kernel_trial
 from linn.cli.doctor.machine import DiskSpace, memory_bytes
 from linn.core.env.real.file_limits import FileLimits
@@ -62,6 +63,23 @@ def test_an_address_where_a_broker_listens_already(within, tmp_path: Path, broke
     returncode, found = examined(within, tmp_path, f'[listeners.n]\naddress = "{broker.address}"\n')
     assert returncode == 0
     assert found["listener n"]["found"].startswith("the broker linn listens at")
+
+
+def test_every_address_of_a_broker_that_answers_is_its_own(within, tmp_path: Path) -> None:
+    """Metrics speak HTTP: doctor learns from the broker's answer elsewhere that the port is the broker's."""
+    (tmp_path / "broker").mkdir()
+    metrics = '[listeners.m]\nprotocol = "metrics"\naddress = "127.0.0.1:{}"\n'
+    native = '[listeners.n]\naddress = "127.0.0.1:{}"\n'
+    config = metrics.format(0) + native.format(0)
+    with BrokerProcess(tmp_path / "broker", config, listen=()) as broker, linn.sync.connect(broker.url) as client:
+        ports = {name: where.rpartition(":")[2] for name, where in client.admin.broker()["listeners"].items()}
+        port, listeners = ports["m"], native.format(ports["n"])
+        for host in ("127.0.0.1", "localhost"):
+            _, found = examined(within, tmp_path, metrics.replace("127.0.0.1", host).format(port) + listeners)
+            said = found["listener m"]["state"], found["listener m"]["found"]
+            assert said == ("ok", f"the broker linn listens at {host}:{port}")
+        _, found = examined(within, tmp_path, metrics.format(port))
+        assert found["listener m"]["state"] == "warning", "nothing says whose port it is"
 
 
 def test_an_address_of_another_machine_and_a_file_in_the_way(within, tmp_path: Path) -> None:

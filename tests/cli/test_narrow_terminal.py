@@ -1,4 +1,7 @@
-"""Tables on a terminal of 80 columns: long names fold, and nothing is cropped or wider than the terminal."""
+"""Tables on a terminal of 80 columns: long names fold, and nothing is cropped or wider than the terminal.
+
+Heads break between words only, and numbers and usual names not at all: less important columns are left out instead.
+"""
 
 import json
 from collections.abc import Iterator
@@ -11,6 +14,8 @@ from open_transaction import open_transaction
 
 import linn.sync
 from linn.cli.reference.commands import commands
+from linn.cli.render.console import console
+from linn.cli.render.queue_table import STATES, print_queues
 from linn.testing.process import BrokerProcess
 
 COLUMNS = 80
@@ -73,6 +78,8 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("bench", "soak", "--duration", "300ms", "--rate", "1000/s"), ()),
 ]
 """(command, names that are whole in it)"""
+LOADS = ("bench", "route", "doctor")
+"""Commands whose heads depend on no name, and that take long or need more files."""
 WITHOUT_A_TABLE = {
     *("serve", "init", "publish", "consume", "browse", "move", "purge", "recover", "dump", "completion"),
     *(f"topics {verb}" for verb in ("create", "alter", "delete")),
@@ -161,6 +168,36 @@ def test_names_fold_and_nothing_is_cropped(
     assert "…" not in shown
     assert [line for line in shown.splitlines() if len(line) > COLUMNS and not line.startswith(SENTENCES)] == []
     assert [name for name in names if not any(name in cell for cell in whole_cells(shown))] == []
+
+
+def head_words(text: str) -> set[str]:
+    return {word for line in text.splitlines() if line[:1] == "┃" for word in line.replace("┃", " ").split()}
+
+
+@pytest.mark.parametrize("command", [command for command, _ in SHOWN if command[0] not in LOADS], ids=" ".join)
+def test_no_word_of_a_head_is_broken(
+    quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, furnished: str, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "linn.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    words = [furnished if word == "DELIVERY" else word for word in command]
+    in_a_pipe = head_words(quick(*words).stdout)
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    assert head_words(quick(*words).stdout) <= in_a_pipe
+
+
+def test_usual_names_and_numbers_are_whole_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    names, number = ("thumbnails-of-photos", "delays-dead"), 580_301
+    counts = dict.fromkeys(("unsettled", *STATES, "consumers"), number)
+    console.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(COLUMNS))
+        print_queues([{"topic": name, **counts} for name in names], {"topic": "queue"})
+    console.cache_clear()
+    shown = capsys.readouterr().out
+    assert [name for name in names if name not in shown] == []
+    assert shown.count(f"{number:,}") == 10, "5 columns of 2 queues"
+    assert {"unsettled", "consumers"} <= head_words(shown)
 
 
 def test_every_command_is_looked_at() -> None:

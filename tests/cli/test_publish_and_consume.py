@@ -263,7 +263,7 @@ def _wall_clock(timestamp_ms: int) -> str:
     return datetime.fromtimestamp(timestamp_ms // 1000).isoformat()
 
 
-def on_a_terminal(*arguments: str) -> str:
+def on_a_terminal(*arguments: str, errors: str = "strict") -> str:
     """The output of a command on a terminal."""
     ours, theirs = os.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "20"}
@@ -277,7 +277,7 @@ def on_a_terminal(*arguments: str) -> str:
         while piece := os.read(ours, 65_536):
             written += piece
     os.close(ours)
-    return written.decode().replace("\r\n", "\n")
+    return written.decode(errors=errors).replace("\r\n", "\n")
 
 
 def test_pretty_has_colours_on_a_terminal_and_for_no_command(broker: BrokerProcess, quick, stream: str) -> None:
@@ -288,6 +288,44 @@ def test_pretty_has_colours_on_a_terminal_and_for_no_command(broker: BrokerProce
     (message,) = _documents(re.sub(r"\x1b\[[\d;]*m", "", coloured))
     assert message["value"] == {"n": 1}
     assert _documents(on_a_terminal("consume", *pretty, "--no-follow", "--exec", "cat")) == [message]
+
+
+HOSTILE = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\x9b31m\r\x00 \xff \xf0\x9f\x98\x80\tb\nc"
+
+
+TEMPLATE = "{offset} {value} {key} {label.a} {header.h} {routing_key}"
+
+
+@pytest.mark.parametrize("command", ["browse", "consume"])
+@pytest.mark.parametrize("form", ["text", "json", "pretty", TEMPLATE], ids=["text", "json", "pretty", "template"])
+def test_control_characters_of_a_message_do_not_reach_the_terminal(
+    broker: BrokerProcess, stream: str, command: str, form: str
+) -> None:
+    evil = "\x1b[31m\x9b"
+    with linn_client.connect(broker.url) as client, client.producer(stream) as producer:
+        headers = [("h", HOSTILE)]
+        producer.publish(HOSTILE, key=HOSTILE, routing_key=evil, labels={"a": evil, evil: 1}, headers=headers)
+    follow = ("--no-follow",) if command == "consume" else ()
+    written = on_a_terminal(command, stream, "--format", form, *follow, "--url", broker.url)
+    written = re.sub(r"\x1b\[[\d;]*m", "", written) if form == "pretty" else written
+    assert [letter for letter in written if not letter.isprintable() and letter not in "\n\t"] == []
+    assert "owned" in written or form in ("json", "pretty"), "base64"
+
+
+def test_text_is_exact_in_a_pipe_and_with_raw(broker: BrokerProcess, stream: str) -> None:
+    with linn_client.connect(broker.url) as client, client.producer(stream) as producer:
+        producer.publish(HOSTILE)
+    for options in ((), ("--raw",)):
+        command = [sys.executable, "-m", "linn", "browse", stream, *options, "--url", broker.url]
+        assert subprocess.run(command, capture_output=True, timeout=60).stdout == HOSTILE + b"\n"
+    shown = on_a_terminal("browse", stream, "--url", broker.url)
+    assert shown == "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\x9b31m\\r\\x00 \\xff 😀\tb\nc\n"
+    assert "\x1b]0;owned\x07" in on_a_terminal("browse", stream, "--raw", "--url", broker.url, errors="replace")
+
+
+def test_raw_is_for_text_and_templates(within) -> None:
+    for form in ("json", "pretty"):
+        assert within("browse", "t", "--raw", "--format", form).returncode == 2
 
 
 def test_text_has_the_time_before_each_value_if_asked(quick, stream: str) -> None:

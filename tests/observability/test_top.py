@@ -155,9 +155,28 @@ def test_it_fits_the_terminal_and_names_omitted_lines(counts: tuple[int, int, in
     text = shown(wide(*counts), lines)
     assert text.count("\n") <= lines
     for word, count in zip(("topic-", "group-", "peer-"), counts, strict=True):
-        hidden = count - text.count(word)
-        assert count == 0 or text.count(word) >= 1
-        assert hidden == 0 or f"and {hidden:,} more" in text
+        rows = text.count(word)
+        assert count == 0 or rows >= 1
+        assert rows == count or f"({rows:,} of {count:,})" in text
+
+
+@pytest.mark.parametrize("lines", range(3, 40))
+@pytest.mark.parametrize("counts", [(10, 3, 5), (1, 0, 300), (9, 0, 0)])
+def test_no_row_is_left_out_above_empty_lines(counts: tuple[int, int, int], lines: int) -> None:
+    """Only a table that has no room for one row is left out; the others fill the screen."""
+    text = shown(wide(*counts), lines, width=80)
+    rows = [text.count(word) for word in ("topic-", "group-", "peer-")]
+    free = lines - 1 - text.count("\n")
+    assert free >= 0 or sum(rows) == 0
+    absent = [place for place, count in enumerate(counts) if count and not rows[place]]
+    assert free < 1 or rows == [*counts] or absent
+    assert not absent or free < 4, "title, two lines of heads, and a row"
+
+
+def test_a_terminal_of_24_lines_shows_every_table() -> None:
+    text = shown(wide(10, 3, 5), 24, width=80)
+    assert min(text.count(word) for word in ("topic-", "group-", "peer-")) >= 2
+    assert text.count("\n") == 23
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 140, 160])

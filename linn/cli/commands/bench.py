@@ -5,7 +5,8 @@ The load engine is `linn.bench`; here are its options and output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from linn.cli.completion import topic_names
 from linn.cli.exit_code import on_interrupt
 from linn.cli.options import DEFAULT_URL, Json, Rate, Url
 from linn.cli.render.console import print_json, print_text
-from linn.cli.render.progress import progress
+from linn.cli.render.progress import Advance, progress
 from linn.cli.render.table import number, numbers, print_table
 from linn.cli.session import broker_address, with_client
 from linn.core.errors.texts import counted
@@ -102,25 +103,36 @@ def publish(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Measure the throughput of publishing random messages in confirmed calls."""
-    from linn.bench.throughput import measure_publish
+    """Measure the throughput of publishing random messages in confirmed calls. Ctrl-C prints the figures so far."""
+    from linn.bench.throughput import Throughput, measure_publish
 
-    title = f"publish to {topic}"
-    with progress(title, count) as advance:
-        measured = with_client(
-            url, lambda client: measure_publish(client, topic, count=count, size=size, batch=batch, advance=advance)
-        )
-    _print_throughput(title, measured, as_json=as_json)
+    measured = Throughput()
+    sizes = {"count": count, "size": size, "batch": batch}
+    with _throughput(f"publish to {topic}", count, measured, as_json=as_json) as advance:
+        with_client(url, lambda client: measure_publish(client, topic, measured, **sizes, advance=advance))
 
 
 @app.command("consume")
 def consume(topic: Topic, count: CountMax = 1_000_000, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Measure the throughput of consuming and acking messages. On a queue they are gone then."""
-    from linn.bench.throughput import measure_consume
+    """Measure the throughput of consuming and acking messages. On a queue they are gone then.
 
-    title = f"consume from {topic}"
-    with progress(title, count) as advance:
-        measured = with_client(url, lambda client: measure_consume(client, topic, count=count, advance=advance))
+    Ctrl-C prints the figures so far.
+    """
+    from linn.bench.throughput import Throughput, measure_consume
+
+    measured = Throughput()
+    with _throughput(f"consume from {topic}", count, measured, as_json=as_json) as advance:
+        with_client(url, lambda client: measure_consume(client, topic, measured, count=count, advance=advance))
+
+
+@contextmanager
+def _throughput(title: str, count: int, measured: Throughput, *, as_json: bool) -> Iterator[Advance]:
+    """Show the progress of a measurement, and print its figures at the end, also after Ctrl-C."""
+    with (
+        on_interrupt(lambda: _print_throughput(f"{title}, interrupted", measured, as_json=as_json)),
+        progress(title, count) as advance,
+    ):
+        yield advance
     _print_throughput(title, measured, as_json=as_json)
 
 
@@ -142,25 +154,30 @@ def latency(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Measure the latency to the confirmation and to a consumer, one message at a time, in a temporary topic."""
+    """Measure the latency to the confirmation and to a consumer, one message at a time, in a temporary topic.
+
+    Ctrl-C prints the figures so far.
+    """
     from linn.bench.latency import LatencyTest
     from linn.cli.typed_value import named_values, rate_per_s
 
     settings = named_values(setting or (), "--setting")
     test = LatencyTest(count=count, size=size, rate_per_s=None if rate is None else rate_per_s(rate), settings=settings)
-    with progress("measuring", count) as advance:
+    with (
+        on_interrupt(lambda: _print_latency(test.data(), ", interrupted", as_json=as_json)),
+        progress("measuring", count) as advance,
+    ):
         with_client(url, partial(test.run, advance=advance))
-    data = test.data()
-    if as_json:
-        print_json(data, indent=None)
-    else:
-        _print_latency(data)
+    _print_latency(test.data(), "", as_json=as_json)
 
 
-def _print_latency(data: Mapping[str, Any]) -> None:
+def _print_latency(data: Mapping[str, Any], end: str, *, as_json: bool) -> None:
     from linn.bench.latency import PERCENTILES
 
-    title = f"{counted(data['messages'], 'message')}, one at a time, in {data['seconds']:.1f} s"
+    if as_json:
+        print_json(data, indent=None)
+        return
+    title = f"{counted(data['messages'], 'message')}, one at a time, in {data['seconds']:.1f} s{end}"
     rows = []
     for event in ("confirmed", "delivered"):
         took_ms = data[f"{event}_ms"]

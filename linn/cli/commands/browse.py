@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linn.cli.completion import topic_names
-from linn.cli.options import DEFAULT_URL, CountMax, Format, Time, Url, Where
+from linn.cli.options import DEFAULT_URL, CountMax, Format, Raw, Time, Url, Where
 from linn.cli.session import with_client
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def browse(
     since: Since = None,
     form: Format = "text",
     time: Time = False,
+    raw: Raw = False,
     where: Where = None,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -51,7 +52,7 @@ def browse(
     from linn.cli.topic_snapshot import TopicSnapshot
 
     start = None if since is None else place_of(since, "--since")
-    line_of = line_format(form, time=time, colours=True)
+    line_of = line_format(form, time=time, raw=raw)
     at_broker, selects = split_filter(where)
 
     async def print_all(client: Client) -> None:

@@ -18,7 +18,7 @@ import typer
 
 from linn.cli.completion import group_names, shared_names, topic_names
 from linn.cli.exit_code import complain
-from linn.cli.options import DEFAULT_URL, CountMax, Format, Time, Url, Where
+from linn.cli.options import DEFAULT_URL, CountMax, Format, Raw, Time, Url, Where
 from linn.cli.session import with_client
 from linn.core.errors.tree import ConnectionLost
 
@@ -88,6 +88,7 @@ def consume(
     since: Since = None,
     form: Format = "text",
     time: Time = False,
+    raw: Raw = False,
     where: Where = None,
     command: Exec = None,
     url: Url = DEFAULT_URL,
@@ -120,7 +121,7 @@ def consume(
         follow=follow,
         ack=ack,
         start=None if since is None else place_of(since, "--since"),
-        line_of=line_format(form, time=time, colours=command is None),
+        line_of=line_format(form, time=time, raw=raw, printed=command is None),
         where=at_broker,
         selects=selects,
     )

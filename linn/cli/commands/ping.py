@@ -10,6 +10,7 @@ import typer
 from linn.cli.options import DEFAULT_URL, Json, Url
 from linn.cli.render.console import print_json
 from linn.cli.session import with_client
+from linn.core.errors.texts import one_line
 
 if TYPE_CHECKING:
     from linn.client.client import Client
@@ -31,7 +32,7 @@ def ping(count: Count = 1, timeout: Timeout = 5.0, url: Url = DEFAULT_URL, as_js
             took_ms = round((time.perf_counter() - began) * 1000, 3)
             round_trips_ms.append(took_ms)
             if not as_json:
-                print(f"{broker['name']}, linn {broker['version']}: {took_ms:.3f} ms", flush=True)
+                print(one_line(f"{broker['name']}, linn {broker['version']}: {took_ms:.3f} ms"), flush=True)
         if as_json:
             print_json({"broker": broker["name"], "version": broker["version"], "round_trips_ms": round_trips_ms})
 

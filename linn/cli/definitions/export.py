@@ -139,5 +139,6 @@ def _value(value: object, path: Path) -> str:
 
 
 def _string(text: str) -> str:
-    """A basic string: JSON's escapes are TOML's as well, and DEL is the one character that only TOML escapes."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """A basic string: with JSON's escapes, which TOML has too, and code points for other control characters."""
+    written = json.dumps(text, ensure_ascii=False)
+    return "".join(part if part.isprintable() else f"\\U{ord(part):08x}" for part in written)

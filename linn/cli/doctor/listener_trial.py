@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from linn.cli.doctor.finding import Finding
 from linn.cli.server.server import url_of
@@ -43,49 +44,71 @@ def unmade(plugins: PluginManager, kind: ProtocolKind, settings: object = None) 
 def listener_findings(config: Config, plugins: PluginManager) -> Iterator[Finding]:
     """Check each listener. Binds its address for a moment, without accepting connections."""
     missing = dict(unmade_listeners(config, plugins))
-    for name, listener in config.listeners.items():
-        if name in missing:
-            yield Finding(f"listener {name}", "error", missing[name].text, "install it, or leave the listener out")
-            continue
-        speaks_linn = plugins.protocols[listener.protocol].url_scheme == "linn"
-        yield _try(f"listener {name}", listener.address, speaks_linn)
+    brokers: _Brokers = {}
+    # Those that speak linn come first: a broker that answers there names its other addresses.
+    for speaks_linn in (True, False):
+        for name, listener in config.listeners.items():
+            if (plugins.protocols[listener.protocol].url_scheme == "linn") != speaks_linn:
+                continue
+            if name in missing:
+                yield Finding(f"listener {name}", "error", missing[name].text, "install it, or leave the listener out")
+            else:
+                yield _try(f"listener {name}", listener.address, brokers, speaks_linn)
 
 
-def _try(name: str, address: str, speaks_linn: bool) -> Finding:
+_Where: TypeAlias = "str | tuple[object, ...]"
+_Brokers: TypeAlias = dict[_Where, str]
+"""Names of the brokers that have answered, by each address that they listen at."""
+
+
+def _try(name: str, address: str, brokers: _Brokers, speaks_linn: bool) -> Finding:
     place = parse_address(address)
     try:
         if isinstance(place, str):
-            return _unix(name, address, Path(place), speaks_linn)
+            return _unix(name, address, Path(place), brokers, speaks_linn)
         (family, kind, protocol, _, where), *_ = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
         with socket.socket(family, kind, protocol) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(where)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return _taken(name, address, speaks_linn)
+            return _taken(name, address, brokers, speaks_linn)
         text = error.strerror or str(error)
         return Finding(name, "error", f"{address}: {text}", "take an address of this machine, and a port above 1023")
     return Finding(name, "ok", f"{address} is free")
 
 
-def _unix(name: str, address: str, path: Path, speaks_linn: bool) -> Finding:
+def _unix(name: str, address: str, path: Path, brokers: _Brokers, speaks_linn: bool) -> Finding:
     if path.is_socket():
-        return _taken(name, address, speaks_linn)
+        return _taken(name, address, brokers, speaks_linn)
     if path.exists() or not os.access(path.absolute().parent, os.W_OK):
         return Finding(name, "error", f"{path} can't be made", "remove what is there, or name another folder")
     return Finding(name, "ok", f"{address} is free")
 
 
-def _taken(name: str, address: str, speaks_linn: bool) -> Finding:
-    """Report an address in use; a broker that speaks linn there is identified."""
-    if not speaks_linn:
+def _taken(name: str, address: str, brokers: _Brokers, speaks_linn: bool) -> Finding:
+    """Report an address in use. The broker that has it is identified by its answer, here or at another address."""
+
+    async def ask(client: Client) -> None:
+        shown = await client.admin.broker()
+        brokers.update({_where(each): shown["name"] for each in (address, *shown["listeners"].values())})
+
+    if speaks_linn and _where(address) not in brokers:
+        try:
+            with_client(url_of(address), ask)
+        except LinnError:
+            text = f"{address} is taken by another program"
+            return Finding(name, "error", text, "stop that, or take another address")
+    broker = brokers.get(_where(address))
+    if broker is None:
         return Finding(name, "warning", f"{address} is taken", "that is as it should be where a broker runs already")
-
-    async def ask(client: Client) -> str:
-        return client.broker
-
-    try:
-        broker = with_client(url_of(address), ask)
-    except LinnError:
-        return Finding(name, "error", f"{address} is taken by another program", "stop that, or take another address")
     return Finding(name, "ok", f"the broker {broker} listens at {address}")
+
+
+def _where(address: str) -> _Where:
+    """Return the path of a Unix socket, or host and port with the host's name resolved."""
+    place = parse_address(address)
+    if isinstance(place, str):
+        return place
+    (_, _, _, _, where), *_ = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
+    return where

@@ -10,6 +10,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from linn.core.errors.texts import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -41,10 +43,10 @@ def print_json(data: Any, *, indent: int | None = 2) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print text without wrapping it; nothing in it is markup."""
+    """Print text without wrapping it; nothing in it is markup, and control characters are escaped."""
     from rich.markup import escape
 
-    console().print(escape(text), soft_wrap=True)
+    console().print(escape(printable(text)), soft_wrap=True)
 
 
 def print_result(data: Any, text: str, *, as_json: bool) -> None:
@@ -52,4 +54,4 @@ def print_result(data: Any, text: str, *, as_json: bool) -> None:
     if as_json:
         print_json(data, indent=None)
     else:
-        print(text)
+        print(printable(text))

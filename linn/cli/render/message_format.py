@@ -14,7 +14,7 @@ import typer
 
 from linn.cli.moment import moment_text
 from linn.client.consume.message import Message
-from linn.core.errors.texts import did_you_mean
+from linn.core.errors.texts import did_you_mean, printable
 
 LineOf = Callable[[Message], bytes]
 _Field = Callable[[Message], bytes]
@@ -23,8 +23,23 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([^{}]+)|[{}]")
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
-def line_format(form: str, option: str = "--format", *, time: bool = False, colours: bool = False) -> LineOf:
-    """Return the format for `--format` and `--time`. `colours`: use them on a terminal. Raises BadParameter."""
+def line_format(form: str, *, time: bool = False, raw: bool = False, printed: bool = True) -> LineOf:
+    """Return the format for `--format`, `--time` and `--raw`. Raises BadParameter.
+
+    `printed`: the lines go to stdout. If that is a terminal, values are shown without the characters that it would act
+    on, unless `raw`, and pretty JSON is coloured.
+    """
+    on_terminal = printed and sys.stdout.isatty()
+    if raw and form in ("json", "pretty"):
+        instead = f"{form} escapes control characters everywhere"
+        raise typer.BadParameter(f"works only with text and templates; {instead}", param_hint="--raw")
+    line_of = _line_format(form, time=time, coloured_output=on_terminal)
+    if raw or not on_terminal or form == "pretty":
+        return line_of
+    return lambda message: printable(line_of(message).decode(errors="backslashreplace")).encode()
+
+
+def _line_format(form: str, *, time: bool, coloured_output: bool) -> LineOf:
     if time and form != "text":
         instead = "a template has {time}" if "{" in form else f"{form} has the time of each message"
         raise typer.BadParameter(f"works only with --format text; {instead}", param_hint="--time")
@@ -33,27 +48,27 @@ def line_format(form: str, option: str = "--format", *, time: bool = False, colo
     if form == "json":
         return json_line
     if form == "pretty":
-        return coloured if colours and sys.stdout.isatty() else pretty
+        return coloured if coloured_output else pretty
     if "{" not in form:
         raise typer.BadParameter(
-            f'{form!r} is not text, json, pretty or a template like "{{offset}} {{value}}"', param_hint=option
+            f'{form!r} is not text, json, pretty or a template like "{{offset}} {{value}}"', param_hint="--format"
         )
-    parts = [_part(found, option) for found in _PART.finditer(form)]
+    parts = [_part(found) for found in _PART.finditer(form)]
     return lambda message: b"".join([part(message) for part in parts]) + b"\n"
 
 
-def _part(found: re.Match[str], option: str) -> _Field:
+def _part(found: re.Match[str]) -> _Field:
     text, name = found[0], found[1]
     if name is not None:
-        return _field(name, option)
+        return _field(name)
     if text in "{}":
-        raise typer.BadParameter(f'a lone "{text}" in the template; write "{text * 2}" for one', param_hint=option)
+        raise typer.BadParameter(f'a lone "{text}" in the template; write "{text * 2}" for one', param_hint="--format")
     plain = {"{{": "{", "}}": "}"}.get(text, text)
     literal = re.sub(r"\\[nt\\]", lambda escape: _ESCAPES[escape[0]], plain).encode(errors="surrogateescape")
     return lambda message: literal
 
 
-def _field(name: str, option: str) -> _Field:
+def _field(name: str) -> _Field:
     kind, dot, own = name.partition(".")
     if dot and own and kind == "label":
         return lambda message: _label(message, own)
@@ -61,7 +76,7 @@ def _field(name: str, option: str) -> _Field:
         return lambda message: next((value or b"" for key, value in message.headers if key == own), b"")
     if name not in FIELDS:
         known = [*FIELDS, "label.NAME", "header.NAME"]
-        raise typer.BadParameter(f"a message has no {{{name}}}{did_you_mean(name, known)}", param_hint=option)
+        raise typer.BadParameter(f"a message has no {{{name}}}{did_you_mean(name, known)}", param_hint="--format")
     return FIELDS[name]
 
 
@@ -113,7 +128,7 @@ def timed_line(message: Message) -> bytes:
 
 def json_line(message: Message) -> bytes:
     """Format all fields as one line of JSON. Bytes that are not UTF-8 become {"base64": "..."}."""
-    return json.dumps(_everything(message), ensure_ascii=False).encode() + b"\n"
+    return json_escaped(json.dumps(_everything(message), ensure_ascii=False)).encode() + b"\n"
 
 
 def pretty(message: Message) -> bytes:
@@ -147,7 +162,13 @@ def _indented(message: Message) -> str:
         text = json.dumps(data, ensure_ascii=False, indent=2)
     except RecursionError:
         text = json.dumps(data | {"value": value}, ensure_ascii=False, indent=2)
-    # Control characters are written as JSON escapes, and so are surrogates, which UTF-8 does not have.
+    return json_escaped(text)
+
+
+def json_escaped(text: str) -> str:
+    """Write control characters in a JSON text as its escapes, and surrogates, which UTF-8 does not have."""
+    if text.isprintable():
+        return text
     return "".join(part if part.isprintable() or part == "\n" else json.dumps(part)[1:-1] for part in text)
 
 

@@ -29,7 +29,8 @@ def progress(description: str, total: int | None, *, shown: bool = True) -> Iter
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    text = TextColumn("{task.description}", markup=False)
+    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
     with bar:
         task = bar.add_task(description, total=total, rate="")

@@ -16,7 +16,9 @@ STATES = {
     "dead": "dead",
 }
 """Column heads of the states of records; `returned` counts the ready and delayed ones that were delivered before."""
-_STATE_COLUMNS = [wide(number(head)) if name == "returned" else number(head) for name, head in STATES.items()]
+_STATE_COLUMNS = [
+    wide(number(head)) if name in ("decided", "delayed", "returned") else number(head) for name, head in STATES.items()
+]
 
 
 def print_queues(queues: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from rich.tree import Tree
 from linn.cli.render.console import console, print_json
 from linn.cli.routing.route_map import RouteMap
 from linn.cli.routing.route_trace import Evaluation, Step, Trace, trace_of
+from linn.core.errors.texts import one_line
 from linn.core.routing.exchange import Subject
 from linn.core.routing.explanation import Explanation
 
@@ -28,7 +29,7 @@ def explain_route(routes: RouteMap, exchange: str, subject: Subject, *, misses_m
     for step in trace.steps:
         console().print(_tree(step))
     if trace.topics:
-        console().print(f"It goes to [bold]{escape(', '.join(trace.topics))}[/].", soft_wrap=True)
+        console().print(f"It goes to [bold]{_plain(', '.join(trace.topics))}[/].", soft_wrap=True)
     else:
         console().print("It goes [bold]nowhere[/]: nothing stores it, and a mandatory publish comes back.")
 
@@ -48,13 +49,18 @@ def _data(exchange: str, subject: Subject, trace: Trace) -> dict[str, Any]:
     }
 
 
+def _plain(text: str) -> str:
+    """Escape what would be markup, and what a terminal would act on."""
+    return escape(one_line(text))
+
+
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
 def _tree(step: Step) -> Tree:
     name = f"exchange {step.exchange}" if step.exchange else "the default exchange"
-    tree = Tree(f"[bold]{escape(name)}[/] ({escape(step.kind)}), {escape(step.reached)}")
+    tree = Tree(f"[bold]{_plain(name)}[/] ({_plain(step.kind)}), {_plain(step.reached)}")
     for evaluation in step.evaluations:
         _add_binding(tree, evaluation)
     if step.others:
@@ -64,7 +70,7 @@ def _tree(step: Step) -> Tree:
             "[dim]it has no bindings[/]" if step.exchange else "[dim]no topic has the name that the routing key says[/]"
         )
     if step.alternate is not None:
-        tree.add(f"nothing matches, so it goes to the alternate, exchange [bold]{escape(step.alternate)}[/]")
+        tree.add(f"nothing matches, so it goes to the alternate, exchange [bold]{_plain(step.alternate)}[/]")
     return tree
 
 
@@ -72,9 +78,9 @@ def _add_binding(tree: Tree, evaluation: Evaluation) -> None:
     target, explanation = evaluation.binding.target, evaluation.explanation
     to = f"exchange {target.name}" if target.is_exchange else f"topic {target.name}"
     verdict = "[green]yes[/]" if evaluation.matched else "[red]no[/] "
-    text = f"{verdict} [bold]{escape(to)}[/]  {escape(explanation.text)}"
+    text = f"{verdict} [bold]{_plain(to)}[/]  {_plain(explanation.text)}"
     if explanation.because:
-        tree.add(f"{text}: {escape(explanation.because)}")
+        tree.add(f"{text}: {_plain(explanation.because)}")
         return
     branch = tree.add(text)
     for part in explanation.parts:
@@ -82,8 +88,8 @@ def _add_binding(tree: Tree, evaluation: Evaluation) -> None:
 
 
 def _add_part(tree: Tree, part: Explanation) -> None:
-    because = f": {escape(part.because)}" if part.because else ""
-    branch = tree.add(f"{_WORDS[part.truth]} {escape(part.text)}{because}")
+    because = f": {_plain(part.because)}" if part.because else ""
+    branch = tree.add(f"{_WORDS[part.truth]} {_plain(part.text)}{because}")
     if not part.because:
         for inner in part.parts:
             _add_part(branch, inner)

@@ -6,7 +6,7 @@ Separate from the command because it needs Rich.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console, Group, RenderableType
@@ -23,41 +23,45 @@ R = TypeVar("R")
 
 
 def screen(view: View, width: int, lines: int | None = None) -> RenderableType:
-    """Draw as many rows as fit into `width` columns and `lines` lines; all of them where `lines` is None."""
+    """Draw as many rows as fit into `width` columns and `lines` lines; all, in frames, where `lines` is None."""
+    counts = [len(view.topics), len(view.groups), len(view.pipelines), len(view.connections)]
     if lines is None:
-        return _picture(view, width, None)
+        return _picture(view, width, counts, framed=True)
     room, measuring = lines - 1, Console(width=width)  # The cursor stands in the last line.
 
-    def too_long(rows: int) -> bool:
-        return len(measuring.render_lines(_picture(view, width, rows), pad=False)) > room
+    def too_long(rows: Sequence[int]) -> bool:
+        return len(measuring.render_lines(_picture(view, width, rows, framed=False), pad=False)) > room
 
+    tables = next((most for most in _fewer(counts) if not too_long(_rows(most, 0))), [0] * len(counts))
     # Names fold, so the number of rows that fit is known only once they are drawn.
-    return _picture(view, width, bisect_left(range(1, lines), True, key=too_long))
+    fitting = bisect_left(range(1, lines), True, key=lambda rows: too_long(_rows(tables, rows)))
+    return _picture(view, width, _rows(tables, fitting), framed=False)
 
 
-def _picture(view: View, width: int, room: int | None) -> RenderableType:
-    """Draw the screen with `room` rows in all tables together, or with all rows."""
-    rows = _rows([len(view.topics), len(view.groups), len(view.pipelines), len(view.connections)], room)
+def _picture(view: View, width: int, rows: Sequence[int], *, framed: bool) -> RenderableType:
+    """Draw the screen with so many rows of each table."""
     parts: list[RenderableType] = [_head(view.broker)]
     if view.trouble is not None:
         parts.append(Text(one_line(view.trouble), style="bold red"))
     if rows[0] or not view.topics:
-        parts.append(_topics(view.topics, rows[0], width))
+        parts.append(_topics(view.topics, rows[0], width, framed))
     if rows[1]:
-        parts.append(_groups(view.groups, rows[1], width))
+        parts.append(_groups(view.groups, rows[1], width, framed))
     if rows[2]:
-        parts.append(_pipelines(view.pipelines, rows[2], width))
+        parts.append(_pipelines(view.pipelines, rows[2], width, framed))
     if rows[3]:
-        parts.append(_connections(view.connections, rows[3], width))
+        parts.append(_connections(view.connections, rows[3], width, framed))
     return Group(*parts)
 
 
-def _rows(counts: Sequence[int], room: int | None) -> list[int]:
-    """Distribute rows to the tables: all if there is room, else by weight, the first tables first."""
-    if room is None or sum(counts) <= room:
-        return list(counts)
-    if room < len(counts):
-        return [min(count, int(place < room)) for place, count in enumerate(counts)]
+def _fewer(counts: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the tables that may be shown: all, then without the last ones."""
+    for shown in range(len(counts), -1, -1):
+        yield [count if place < shown else 0 for place, count in enumerate(counts)]
+
+
+def _rows(counts: Sequence[int], room: int) -> list[int]:
+    """Distribute rows to the tables: one to each, then by weight, then the first tables first."""
     rows = [min(count, max(1, room * share // sum(_SHARES))) for count, share in zip(counts, _SHARES, strict=True)]
     for place, count in enumerate(counts):
         rows[place] += min(count - rows[place], max(0, room - sum(rows)))
@@ -77,31 +81,31 @@ def _head(broker: BrokerView) -> Text:
     return Text.assemble(name, f"  {words}")
 
 
-def _topics(topics: Sequence[TopicView], rows: int, width: int) -> RenderableType:
+def _topics(topics: Sequence[TopicView], rows: int, width: int, framed: bool) -> RenderableType:
     def cells(topic: TopicView) -> list[str]:
         return [topic.topic, *(cell(topic) for _, cell in _TOPIC_COLUMNS)]
 
-    return _table("Topics", ["topic", *(column for column, _ in _TOPIC_COLUMNS)], topics, rows, width, cells)
+    return _table("Topics", ["topic", *(column for column, _ in _TOPIC_COLUMNS)], topics, rows, width, framed, cells)
 
 
-def _groups(groups: Sequence[GroupView], rows: int, width: int) -> RenderableType:
+def _groups(groups: Sequence[GroupView], rows: int, width: int, framed: bool) -> RenderableType:
     def cells(group: GroupView) -> list[str]:
         return [group.topic, group.group, _count(group.members), _count(group.lag)]
 
-    return _table("Groups", ["topic", "group", *numbers("members", "lag")], groups, rows, width, cells)
+    return _table("Groups", ["topic", "group", *numbers("members", "lag")], groups, rows, width, framed, cells)
 
 
-def _pipelines(pipelines: Sequence[PipelineView], rows: int, width: int) -> RenderableType:
+def _pipelines(pipelines: Sequence[PipelineView], rows: int, width: int, framed: bool) -> RenderableType:
     def cells(pipeline: PipelineView) -> list[str]:
         seconds = "" if pipeline.batch_s is None else f"{pipeline.batch_s:,.2f}"
         counts = _rate(pipeline.rows_per_s), _count(pipeline.rows), _count(pipeline.lag), seconds
         return [pipeline.pipeline, pipeline.state, *counts, _count(pipeline.restarts)]
 
     columns: list[str | Column] = ["pipeline", "state", *numbers("rows/s", "rows", "lag", "batch s", "restarts")]
-    return _table("Spark pipelines", columns, pipelines, rows, width, cells)
+    return _table("Spark pipelines", columns, pipelines, rows, width, framed, cells)
 
 
-def _connections(connections: Sequence[ConnectionView], rows: int, width: int) -> RenderableType:
+def _connections(connections: Sequence[ConnectionView], rows: int, width: int, framed: bool) -> RenderableType:
     def cells(connection: ConnectionView) -> list[str]:
         return [
             connection.peer,
@@ -114,7 +118,7 @@ def _connections(connections: Sequence[ConnectionView], rows: int, width: int) -
         ]
 
     columns = [Column("peer"), wide("listener"), *numbers("in B/s", "out B/s", "in flight"), wide(number("unsent"))]
-    return _table("Connections", [*columns, number("held")], connections, rows, width, cells)
+    return _table("Connections", [*columns, number("held")], connections, rows, width, framed, cells)
 
 
 def _table(
@@ -123,11 +127,11 @@ def _table(
     things: Sequence[R],
     rows: int,
     width: int,
+    framed: bool,
     cells: Callable[[R], list[str]],
 ) -> RenderableType:
-    hidden = len(things) - rows
-    caption = f"and {hidden:,} more" if hidden > 0 else ""
-    return table(columns, map(cells, things[:rows]), title, caption, width=width)
+    title += f" ({rows:,} of {len(things):,})" if rows < len(things) else ""
+    return table(columns, map(cells, things[:rows]), title, width=width, framed=framed)
 
 
 def _count(number: int | None) -> str:
@@ -162,7 +166,7 @@ _TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicView], str]]] = (
     (number("out B/s", 120), lambda topic: _bytes(topic.out_bytes_per_s)),
     (number("records", WIDE), lambda topic: _count(topic.records)),
     (number("bytes", 140), lambda topic: _bytes(topic.bytes)),
-    (number("ready", 90), lambda topic: _count(topic.ready)),
+    (number("ready", 80), lambda topic: _count(topic.ready)),
     (number("leased"), lambda topic: _count(topic.leased)),
     (number("decided", 140), lambda topic: _count(topic.decided)),
     (number("unsettled"), lambda topic: _count(topic.unsettled)),

@@ -16,7 +16,7 @@ from typing import TextIO
 import msgspec
 
 from linn.core.config.tables import LogSettings
-from linn.core.errors.texts import one_line
+from linn.core.errors.texts import one_line, printable
 
 _RESERVED = ("timestamp", "level", "logger", "event", "exception")
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
@@ -67,7 +67,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """Formats a record as one line, without control characters that a peer may have sent; a traceback follows it."""
+    """Formats a record as one line, and a traceback, without control characters that a peer may have sent."""
 
     def __init__(self, *, colours: bool) -> None:
         super().__init__()
@@ -82,4 +82,4 @@ class HumanFormatter(logging.Formatter):
             (_BLUE, f"[{record.name}]"),
         )
         line = " ".join(f"{colour}{text}{_RESET}" if self._colours else text for colour, text in parts)
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return f"{line}\n{printable(self.formatException(record.exc_info))}" if record.exc_info else line

@@ -38,6 +38,11 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
+def printable(text: str) -> str:
+    """Escape every character that a terminal would act on, and leave line feeds and tabs."""
+    return "".join(part if part.isprintable() or part in "\n\t" else repr(part)[1:-1] for part in text)
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun, for a sentence: "1 copy", "0 batches", "2,000 messages"."""
     if number == 1:
