@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from linn.core.errors.tree import ConfigError, RequestUnknown, ServiceUnknown
+from linn.core.errors.tree import ConfigError, ConfigUnknownKey, RequestUnknown, ServiceUnknown
 from linn.spark_plugin.errors import SparkPipelineUnknown
 from linn.spark_plugin.service import requirements
 from linn.testing.sim_programs import SimProgram
@@ -551,6 +551,32 @@ bootstrap = "linn://broker.example"
 state_dir = "s3a://state"
 """
     spark_world(driver, settings + STREAM).run(scenario)
+
+
+def test_one_key_of_a_sink_is_changed_and_the_others_stay(driver: ScriptedDriver) -> None:
+    async def scenario(world: VirtualWorld) -> None:
+        await trio.sleep(10)
+        async with world.connect() as client:
+            for changes in (
+                {"spark_sink.value": "json", "spark_sink.schema": "id long"},
+                {"spark_sink.schema": "id int", 'spark_sink.options."parquet.block.size"': "1"},
+                {'spark_sink.options."parquet.block.size"': None},
+            ):
+                await client.admin.perform("topic.alter", name="orders", settings=changes)
+            shown = (await client.admin.topic("orders"))["settings"]["spark_sink"]  # type: ignore[typeddict-item]
+            assert shown == {"path": "lake/orders", "value": "json", "schema": "id int", "options": {}}
+            with pytest.raises(ConfigUnknownKey, match=r'spark_sink.*did you mean "schema"'):
+                await client.admin.perform("topic.alter", name="orders", settings={"spark_sink.shema": "id int"})
+            with pytest.raises(ConfigUnknownKey, match=r"retention\.x"):
+                await client.admin.perform("topic.alter", name="orders", settings={"retention.x": "1d"})
+            new = {"kind": "stream", "spark_sink.path": "lake/new"}
+            await client.admin.perform("topic.create", name="new", settings=new)
+        await trio.sleep(10)
+        path, schema = driver.specs[-1]["pipelines"][0]["path"], driver.specs[-1]["pipelines"][0]["schema"]
+        assert (path, schema) == ("lake/orders", "id int")
+        assert driver.names == ["orders", "new"]
+
+    spark_world(driver).run(scenario)
 
 
 # --- what a driver says ----------------------------------------------------------------------------------------------
