@@ -81,6 +81,7 @@ WHERE = {
     "spark/test_spark_kills.py": "system",
     "spark/test_spark_memory.py": "soak",
     "spark/test_spark_page.py": "system",
+    "spark/test_worker_daemon.py": "system",
     "spark/test_spark_sink.py": "system",
     "spark/test_spark_stream.py": "system",
     "subscription": "quick",

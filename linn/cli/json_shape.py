@@ -322,6 +322,7 @@ SHAPES: Mapping[str, Any] = {
     "linn spark start": _CHANGED_PIPELINES,
     "linn spark stop": _CHANGED_PIPELINES,
     "linn spark restart": _CHANGED_PIPELINES,
+    "linn spark files": {"files": ["text"]},
     "linn spark logs": {"driver": "text", "number": "number", "time_ms": "number", "text": "text"},
     "linn browse": _MESSAGE,
     "linn connections close": {"closed": "number"},

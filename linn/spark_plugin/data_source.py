@@ -6,8 +6,6 @@ and the writers remember nothing: PySpark uses one reader for every scan of a Da
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -163,14 +161,6 @@ class LinnStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planner": None}
-
-    def stop(self) -> None:
-        """End the planning process if Spark has hung up.
-
-        PySpark would tell Spark, which no longer listens, and print a traceback about that for each query that ends.
-        """
-        if isinstance(sys.exception(), EOFError | ConnectionError):
-            os._exit(0)
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts. Raises SparkOptionInvalid, ConnectionLost and others."""

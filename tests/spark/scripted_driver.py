@@ -34,6 +34,8 @@ class ScriptedDriver:
         """The offsets in the checkpoint of each pipeline, by topic and partition."""
         self.life: Callable[[SimProgram, dict[str, Any]], Awaitable[int]] = self.run
         """The life of a process, after it has read its specification."""
+        self.list_files: Callable[[SimProgram], Awaitable[int]] = self.run_no_listing
+        """The process that lists the committed files of a pipeline."""
 
     @property
     def names(self) -> list[str]:
@@ -41,7 +43,9 @@ class ScriptedDriver:
         return [each["name"] for each in self.specs[-1]["pipelines"]]
 
     async def main(self, program: SimProgram) -> int:
-        """The program."""
+        """The programs that run in the drivers' Python."""
+        if program.command[-1].endswith("committed_files"):
+            return await self.list_files(program)
         self.started_s.append(trio.current_time())
         self.running = program
         spec = await program.read_json()
@@ -71,6 +75,11 @@ class ScriptedDriver:
         assert self.running is not None
         self.committed = {"orders": {"0": end}}
         await self.running.say({"event": "progress", "pipeline": name, "rows": end, "end": self.committed})
+
+    async def run_no_listing(self, program: SimProgram) -> int:
+        """End as a Python without a package does."""
+        await program.print("ModuleNotFoundError: No module named 'pyarrow'")
+        return 1
 
     async def exit_1(self, program: SimProgram, spec: dict[str, Any]) -> int:
         """Fail at once."""

@@ -29,7 +29,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Settings as in TOML: kind=stream retention=14d, or --kind stream --retention 14d",
+        help="Settings as in TOML: kind=stream retention=14d, or --kind stream --retention 14d; "
+        "spark_sink.value=json for a key of a table",
         autocompletion=setting_keys,
     ),
 ]

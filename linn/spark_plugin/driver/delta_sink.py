@@ -53,6 +53,11 @@ class DeltaSink(LakeSink[DeltaTable]):
             storage_options=dict(self._options),
         )
 
+    def _files(self, table: DeltaTable) -> list[str]:
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            raise PipelineInvalid(f"{self._place} may have deletion vectors: read it with a library of its format")
+        return list(table.file_uris())
+
     def _is_marked(self, table: DeltaTable) -> bool:
         return table.transaction_version(self._marker) is not None
 

@@ -68,6 +68,12 @@ class IcebergSink(LakeSink[Table]):
                         spec.add_identity(name)
         return self._catalog.load_table(self._place)
 
+    def _files(self, table: Table) -> list[str]:
+        tasks = list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise PipelineInvalid(f"{self._place} has deleted rows in its files: read it with a library of its format")
+        return [task.file.file_path for task in tasks]
+
     def _is_marked(self, table: Table) -> bool:
         return self._marker in table.properties
 

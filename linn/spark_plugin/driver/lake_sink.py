@@ -61,6 +61,14 @@ class LakeSink(ABC, Generic[T]):
             )
         self._check_table(table)
 
+    def files(self) -> list[str]:
+        """List the files of the table as it is now; none without a table.
+
+        Raises PipelineInvalid: rows were deleted in another way than with their files.
+        """
+        table = self._table()
+        return [] if table is None else self._files(table)
+
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Write a micro-batch, inside of `foreachBatch`. Raises as `write_once`."""
         self.write_once(batch, identity_of(batch, batch_id))
@@ -105,6 +113,10 @@ class LakeSink(ABC, Generic[T]):
     @abstractmethod
     def _made(self, schema: pa.Schema) -> T:
         """Make the table."""
+
+    @abstractmethod
+    def _files(self, table: T) -> list[str]:
+        """List the files of the table. Raises PipelineInvalid: they have deleted rows."""
 
     @abstractmethod
     def _is_marked(self, table: T) -> bool:

@@ -15,7 +15,7 @@ from linn.spark_plugin.errors import PipelineInvalid
 from linn.spark_plugin.sink.each_batch import each_batch
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec, checkpoint_of
 
-_LAKES = {"delta": ("delta_sink", "DeltaSink"), "iceberg": ("iceberg_sink", "IcebergSink")}
+LAKES = {"delta": ("delta_sink", "DeltaSink"), "iceberg": ("iceberg_sink", "IcebergSink")}
 
 
 def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpec, rows: DataFrame) -> StreamingQuery:
@@ -32,7 +32,7 @@ def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpe
         check_output(session, checkpoint, pipeline.path)
         writer = writer.format(pipeline.format).options(**pipeline.options).option("path", pipeline.path)
         return writer.partitionBy(*pipeline.partition_by).start()
-    if pipeline.format in _LAKES:
+    if pipeline.format in LAKES:
         return writer.foreachBatch(_lake(pipeline, is_new=is_new(session, checkpoint)).write).start()
     if pipeline.format == "jdbc":
         return writer.foreachBatch(_jdbc_batch(pipeline.options)).start()
@@ -59,7 +59,14 @@ def _writer(rows: DataFrame, pipeline: PipelineSpec, name: str, checkpoint: str)
 
 def _lake(pipeline: PipelineSpec, *, is_new: bool) -> Any:
     """Make the sink of a lake. Raises PipelineInvalid: its package is not installed, or the table is not for it."""
-    module, name = _LAKES[pipeline.format]
+    sink = lake_sink(pipeline)
+    sink.check(is_new=is_new)
+    return sink
+
+
+def lake_sink(pipeline: PipelineSpec) -> Any:
+    """Make the sink of a lake, without a look at its table. Raises PipelineInvalid: its package is not installed."""
+    module, name = LAKES[pipeline.format]
     try:
         found = import_module(f"linn.spark_plugin.driver.{module}")
     except ModuleNotFoundError as error:
@@ -67,9 +74,7 @@ def _lake(pipeline: PipelineSpec, *, is_new: bool) -> Any:
             f"format {pipeline.format} needs a package that is not installed ({error.name}): "
             f"pip install 'linn[{pipeline.format}]'"
         ) from error
-    sink = getattr(found, name)(pipeline)
-    sink.check(is_new=is_new)
-    return sink
+    return getattr(found, name)(pipeline)
 
 
 def _jdbc_batch(options: dict[str, str]) -> Any:

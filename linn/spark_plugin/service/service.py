@@ -22,6 +22,7 @@ from linn.spark_plugin.service.committed_offsets import CommittedOffsets, Offset
 from linn.spark_plugin.service.driver_group import DriverGroup, Reason, State
 from linn.spark_plugin.service.driver_log import LINES_MAX
 from linn.spark_plugin.service.driver_run import DriverRun, due_in
+from linn.spark_plugin.service.file_listing import FileListing
 from linn.spark_plugin.service.pipeline import Pipeline, asked_for
 from linn.spark_plugin.service.progress import Progress
 from linn.spark_plugin.service.requirements import missing_java, missing_package
@@ -66,6 +67,8 @@ class SparkService:
         self._nursery: trio.Nursery | None = None
         self._closed = False
         self._python = settings.python or sys.executable
+        command = (self._python, "-m", "linn.spark_plugin.driver.committed_files")
+        self._files = FileListing(host.env.programs, command)
         self._state_dir = settings.state_dir or host.state_dir
         self._committed = CommittedOffsets(host.env.disk, f"{host.state_dir}/{COMMITTED_FOLDER}")
 
@@ -239,13 +242,18 @@ class SparkService:
     # --- acting ---
 
     async def perform(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
-        """Do what `linn spark` asks for: start, stop, restart, logs."""
+        """Do what `linn spark` asks for: start, stop, restart, logs, files."""
         match action:
             case "start" | "stop" | "restart":
                 return self._change(action, arguments, caller)
             case "logs":
                 return self._logs(arguments)
-        actions = ("start", "stop", "restart", "logs")
+            case "files":
+                name = arguments.get("pipeline")
+                if not isinstance(name, str):
+                    raise ConfigError('the argument "pipeline" must be a name')
+                return {"files": await self._files.of(self._pipeline(name).spec)}
+        actions = ("start", "stop", "restart", "logs", "files")
         raise RequestUnknown(f'Spark has no action "{action[:80]}"{did_you_mean(action, actions)}')
 
     def _change(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
