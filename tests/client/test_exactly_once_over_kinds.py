@@ -160,6 +160,27 @@ def test_a_queue_on_a_stream_is_purged_and_read_under_another_name(tmp_path: Pat
     _world("stream").run(scenario)
 
 
+@pytest.mark.parametrize("kind", ["queue", "both"])
+def test_a_stream_that_was_a_queue_is_read_by_a_group_from_its_end(kind: str, tmp_path: Path) -> None:
+    """An empty queue has kept nothing. Of both, the group is set to the end of the stream."""
+
+    async def scenario(world: VirtualWorld) -> None:
+        await _publish(world, BEFORE)
+        await Program(world, tmp_path).run()
+        await _alter(world, "stream")
+        if kind == "both":
+            async with world.connect() as client:
+                async with client.consumer("payments", "books"):
+                    pass
+                await client.admin.reset_group("books", "latest", "payments")
+        await _publish(world, AFTER)
+        program = Program(world, tmp_path, group="books")
+        await program.run()
+        assert program.effects() == sorted(BEFORE + AFTER)
+
+    _world(kind).run(scenario)
+
+
 def test_a_kind_that_changes_while_the_consumer_has_no_connection_ends_it(tmp_path: Path) -> None:
     """Its client subscribes again by itself, and the topic is a stream by then, which would be read from its start."""
 
