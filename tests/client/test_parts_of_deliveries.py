@@ -186,18 +186,20 @@ def test_a_lease_that_ends_before_the_consumer_is_ready_ends_no_loop(prefetch: i
 
 
 def test_a_consumer_whose_prefetch_has_shrunk_to_one_gets_all_records(tmp_path: Path) -> None:
-    values = [f"record {number}" for number in range(60)]
+    """It holds a part of a delivery that was decided when the rest was lost, and no more than one record beside it."""
+    values = [f"record {number}" for number in range(200)]
     seen = Seen()
 
     async def scenario(client: Client, ledger: SlowLedger) -> None:
         async with _consumer(client, ledger, renewal_max_s=0) as consumer:
-            await seen.take(consumer, 7)
+            await seen.take(consumer, 20)
+            ledger.commit_s = 1.6 * LEASE_S
             await consumer.commit()
             ledger.commit_s = 0.0
-            await seen.take(consumer, 10, LEASE_S / 3)
+            await seen.take(consumer, 20, LEASE_S / 3)
             await seen.take_all(consumer)
 
-    _run(tmp_path, scenario, values, commit_s=1.6 * LEASE_S)
+    _run(tmp_path, scenario, values)
 
 
 @pytest.mark.parametrize("gives_up_s", [0.0, 0.001, 0.5 * LEASE_S, 1.6 * LEASE_S])

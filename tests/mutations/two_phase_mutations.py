@@ -127,7 +127,7 @@ TWO_PHASE_MUTATIONS = (
         original="for lease in [lease for lease in self.leases_of(consumer) if lease.delivery_id == delivery_id]:",
         planted="for lease in list[Lease]():",
         simulation="subscription in two phases",
-        seed=0,
+        seed=1,
         says="assert",
     ),
     Mutation(
@@ -138,7 +138,7 @@ TWO_PHASE_MUTATIONS = (
         original="if any((it.holder.name, it.delivery_id) == named for _, _, it in pieces):",
         planted="if any(it.decision.delivery_id == delivery_id for it in self.decided_to(holder)):",
         simulation="subscription in two phases",
-        seed=0,
+        seed=4,
         says="assert",
     ),
     Mutation(
