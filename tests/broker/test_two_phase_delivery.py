@@ -361,7 +361,7 @@ async def test_a_consumer_in_doubt_is_told_what_was_decided_and_the_rest_is_abor
 
 @simulated
 async def test_a_consumer_in_doubt_about_a_part_of_a_delivery_is_told_of_that_part(env: SimEnv) -> None:
-    """What was decided of other parts says nothing of it, and they stay as they are when it is aborted."""
+    """The decision of another part says nothing about it, and aborting it leaves the other parts as they are."""
     async with broker_on(env, QUEUE):
         client = await connected(env)
         await client.publish("t", ["a", "b", "c"])

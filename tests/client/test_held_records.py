@@ -1,4 +1,4 @@
-"""What a subscription holds: each record is counted once, under its lease or as decided."""
+"""The count of the records that a subscription holds: each counts once, under its lease or as decided."""
 
 from __future__ import annotations
 

@@ -253,9 +253,9 @@ class _CallingSource(WorkSource):
         self._taken: Work | None = None
         """Work that the loop has handed over, and that a thread whose wait was interrupted has not got."""
 
-    async def places_to_begin(self) -> list[Place]:
-        """See `WorkSource.places_to_begin`."""
-        return self._thread.call(self._source.places_to_begin)
+    async def places(self) -> tuple[list[Place], list[Place]]:
+        """See `WorkSource.places`."""
+        return self._thread.call(self._source.places)
 
     async def enter(self) -> None:
         """See `WorkSource.enter`."""

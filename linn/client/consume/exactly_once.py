@@ -29,7 +29,7 @@ from linn.client.consume.running import (
 )
 from linn.client.consume.work import Work
 from linn.client.consume.work_source import WorkSource
-from linn.client.participants.participant import AsyncParticipant, Participant
+from linn.client.participants.participant import NO_FLOOR, AsyncParticipant, Participant
 from linn.core.errors.tree import LinnError, ParticipantConflict
 from linn.wire.messages import Verdict
 
@@ -69,11 +69,16 @@ class ExactlyOnceConsumer(Generic[H]):
     async def __aenter__(self) -> Self:
         """Open the participant and subscribe, on a stream where the participant has left off.
 
-        Raises TopicUnknown, SubscriptionWrongKind, ConnectionLost, and what the participant raises.
+        Raises TopicUnknown, ConnectionLost, what the participant raises, and SubscriptionWrongKind, also if the store
+        has effects from when the topic's kind was another, which would happen again.
         """
         await _result(self._participant.open())
         try:
-            for place in await self._source.places_to_begin():
+            own, others = await self._source.places()
+            for place in others:
+                if await _result(self._participant.floor(place)) != NO_FLOOR:
+                    raise self._source.kind_changed(place)
+            for place in own:
                 self._source.begin_at(place, await _result(self._participant.floor(place)))
             await self._source.enter()
         except BaseException:

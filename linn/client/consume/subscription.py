@@ -449,9 +449,10 @@ class Subscription:
         self.last_ack = None
         if self.leased:
             now = self.monotonic()
-            for late in [settling for settling in settlings if _is_late(settling, now)]:
-                self._finish([late], lease_over(late.delivery))
-            settlings = [settling for settling in settlings if not _is_late(settling, now)]
+            late = [settling for settling in settlings if _is_late(settling, now)]
+            for settling in late:
+                self._finish([settling], lease_over(settling.delivery))
+            settlings = [settling for settling in settlings if not _is_late(settling, now)] if late else settlings
         if not settlings or not self.alive:
             return
         if self.leased:

@@ -32,6 +32,7 @@ from linn.core.errors.tree import (
     LogTruncated,
     ProtocolError,
     SubscriptionUnknown,
+    SubscriptionWrongKind,
 )
 from linn.wire.messages import Resolve, Resolved, SubscriptionKind, TopicInfo, Verdict
 
@@ -52,20 +53,39 @@ class WorkSource:
         self._connector = connector
         self._reader = reader
         self._put_back: deque[Work] = deque()
+        self._reads_as = reader
+        """Reader of the places that its marks are about: the topic's kind decides, and a change of it ends the work."""
 
     # --- where to begin ---
 
-    async def places_to_begin(self) -> list[Place]:
-        """The places whose floors say where a stream is read on; none if the broker keeps track.
+    async def places(self) -> tuple[list[Place], list[Place]]:
+        """The places whose floors say where a stream is read on, and those of the topic's other kind.
 
-        Raises TopicUnknown, ConnectionLost, RequestTimeout.
+        None where the broker keeps track, and none for a group or a shared subscription, whose places a change of the
+        topic's kind leaves as they are. Raises TopicUnknown, ConnectionLost, RequestTimeout.
         """
         if self.consumer._group or self.consumer._membership.shared:
-            return []
+            return [], []
         (info,) = (await describe(self._connector, self.consumer.topics)).topics
-        if info.kind != "stream":
-            return []
-        return [Place(_topic_id(info), partition, self._reader) for partition in range(len(info.partitions))]
+        partitions = range(len(info.partitions))
+        of_reader, of_queue = ([Place(_topic_id(info), it, who) for it in partitions] for who in (self._reader, ""))
+        self._reads_as = self._reader if info.kind == "stream" else ""
+        return (of_reader, of_queue) if info.kind == "stream" else ([], of_reader)
+
+    def kind_changed(self, place: Place) -> SubscriptionWrongKind:
+        """The error where a store has effects under a place of the topic's other kind."""
+        (topic,) = self.consumer.topics
+        if place.reader:
+            text = (
+                f"the store has effects of {topic} from when {place.reader} read it as a stream, and its queue may "
+                "deliver those records again: purge the queue and take another name, or take another store"
+            )
+        else:
+            text = (
+                f"the store has effects of {topic} from when it was a queue, and a reader of the stream would begin "
+                "without them: read it with a group whose offsets you have set, or take another store"
+            )
+        return SubscriptionWrongKind(f"{text}; or change the topic's kind back")
 
     def begin_at(self, place: Place, floor: Floor) -> None:
         """Read a stream on from a floor."""
@@ -110,7 +130,10 @@ class WorkSource:
             delivery = batches[0]._delivery
             assert delivery is not None
             epoch, halves = subscription.read_in
-            place = Place(UUID(int=halves[0] << 64 | halves[1]), batches[0].partition, self._place_name(subscription))
+            place = Place(UUID(int=halves[0] << 64 | halves[1]), batches[0].partition, self._reads_as)
+            if self._place_name(subscription) != self._reads_as:
+                text = f"the kind of {subscription.topic} was changed while it was consumed: open the consumer again"
+                raise SubscriptionWrongKind(text)
             if subscription.leased:
                 floor = Floor(epoch, delivery.settled_before)
             else:

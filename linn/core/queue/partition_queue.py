@@ -343,12 +343,8 @@ class PartitionQueue:
         return effects
 
     def resolve(self, consumer: int, name: str, delivery_id: int, first: int, end: int) -> bool:
-        """Answer whether records of a delivery were decided to a consumer; if not, they can't be any more.
-
-        Call `flush` after it.
-        """
-        now = self.clock.monotonic()
-        effects = self.subscription.resolve(consumer, name, delivery_id, first, end, now)
+        """Answer whether records were decided to a consumer; if not, they can't be any more. Call `flush` after it."""
+        effects = self.subscription.resolve(consumer, name, delivery_id, first, end, self.clock.monotonic())
         if effects is not None:
             self.follow(effects)
         return effects is None
