@@ -229,7 +229,7 @@ STORAGE_MUTATIONS = (
         guarantee=_DISK,
         module=_RECOVERY,
         original="""
-            if segment.indexed_bytes != segment.size_bytes:
+            if not segment.is_sealed:
                 await segment.sync()
         """,
         planted="pass",

@@ -153,7 +153,7 @@ class WorkSource:
 
     def may_return(self, work: Work) -> bool:
         """Tell whether the broker takes work back: it does not if it has decided it, or may have, or on a stream."""
-        return _subscription(work.batches[0]).leased and not work.is_asked and not work.delivery.is_decided
+        return _subscription(work.batches[0]).leased and not work.is_asked and not work.is_decided
 
     def give_back(self, work: Work, verdict: Verdict) -> None:
         """Return work, or reject it: its handler has failed."""

@@ -54,6 +54,7 @@ from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
+from linn.core.loop.clock_watch import ClockWatch
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
@@ -296,8 +297,11 @@ class Broker:
             raise
 
     async def _keep(self) -> None:
+        clock_watch = ClockWatch(self.env.clock)
         while True:
             await self.env.clock.sleep(RETENTION_INTERVAL_S)
+            if clock_watch.look():
+                continue  # A clock that is ahead for a moment is no reason to drop whole streams.
             for topic in list(self.topics.values()):
                 await self._run_chore(topic.enforce_retention)
             await self._run_chore(self.groups.enforce_retention)

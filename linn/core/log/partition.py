@@ -12,6 +12,7 @@ that waits (group commit). A sync that fails is not retried: it ends the broker.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import TypeVar
@@ -32,7 +33,7 @@ from linn.core.errors.tree import (
     ProducersExceeded,
 )
 from linn.core.log.mark import Mark
-from linn.core.log.producers import CROWDED_IDLE_MS, IDLE_MS, OFFSET_UNKNOWN, Numbered
+from linn.core.log.producers import CROWDED_IDLE_S, IDLE_S, OFFSET_UNKNOWN, Numbered
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     LogStatistics,
@@ -54,6 +55,8 @@ TIDY_FROM_BYTES = 8 << 20
 """Least bytes worth a sync of their own: a start scans 8 MiB in a few milliseconds."""
 PRODUCERS_MAX = 200_000
 """Limit of the producers that the partitions of a storage remember: they take up to 500 bytes each."""
+ENDS_PER_AGE = 8
+"""Former ends of a log that are remembered for retention by age: wrong times keep a record for 1/n longer."""
 SYNC_RETRY_S = 0.5
 """Pause after a sync that lacked a descriptor, or room."""
 
@@ -111,6 +114,7 @@ class Partition:
         """Batches that were not stored again."""
         self._storage = storage
         storage.producers += len(log.facts.producers)
+        log.facts.producers.opened(clock.monotonic())
         self._clock = clock
         self._spawn = spawn
         capabilities = log.capabilities
@@ -123,6 +127,8 @@ class Partition:
         self._appended_hidden = 0
         """Offsets appended since the log was opened that never had a record: markers, and gaps of batches."""
         self._noted_epoch = -1
+        self._ends: deque[tuple[float, int]] = deque()
+        """Former ends of the log, each with its time by the monotonic clock, since one that is older than its age."""
         self.durable = Mark(self._opened_at, spawn)
         self.committed = Mark(self._opened_at, spawn)
         self.transactions = log.facts.transactions
@@ -152,7 +158,7 @@ class Partition:
         """
         producers = self.log.facts.producers
         if self._storage.producers >= PRODUCERS_MAX and batch.producer_id not in producers:
-            self._forget_idle_producers(self._clock.now_ms())
+            self._forget_idle_producers()
             if self._storage.producers >= PRODUCERS_MAX:
                 raise ProducersExceeded(f"{PRODUCERS_MAX:,} producers are remembered, and this would be another one")
         return producers.check(batch)
@@ -162,7 +168,7 @@ class Partition:
         offset = self.append(batch)
         producers = self.log.facts.producers
         before = len(producers)
-        producers.stored(numbers, offset, batch.append_time_ms)
+        producers.stored(numbers, offset, self._clock.monotonic())
         self._storage.producers += len(producers) - before
         return offset
 
@@ -176,13 +182,14 @@ class Partition:
         """Remember a numbered batch of which nothing had to be stored."""
         producers = self.log.facts.producers
         before = len(producers)
-        producers.passed_over(numbers, self._clock.now_ms())
+        producers.passed_over(numbers, self._clock.monotonic())
         self._storage.producers += len(producers) - before
 
-    def _forget_idle_producers(self, now_ms: int) -> None:
+    def _forget_idle_producers(self) -> None:
         producers, storage = self.log.facts.producers, self._storage
         before = len(producers)
-        producers.expire(now_ms - (CROWDED_IDLE_MS if 2 * storage.producers > PRODUCERS_MAX else IDLE_MS))
+        idle_s = CROWDED_IDLE_S if 2 * storage.producers > PRODUCERS_MAX else IDLE_S
+        producers.expire(self._clock.monotonic() - idle_s)
         storage.producers += len(producers) - before
 
     def append(self, batch: RecordBatch) -> int:
@@ -292,9 +299,22 @@ class Partition:
     async def enforce_retention(self, now_ms: int, age_ms: int | None = None, bytes_max: int | None = None) -> None:
         """See `PartitionLog.enforce_retention`, which is housekeeping as well."""
         self._forget_untidied()
-        self._forget_idle_producers(now_ms)
+        self._forget_idle_producers()
         self.transactions.forget_before(self.log.first_stored())
-        await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
+        before = self._end_before(age_ms) if age_ms is not None else None
+        await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before)
+
+    def _end_before(self, age_ms: int) -> int:
+        """The end of the log at least so long ago, 0 if it was not open then.
+
+        By the monotonic clock: what lies before is too old, also where the wall clock was ahead when it was appended.
+        """
+        ends, now_s, age_s = self._ends, self._clock.monotonic(), age_ms / 1000
+        if not ends or now_s - ends[-1][0] >= age_s / ENDS_PER_AGE:
+            ends.append((now_s, self.log.bounds()[1]))
+        while len(ends) > 1 and ends[1][0] <= now_s - age_s:
+            ends.popleft()
+        return ends[0][1] if ends[0][0] <= now_s - age_s else 0
 
     async def _sync(self) -> None:
         started = self._clock.monotonic()

@@ -45,6 +45,10 @@ _SCAN_BYTES_MAX = 2 << 20
 """Bytes of the active segment that may be left to scan after a crash before an index file covers them: with 1,000
 partitions that are all written to, two seconds of scanning at worst.
 """
+_CLOCK_STEP_MS = 60_000
+"""The clock may go back so far, and append times stay where they are. If it is set back further, a new segment begins:
+its batches have the clock's times, and what was appended while it was ahead ends no retention.
+"""
 _SCAN_SHARE = 8
 """A large active segment is indexed again when 1/n of it is new, so that writing indexes costs little."""
 
@@ -115,7 +119,7 @@ class SegmentedLog(PartitionLog):
         self._start = recovered.start
         self._end = self._durable = self._active.end_offset
         self._size_bytes = sum(segment.size_bytes for segment in recovered.segments)
-        self._append_time_ms = max(segment.last_append_ms for segment in recovered.segments)
+        self._append_time_ms = next((each.last_append_ms for each in reversed(self._segments) if each.size_bytes), 0)
         self._is_made = not recovered.is_new
         self._folder_changes, self._folder_changes_synced = 1, 0
         self._idle_since = self._end
@@ -131,7 +135,7 @@ class SegmentedLog(PartitionLog):
             self._check_usable()
         now_ms = self._clock.now_ms()
         if now_ms < self._append_time_ms:
-            now_ms = self._append_time_ms
+            now_ms = self._time_behind(now_ms)
         active, settings = self._active, self._settings
         if (
             active.size_bytes + batch.size > settings.segment_bytes_max
@@ -147,6 +151,18 @@ class SegmentedLog(PartitionLog):
         self._size_bytes += batch.size
         self._end = active.end_offset
         return offset
+
+    def _time_behind(self, now_ms: int) -> int:
+        """The append time of a batch where the clock shows less than at the last one. Raises DiskFull, StorageError."""
+        ahead_ms = self._append_time_ms - now_ms
+        if ahead_ms <= _CLOCK_STEP_MS:
+            return self._append_time_ms
+        if self._active.size_bytes:
+            self._roll()
+        text = "%(folder)s: the append time of the last batch lies %(seconds)d s in the future; the clock was set back"
+        logger.warning(text, {"folder": self._folder, "seconds": ahead_ms // 1000})
+        self._append_time_ms = now_ms
+        return now_ms
 
     def _make(self) -> None:
         """Make the files of a new log. Raises DiskFull, StorageError: none exist then."""
@@ -230,7 +246,7 @@ class SegmentedLog(PartitionLog):
         """Segments before `active` that are not sealed yet, oldest first; they are the last ones before it."""
         place = bisect_right(self._bases, active.base_offset) - 1
         first = place
-        while first and self._segments[first - 1].indexed_bytes != self._segments[first - 1].size_bytes:
+        while first and not self._segments[first - 1].is_sealed:
             first -= 1
         return self._segments[first:place]
 
@@ -253,7 +269,7 @@ class SegmentedLog(PartitionLog):
 
     def _wants_index(self, active: Segment) -> bool:
         few = min(_SCAN_BYTES_MAX, self._settings.segment_bytes_max // 2)
-        return active.size_bytes - active.indexed_bytes >= max(few, active.size_bytes // _SCAN_SHARE)
+        return active.size_bytes - max(active.indexed_bytes, 0) >= max(few, active.size_bytes // _SCAN_SHARE)
 
     def _active_image(self) -> IndexImage:
         return self._active.index_image(self.facts.encode())
@@ -393,8 +409,8 @@ class SegmentedLog(PartitionLog):
         """Delete the first `count` segments, which lie before the start, after recording that in the checkpoint."""
         if count <= 0:
             return
-        if len(self.facts.producers) and not any(segment.indexed_bytes for segment in self._segments[count:]):
-            await self._keep_producers()
+        if not any(segment.has_index for segment in self._segments[count:]):
+            await self._keep_facts()
         await self._write_checkpoint()
         dropped = self._segments[:count]
         del self._segments[:count], self._bases[:count]
@@ -404,8 +420,8 @@ class SegmentedLog(PartitionLog):
             segment.unlink()
         await self._disk.sync_dir(self._folder)
 
-    async def _keep_producers(self) -> None:
-        """Write a snapshot of the producers that does not go with the segments about to be dropped."""
+    async def _keep_facts(self) -> None:
+        """Write a snapshot of the facts that does not go with the segments about to be dropped."""
         image = self._active_image()
         await self._sync_all()
         await self._seal_finished()
@@ -438,7 +454,7 @@ class SegmentedLog(PartitionLog):
         a crash.
         """
         async with self._working():
-            self._roll_if_old(now_ms, age_ms)
+            self._roll_if_old(now_ms, age_ms, before)
             active = self._active
             image = self._active_image() if self._wants_index(active) else None
             if image is not None or self._finished_unsealed(active):
@@ -467,11 +483,15 @@ class SegmentedLog(PartitionLog):
     def _budget(self, bytes_max: int | None) -> int | None:
         return bytes_max - self._active.size_bytes if bytes_max is not None else None
 
-    def _roll_if_old(self, now_ms: int, age_ms: int | None) -> None:
+    def _roll_if_old(self, now_ms: int, age_ms: int | None, before: int | None) -> None:
         active = self._active
         if not active.size_bytes:
             return
-        expired = age_ms is not None and active.last_append_ms < now_ms - age_ms
+        if active.last_append_ms > now_ms:
+            expired = before is not None and active.base_offset < before
+        else:
+            newest_ms = max(each.last_append_ms for each in self._segments if each.last_append_ms <= now_ms)
+            expired = age_ms is not None and newest_ms < now_ms - age_ms
         if not expired and now_ms - active.first_append_ms < self._settings.segment_age_ms:
             return
         try:
@@ -500,7 +520,7 @@ class SegmentedLog(PartitionLog):
     async def _seal_active(self) -> None:
         """Record the log's end, so that the next opening scans nothing and notices anything cut off meanwhile."""
         try:
-            if self._active.indexed_bytes != self._active.size_bytes:
+            if not self._active.is_sealed:
                 self._active.facts = self.facts.encode()
                 await self._active.write_index()
                 await self._disk.sync_dir(self._folder)
