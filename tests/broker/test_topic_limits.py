@@ -136,28 +136,24 @@ async def test_a_dead_letter_topic_that_drops_its_head_keeps_the_newest_dead_let
         assert 2 <= len(kept) < 10
 
 
-@pytest.mark.parametrize("end", ["open", "marker"])
-def test_a_transaction_at_the_end_of_a_full_dead_letter_topic_does_not_stop_the_broker(end: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, DEAD.format("queue", "reject")):
-            client = await connected(env)
-            owner = await Owner.open(client)
-            for number in range(4):
-                await owner.publish("dead", [text_of(number)])
-            if end == "marker":
-                await owner.end(commit=True)
-            await client.publish("t", ["d" * 2000])
-            worker = (await client.call(m.Subscribe("t"))).subscription
-            await client.settle(worker, await client.pull(worker, 1), m.Verdict.REJECT)
-            await trio.sleep(5)
-            assert await metric(client, "linn_queue_dead_records", "t") == 1
-            if end == "open":
-                await owner.end(commit=True)
-            assert await client.taken("dead", count=4) == [text_of(number) for number in range(4)]
-            await trio.sleep(2)
-            assert await client.taken("dead") == ["d" * 2000]
-
-    run_simulation(0, scenario)
+@simulated
+async def test_a_marker_at_the_end_of_a_full_dead_letter_topic_does_not_stop_the_copies(env: SimEnv) -> None:
+    """The copies that the topic has already are looked for with each try."""
+    async with broker_on(env, DEAD.format("queue", "reject")):
+        client = await connected(env)
+        owner = await Owner.open(client)
+        for number in range(4):
+            await owner.publish("dead", [text_of(number)])
+        await client.publish("t", ["d" * 2000])
+        worker = (await client.call(m.Subscribe("t"))).subscription
+        await client.settle(worker, await client.pull(worker, 1), m.Verdict.REJECT)
+        await trio.sleep(5)
+        await owner.end(commit=True)
+        await trio.sleep(5)
+        assert await metric(client, "linn_queue_dead_records", "t") == 1
+        assert await client.taken("dead", count=4) == [text_of(number) for number in range(4)]
+        await trio.sleep(2)
+        assert await client.taken("dead") == ["d" * 2000]
 
 
 # --- what is asked for room -------------------------------------------------------------------------------------------
@@ -222,7 +218,7 @@ class Walk:
 
     def check(self) -> None:
         naive = HeldBytes(self.topic.held_in)
-        naive.changed.update(self.topic.partitions)
+        naive.changed(self.topic.partitions)
         assert self.topic.held_bytes() == naive.total()
 
 

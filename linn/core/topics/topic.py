@@ -208,7 +208,7 @@ class Topic:
         queue = self.queue
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
-        self._held.changed.update(self.partitions)
+        self._held.changed(self.partitions)
         self._clipped.add(change.dispatches)
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
@@ -354,7 +354,7 @@ class Topic:
         await self._room.wait()
 
     def _made_room(self, index: int) -> None:
-        self._held.changed.add(index)
+        self._held.changed((index,))
         self._room.notify_all()
 
     def tell_room(self) -> None:
@@ -369,7 +369,7 @@ class Topic:
         if self._clipped:
             self._clipped.check()
         base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
-        self._held.changed.add(partition.id.index)
+        self._held.changed((partition.id.index,))
         if self._waits_for_room and not self._dropping:
             self._waits_for_room = False
             self._dropping = True
@@ -466,7 +466,7 @@ class Topic:
             yield from queue.dispatches
 
     def _follow_start(self) -> None:
-        self._held.changed.update(self.partitions)
+        self._held.changed(self.partitions)
         for dispatch in self.shared_dispatches():
             dispatch.skip_to_start()
 
