@@ -113,7 +113,7 @@ class Walk:
         await owner.end(commit=commit, branches=(branch,))
 
     async def append_gaps(self, partition: Partition) -> None:
-        """As a log may hold them, although no producer sends them."""
+        """Append a batch with gaps: a log may hold one, although no producer sends it."""
         batch = records([PLAIN] * 5)
         batch.stamp(0, 0)
         batch = pick_batch(batch, sorted(self.rng.sample(range(5), self.rng.randint(1, 4))), range(5))

@@ -38,7 +38,7 @@ def test_counts_are_those_of_a_set_whatever_the_order_and_the_overlaps(
 
 
 def test_beyond_the_limit_counts_are_near_and_the_newest_are_exact() -> None:
-    """As of transactions of 1 to 20 records, whose markers are marked, and some of which were aborted."""
+    """Transactions of 1 to 20 records, whose markers are marked; some are aborted."""
     rng, tally, marked, end = Random(1), OffsetTally(), list[int](), 0
     for _ in range(30_000):
         first = end + rng.randint(1, 20)
@@ -59,7 +59,7 @@ def test_beyond_the_limit_counts_are_near_and_the_newest_are_exact() -> None:
 
 
 def test_ranges_that_are_inserted_below_the_newest_count_as_well() -> None:
-    """As of a transaction that is aborted after ten thousand others."""
+    """A transaction is aborted after ten thousand others."""
     tally = OffsetTally()
     for offset in range(0, 50_000, 5):
         tally.add(offset, offset + 1)

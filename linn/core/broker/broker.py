@@ -470,7 +470,8 @@ class Broker:
     async def _copy_dead_letters(self, topic: Topic, dispatch: PartitionQueue) -> None:
         await self._recovered.wait()  # Its target may be opened after it.
         name = topic.settings.dead_letter
-        await copy_dead_letters(dispatch, self.topic(name).partitions if name is not None else {}, self.env)
+        target = self.topic(name) if name is not None else topic
+        await copy_dead_letters(dispatch, target.partitions if name is not None else {}, target.append_copy, self.env)
 
 
 @asynccontextmanager

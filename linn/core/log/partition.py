@@ -376,9 +376,10 @@ class Partition:
         """The first offset that can be read."""
         return self.log.bounds()[0]
 
-    def readable_count(self, first: int = 0) -> int:
-        """The number of records that readers get from offset `first` on. Reads nothing; see `OffsetTally`."""
-        first, end = max(first, self.start_offset), self.stable_offset
+    def readable_count(self, first: int = 0, end: int | None = None) -> int:
+        """The number of records that readers get from offset `first` on, before `end`. Reads nothing: `OffsetTally`."""
+        stable = self.stable_offset
+        first, end = max(first, self.start_offset), stable if end is None else min(end, stable)
         return end - first - self.transactions.hidden.count(first, end) if first < end else 0
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
