@@ -17,7 +17,7 @@ PRODUCER_MUTATIONS = (
             offset = self.append(batch)
             producers = self.log.facts.producers
             before = len(producers)
-            producers.stored(numbers, offset, batch.append_time_ms)
+            producers.stored(numbers, offset, batch.append_time_ms, batch.offset_span)
         """,
         planted="""
             producers = self.log.facts.producers

@@ -147,8 +147,8 @@ class Partition:
         offset, end = self.committed.offset, self._stable_end
         return offset if end is None or offset < end else end
 
-    def find(self, batch: Numbered) -> int | None:
-        """The offset at which a numbered batch is stored already; see `Producers.check`.
+    def find(self, batch: Numbered, span: int) -> int | None:
+        """The offset at which a numbered batch, or a part of so many records, is stored already; see `Producers.check`.
 
         Raises ProducerError; ProducersExceeded if it is of a new producer, and there are too many.
         """
@@ -157,14 +157,14 @@ class Partition:
             self._forget_idle_producers(self._clock.now_ms())
             if self._storage.producers >= PRODUCERS_MAX:
                 raise ProducersExceeded(f"{PRODUCERS_MAX:,} producers are remembered, and this would be another one")
-        return producers.check(batch)
+        return producers.check(batch, span)
 
     def append_numbered(self, batch: RecordBatch, numbers: Numbered) -> int:
         """Store a batch that `find` has found to be new, and remember it. Returns and raises as `append`."""
         offset = self.append(batch)
         producers = self.log.facts.producers
         before = len(producers)
-        producers.stored(numbers, offset, batch.append_time_ms)
+        producers.stored(numbers, offset, batch.append_time_ms, batch.offset_span)
         self._storage.producers += len(producers) - before
         return offset
 

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import compress
 from uuid import UUID
 
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
@@ -298,8 +299,8 @@ class Topic:
         """The batch to store for a verified one, regardless of room; None: an interceptor dropped it.
 
         Raises:
-            MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
-            LimitExceeded: it is over the budget.
+            MessageTooLarge, FeatureUnsupported: with the indexes of the messages that the topic does not take.
+            BatchMalformed, InterceptorFailed. LimitExceeded: it is over the budget.
         """
         if self.interceptors:
             left = intercepted(self.interceptors, self.name, batch)
@@ -318,8 +319,9 @@ class Topic:
             return batch
         asked = (batch.priorities, batch.delays_ms, batch.ttls_ms)
         for what, values in zip(("priorities", "delays", "TTLs"), asked, strict=True):
-            if values is not None:
-                raise FeatureUnsupported(f"topic {self.name} is a queue, and queues do not serve {what} yet")
+            if values is not None and any(values):
+                text = f"topic {self.name} is a queue, and queues do not serve {what} yet"
+                raise FeatureUnsupported(text).of_messages(list(compress(range(batch.count), values)))
         return batch
 
     def has_room(self, batch: RecordBatch) -> bool:
