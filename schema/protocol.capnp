@@ -113,6 +113,15 @@ struct Placement {
   leaderEpoch @4 :Int32;         # where partition is not -1: the epoch in which the batch was appended, and
   topicIdHigh @5 :UInt64;        # the id of the topic
   topicIdLow  @6 :UInt64;
+  refused     @7 :List(RefusedRecords);  # stored nowhere; the others of the batch are, and partition and baseOffset are
+                                 # theirs: their offsets count on without the refused ones
+}
+
+# Records of one batch that the broker refuses, all for the same reason.
+struct RefusedRecords {
+  code    @0 :Text;              # docs/reference/errors.md
+  text    @1 :Text;
+  records @2 :List(UInt32);      # as ranges, like Placement.returned
 }
 
 struct Fetch {
@@ -141,8 +150,12 @@ struct Fetched {
 struct FindOffset {
   topic       @0 :Text;
   partition   @1 :Int32;
-  timestampMs @2 :Int64;         # the first batch with a timestamp not before it; -1: the end, -2: the start
+  timestampMs @2 :Int64;         # where place is time
+  place       @3 :Place;
 }
+
+# The first batch with a timestamp not before one that is given, the start, or the end.
+enum Place { time @0; earliest @1; latest @2; }
 
 struct FoundOffset { offset @0 :Int64; }
 
@@ -150,7 +163,7 @@ struct Subscribe {
   topic      @0 :Text;
   group      @1 :Text;           # "": a queue, or `shared`, or on a stream a reader whose place is not kept
   credit     @2 :UInt32;         # records that may be pushed; 0: pull, or grant later
-  start      @3 :Int64 = -2;     # where nothing is committed: an offset, -1 the end, -2 the start
+  start      @3 :Int64 = -2;     # where nothing is committed: an offset, -1 the end, -2 the start (no offset is below 0)
   partitions @4 :List(Int32);    # readers only: these; empty: all
   starts     @5 :List(Int64);    # in place of start, one for each partition; those behind the list: -2
   where      @6 :Text;           # on a stream, a predicate over routing key and labels: only these records; "": all

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import partial
 from typing import Literal, TypeVar, overload
 from uuid import UUID
@@ -441,17 +442,21 @@ class Client:
         bounds = fetched.start_offset, fetched.high_watermark
         return FetchedBatches(batches, *bounds, fetched.next_offset, fetched.leader_epoch)
 
-    async def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+    async def find_offset(
+        self, topic: str, partition: int, place: Literal["earliest", "latest"] | int | datetime
+    ) -> int:
+        """Return an offset: of the start, of the end, or of the first batch with a timestamp not before a time.
+
+        A time is a `datetime`, or a number of milliseconds since 1970, and may lie before that.
 
         Raises MessageInvalid, TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
         Cancellation: nothing is changed.
 
         Example:
             yesterday = datetime.now() - timedelta(days=1)
-            offset = await client.find_offset("prices", 0, int(yesterday.timestamp() * 1000))
+            offset = await client.find_offset("prices", 0, yesterday)
         """
-        return await metadata.find_offset(self._connector, topic, partition, timestamp_ms)
+        return await metadata.find_offset(self._connector, topic, partition, place)
 
     async def describe(self, *topics: str) -> Description:
         """Return kind, partitions and bounds of topics; of all if none is named. An unknown topic's kind is "".

@@ -93,7 +93,13 @@ class _Layout:
         return self.cls(**values)
 
 
-_ENUMS = {"Publish": ("acks",), "Subscribed": ("kind",), "Settlement": ("verdict",), "Deliver": ("phase",)}
+_ENUMS = {
+    "Publish": ("acks",),
+    "FindOffset": ("place",),
+    "Subscribed": ("kind",),
+    "Settlement": ("verdict",),
+    "Deliver": ("phase",),
+}
 _FROM_BROKERS = frozenset(
     {
         "welcome",
@@ -148,7 +154,9 @@ def _words_of(message: Message) -> int:
     if isinstance(message, messages.Settle | messages.SettleInTransaction):
         return 16 + 6 * len(message.entries)
     if isinstance(message, messages.Published):
-        return 16 + sum([8 + len(placement.returned) // 2 for placement in message.placements])
+        lists = [each.returned for each in message.placements]
+        lists += [refused.records for each in message.placements for refused in each.refused]
+        return 16 + sum([24 + len(each) // 2 for each in lists])
     if isinstance(message, messages.Publish):
         return 16 + len(message.target) // 2
     return 64
@@ -160,6 +168,7 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         type(message) is messages.Published
         and len(message.placements) == 1
         and not (placement := message.placements[0]).returned
+        and not placement.refused
     ):
         return _PUBLISHED.fill(
             correlation,
@@ -304,8 +313,10 @@ def _is_plain_commit(message: messages.EndTransaction) -> bool:
     return message.is_commit and len(message.branches) == 1 and not message.sequence and not message.identity
 
 
-def _read_published(correlation: int, partition: int, base_offset: int, copies: int, *identity: int) -> Decoded:
-    placement = messages.Placement(partition, base_offset, copies, [], *identity)
+def _read_published(
+    correlation: int, partition: int, base_offset: int, copies: int, epoch: int, id_high: int, id_low: int
+) -> Decoded:
+    placement = messages.Placement(partition, base_offset, copies, [], epoch, id_high, id_low)
     return Decoded(correlation, 0, messages.Published([placement]))
 
 

@@ -24,7 +24,7 @@ FROM_CLIENT: list[m.Message] = [
     m.Goodbye("done"),
     m.Publish("orders.eu", True, m.Acks.ALL, 5, True),
     m.Fetch("orders", 3, 2**62, 1, 2**32 - 1, 60_000, 'label.a = "ä"', True),
-    m.FindOffset("orders", 3, -1),
+    m.FindOffset("orders", 3, -1, m.Place.LATEST),
     m.Subscribe(
         "orders",
         "billing",
@@ -70,7 +70,14 @@ FROM_BROKER: list[m.Message] = [
     m.Failed("topic.full", "the topic is full; später", True),
     m.Pong(),
     m.Done(),
-    m.Published([m.Placement(3, 2**62, 12, [0, 2, 5, 2**32 - 1]), m.Placement(-1, -1, 0)]),
+    m.Published(
+        [
+            m.Placement(3, 2**62, 12, [0, 2, 5, 2**32 - 1]),
+            m.Placement(
+                -1, -1, 0, refused=[m.RefusedRecords("message.too_large", "a message of 9 bytes", [1, 2, 7, 9])]
+            ),
+        ]
+    ),
     m.Fetched(5, 2**62, 2**61),
     m.FoundOffset(2**62),
     m.Subscribed(7, m.SubscriptionKind.READER, 30_000),

@@ -68,7 +68,7 @@ async def write(client: Client, ticket: TransactionTicket, *values: bytes) -> in
 
 
 async def made(client: Client) -> list[bytes | None]:
-    end = await client.find_offset("made", 0, -1)
+    end = await client.find_offset("made", 0, "latest")
     found, offset = [], 0
     while offset < end:
         fetched = await client.fetch("made", 0, offset)

@@ -273,9 +273,12 @@ def test_offsets_and_partitions_at_the_ends_of_their_range_are_refused_or_moved_
             for message in (m.Fetch("offsets", odd, 0), m.FindOffset("offsets", odd, 0)):
                 attack.tries({f"{message}": (request(message), "failed topic.partition_unknown")})
         found = {odd: peer.ask(m.FindOffset("offsets", 0, odd)) for odd in ODD_OFFSETS}
-        assert found[-1] == found[INT64_MAX] == found[INT64_MAX - 1] == m.FoundOffset(end)
-        assert found[-2] == found[-(2**63)] == m.FoundOffset(start)
-        begins = {-1: None, -2: start, -3: start, -(2**63): start, INT64_MAX: None, INT64_MAX - 1: None}
+        assert found[INT64_MAX] == found[INT64_MAX - 1] == m.FoundOffset(end)
+        assert found[-1] == found[-2] == found[-(2**63)] == m.FoundOffset(start)
+        for odd in (end + 1, INT64_MAX, INT64_MAX - 1):
+            for options in ({"start": odd}, {"starts": [odd]}, {"group": "odd", "start": odd}):
+                assert fails(peer, m.Subscribe("offsets", **options)) == "log.offset_out_of_range"
+        begins = {-1: None, -2: start, -3: start, -(2**63): start, end: None}
         for number, (odd, place) in enumerate(begins.items()):
             assert begin(peer, start=odd) == place
             assert begin(peer, starts=[odd]) == place

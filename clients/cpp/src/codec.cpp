@@ -72,9 +72,13 @@ std::vector<IndexRange> read_ranges(capnp::List<std::uint32_t>::Reader bounds) {
 
 Published read(wire::Published::Reader source) {
   Published published;
-  for (const auto placement : checked_list(source.getPlacements()))
+  for (const auto placement : checked_list(source.getPlacements())) {
+    std::vector<RefusedRecords> refused;
+    for (const auto each : checked_list(placement.getRefused()))
+      refused.push_back({read_text(each.getCode()), read_text(each.getText()), read_ranges(each.getRecords())});
     published.placements.push_back({placement.getPartition(), placement.getBaseOffset(), placement.getCopies(),
-                                    read_ranges(placement.getReturned())});
+                                    read_ranges(placement.getReturned()), std::move(refused)});
+  }
   return published;
 }
 
@@ -216,6 +220,7 @@ std::string encode(std::uint64_t correlation, const FindOffset& message) {
     find.setTopic(to_text(message.topic));
     find.setPartition(message.partition);
     find.setTimestampMs(message.timestamp_ms);
+    find.setPlace(static_cast<wire::Place>(message.place));
   });
 }
 

@@ -78,7 +78,8 @@ void what_is_written_says_what_was_meant() {
   CHECK(told(encode(3, linn::FetchRequest{"t", 1, 1LL << 62, 2, 3, std::chrono::milliseconds(4), "key = 1", true})) ==
         "3 fetch(topic='t' partition=1 offset=4611686018427387904 bytesMin=2 bytesMax=3 waitMaxMs=4 where='key = 1' "
         "unsettled=true leaderEpoch=0 topicIdHigh=0 topicIdLow=0 formats=[] uncommitted=false )");
-  CHECK(told(encode(4, FindOffset{"t", 1, -2})) == "4 findOffset(topic='t' partition=1 timestampMs=-2 )");
+  CHECK(told(encode(4, FindOffset{"t", 1, -2})) == "4 findOffset(topic='t' partition=1 timestampMs=-2 place=0 )");
+  CHECK(told(encode(4, FindOffset{"t", 1, 0, 2})) == "4 findOffset(topic='t' partition=1 timestampMs=0 place=2 )");
   CHECK(told(encode(5, Subscribe{"t", "g", 7, -1, {0, 2}, {9}, "true", "ann", "work"})) ==
         "5 subscribe(topic='t' group='g' credit=7 start=-1 partitions=[0 2 ] starts=[9 ] where='true' member='ann' "
         "sessionMs=0 isStatic=false leaderEpoch=0 topicIdHigh=0 topicIdLow=0 shared='work' formats=[] "

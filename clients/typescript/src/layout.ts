@@ -181,6 +181,7 @@ export const STRUCTS = {
       topic: ["text", 0],
       partition: ["i32", 0],
       timestampMs: ["i64", 8],
+      place: ["u16", 4],
     },
   },
   FoundOffset: {
@@ -263,7 +264,7 @@ export const STRUCTS = {
   },
   Placement: {
     words: 5,
-    pointers: 1,
+    pointers: 2,
     fields: {
       partition: ["i32", 0],
       baseOffset: ["i64", 8],
@@ -272,6 +273,7 @@ export const STRUCTS = {
       leaderEpoch: ["i32", 16],
       topicIdHigh: ["u64", 24],
       topicIdLow: ["u64", 32],
+      refused: ["structs", 1, "RefusedRecords"],
     },
   },
   Publish: {
@@ -311,6 +313,15 @@ export const STRUCTS = {
       entry: ["u32", 0],
       code: ["text", 0],
       text: ["text", 1],
+    },
+  },
+  RefusedRecords: {
+    words: 0,
+    pointers: 3,
+    fields: {
+      code: ["text", 0],
+      text: ["text", 1],
+      records: ["u32s", 2],
     },
   },
   Resolve: {

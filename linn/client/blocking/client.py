@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
@@ -387,16 +388,18 @@ class Client:
         )
         return FetchedBatches([Batch(batch) for batch in batches], *offsets)
 
-    def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+    def find_offset(self, topic: str, partition: int, place: Literal["earliest", "latest"] | int | datetime) -> int:
+        """Return an offset: of the start, of the end, or of the first batch with a timestamp not before a time.
+
+        A time is a `datetime`, or a number of milliseconds since 1970, and may lie before that.
 
         Raises TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
 
         Example:
             yesterday = datetime.now() - timedelta(days=1)
-            offset = client.find_offset("prices", 0, int(yesterday.timestamp() * 1000))
+            offset = client.find_offset("prices", 0, yesterday)
         """
-        return self._thread.call(self._made.find_offset, topic, partition, timestamp_ms)
+        return self._thread.call(self._made.find_offset, topic, partition, place)
 
     def describe(self, *topics: str) -> Description:
         """Return kind, partitions and bounds of topics; of all if none is named. An unknown topic's kind is "".

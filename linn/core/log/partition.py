@@ -151,8 +151,8 @@ class Partition:
         offset, end = self.committed.offset, self._stable_end
         return offset if end is None or offset < end else end
 
-    def find(self, batch: Numbered) -> int | None:
-        """The offset at which a numbered batch is stored already; see `Producers.check`.
+    def find(self, batch: Numbered, span: int) -> int | None:
+        """The offset at which a numbered batch, or a part of so many records, is stored already; see `Producers.check`.
 
         Raises ProducerError; ProducersExceeded if it is of a new producer, and there are too many.
         """
@@ -161,14 +161,14 @@ class Partition:
             self._forget_idle_producers()
             if self._storage.producers >= PRODUCERS_MAX:
                 raise ProducersExceeded(f"{PRODUCERS_MAX:,} producers are remembered, and this would be another one")
-        return producers.check(batch)
+        return producers.check(batch, span)
 
     def append_numbered(self, batch: RecordBatch, numbers: Numbered) -> int:
         """Store a batch that `find` has found to be new, and remember it. Returns and raises as `append`."""
         offset = self.append(batch)
         producers = self.log.facts.producers
         before = len(producers)
-        producers.stored(numbers, offset, self._clock.monotonic())
+        producers.stored(numbers, offset, self._clock.monotonic(), batch.offset_span)
         self._storage.producers += len(producers) - before
         return offset
 

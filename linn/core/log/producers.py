@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from linn.core.batch.batch import CONTROL, SCATTERED, RecordBatch
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import ProducerDuplicate, ProducerFenced, ProducerOutOfOrder
 
 WINDOW = 8
@@ -57,7 +58,7 @@ def numbers_of(batch: RecordBatch) -> Numbered:
 
 
 class _Producer:
-    """One producer's epoch, the sequence that follows its last batch, and the (sequence, offset) of its last ones."""
+    """One producer's epoch, the sequence that follows its last batch, and the place of its last ones."""
 
     __slots__ = ("end", "epoch", "last_s", "window")
 
@@ -67,27 +68,28 @@ class _Producer:
         self.last_s = last_s
         """The time of its last batch by the monotonic clock; infinite where that was before this process."""
         self.window = window
-        """Pairs of a batch's first sequence and its base offset, the oldest first."""
+        """Of each batch its first sequence, base offset and number of offsets, the oldest first."""
 
-    def offset_of(self, first: int) -> int | None:
-        """The offset of the remembered batch that begins with a sequence."""
+    def place_of(self, first: int) -> tuple[int, int] | None:
+        """The offset of the remembered batch that begins with a sequence, and the number of its offsets."""
         window = self.window
-        for at in range(len(window) - 2, -1, -2):
+        for at in range(len(window) - 3, -1, -3):
             if window[at] == first:
-                return window[at + 1]
+                return window[at + 1], window[at + 2]
         return None
 
     def is_forgotten(self, first: int) -> bool:
         """Whether a batch would be older than the remembered ones, so that nobody knows whether it was stored."""
         window = self.window
-        return len(window) == 2 * WINDOW and first < min(window[::2])
+        return len(window) == 3 * WINDOW and first < min(window[::3])
 
-    def remember(self, first: int, offset: int) -> None:
+    def remember(self, first: int, offset: int, span: int) -> None:
         window = self.window
         window.append(first)
         window.append(offset)
-        if len(window) > 2 * WINDOW:
-            del window[:2]
+        window.append(span)
+        if len(window) > 3 * WINDOW:
+            del window[:3]
 
 
 class Producers:
@@ -113,13 +115,16 @@ class Producers:
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._producers
 
-    def check(self, batch: Numbered) -> int | None:
+    def check(self, batch: Numbered, span: int | None = None) -> int | None:
         """Look a batch up: None if it is new, else the offset where it is stored.
+
+        `span` is the number of records of it that would be stored now; None: not compared with what is stored.
 
         Raises:
             ProducerFenced: its epoch is over.
             ProducerOutOfOrder: the batch before it was not stored here.
-            ProducerDuplicate: it is older than the batches that are remembered.
+            ProducerDuplicate: it is older than the batches that are remembered, or other records of it are stored than
+                would be now.
         """
         producer = self._producers.get(batch.producer_id)
         if producer is None or batch.epoch > producer.epoch:
@@ -132,20 +137,31 @@ class Producers:
             if batch.first > producer.end and not batch.scattered:
                 raise ProducerOutOfOrder(f"{_named(batch)} sent sequence {batch.first} where {producer.end} is next")
             return None
-        offset = producer.offset_of(batch.first)
-        if offset is None and (not batch.scattered or producer.is_forgotten(batch.first)):
-            raise ProducerDuplicate(f"sequence {batch.first} of {_named(batch)} was stored long ago")
+        place = producer.place_of(batch.first)
+        if place is None:
+            if not batch.scattered or producer.is_forgotten(batch.first):
+                raise ProducerDuplicate(f"sequence {batch.first} of {_named(batch)} was stored long ago")
+            return None
+        offset, stored = place
+        if span is not None and span != stored:
+            raise ProducerDuplicate(
+                f"sequence {batch.first} of {_named(batch)} was stored with {counted(stored, 'record')}, and would be"
+                f" with {span:,} now: what the topic takes has changed meanwhile"
+            )
         return offset
 
-    def stored(self, batch: Numbered, offset: int, now_s: float) -> None:
-        """Record a batch that was appended at an offset; `now_s` is the time by the monotonic clock."""
+    def stored(self, batch: Numbered, offset: int, now_s: float, span: int | None = None) -> None:
+        """Record a batch that was appended at an offset; `now_s` is the time by the monotonic clock.
+
+        `span`: its records; None: as many as it has numbers.
+        """
         producer = self._producers.pop(batch.producer_id, None)
         if producer is None or batch.epoch > producer.epoch:
             producer = _Producer(batch.epoch, 0, now_s, array("q"))
         self._producers[batch.producer_id] = producer  # Now the one that was idle for the shortest time.
         producer.last_s = now_s
         producer.end = max(producer.end, batch.end)
-        producer.remember(batch.first, offset)
+        producer.remember(batch.first, offset, batch.end - batch.first if span is None else span)
 
     def note(self, batch: RecordBatch) -> None:
         """Record a stamped batch of the log, if it has a producer: for an engine that opens its log again."""
@@ -182,7 +198,7 @@ class Producers:
             known = self._producers.pop(producer_id, None)
             window, end = producer.window, producer.end
             if known is not None and known.epoch == producer.epoch:
-                window = (known.window + window)[-2 * WINDOW :]
+                window = (known.window + window)[-3 * WINDOW :]
                 end = max(known.end, producer.end)
             self._producers[producer_id] = _Producer(producer.epoch, end, producer.last_s, window[:])
 

@@ -134,7 +134,8 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _topic(
         "linn_topic_publish_errors_total",
         "counter",
-        "Publish requests to the topic that failed. Those to an exchange are in linn_publish_errors_total only.",
+        "Publish requests to the topic that failed, also for some of their records only. Those to an exchange are in "
+        "linn_publish_errors_total only.",
         lambda topic: topic.publish_errors,
     ),
     _partitions(

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import compress
 from uuid import UUID
 
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
@@ -301,8 +302,8 @@ class Topic:
         """The batch to store for a verified one, regardless of room; None: an interceptor dropped it.
 
         Raises:
-            MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
-            LimitExceeded: it is over the budget.
+            MessageTooLarge, FeatureUnsupported: with the indexes of the messages that the topic does not take.
+            BatchMalformed, InterceptorFailed. LimitExceeded: it is over the budget.
         """
         if self.interceptors:
             left = intercepted(self.interceptors, self.name, batch)
@@ -327,9 +328,10 @@ class Topic:
         if self.queue is not None:
             asked["priorities"] = batch.priorities
         for what, values in asked.items():
-            if values is not None:
+            if values is not None and any(values):
                 kind = "a stream" if self.queue is None else "a queue"
-                raise FeatureUnsupported(f"topic {self.name} is {kind}, which does not serve {what} yet")
+                text = f"topic {self.name} is {kind}, which does not serve {what} yet"
+                raise FeatureUnsupported(text).of_messages(list(compress(range(batch.count), values)))
 
     def has_room(self, batch: RecordBatch) -> bool:
         """Whether the batch may be appended now; False: wait with `wait_room`, and ask again.
