@@ -1,7 +1,7 @@
 """`python -m benchmarks.peers.report`: write what the documentation says of a run, from its JSON and nothing else.
 
-That is the page docs/benchmarks/peers.md, and in other pages what stands between `<!-- peers: NAME -->` and
-`<!-- peers end -->`. Law: a system is called faster where it was in every round, and nowhere else.
+That is the page docs/benchmarks/peers.md with its charts, and in other pages what stands between `<!-- peers: NAME
+-->` and `<!-- peers end -->`. Law: a system is called faster where it was in every round, and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.peers.chart import OWN, overview, whole
 from benchmarks.peers.peer import DURABILITIES, WORKS, Durability, Facts, Work
 from benchmarks.peers.plan import CHUNK, LINGER_MS, WINDOW
 from benchmarks.peers.ratios import STILL, STILL_TURNS, Ratio, ratio
@@ -23,14 +24,13 @@ from benchmarks.peers.result import Result, Sample, read
 ROOT = Path(__file__).parents[2]
 JSON = Path("docs/benchmarks/peers.json")
 PAGE = Path("docs/benchmarks/peers.md")
+OVERVIEW = Path("docs/benchmarks/peers.svg")
 BLOCKS = {
     "README.md": "docs/benchmarks/peers.md",
     "docs/index.md": "benchmarks/peers.md",
     "docs/explanation/linn-beside-others.md": "../benchmarks/peers.md",
 }
 """The pages that claim something of a run, and the link from each of them."""
-OWN = "linn"
-"""The system that the others are compared with."""
 NOTHING = "Nothing was measured yet: `python -m benchmarks.peers --docs` does it."
 HEADER = ("", "durability", "records/s", "x linn's", "least to greatest", "server CPU", "client CPU")
 TIMES = ("p50", "p99")
@@ -98,23 +98,23 @@ def _sizes(result: Result) -> list[int]:
 
 
 def standing(result: Result, link: str) -> str:
-    """Say how often linn leads, and name all at which it does not."""
+    """Show the chart, say how often linn leads, and link to where another does."""
     found = comparisons(result)
     if not found:
         return NOTHING
     names = [facts.name for facts in result.facts if facts.name != OWN and facts.name in result.versions]
     first = sum(each.is_linn_first for each in found)
-    behind = [each for each in found if each.ahead]
-    rest = len(found) - first - len(behind)
+    behind = sum(bool(each.ahead) for each in found)
+    rest = len(found) - first - behind
+    picture = f"![Rates beside {_listed(names)}]({link.removesuffix('.md')}.svg)"
     text = (
-        f"Measured [beside {_listed(names)}]({link}) on one machine, linn was the fastest in every round of {first} of "
+        f"Measured beside {_listed(names)} on one machine, linn was the fastest in every round of {first} of "
         f"{len(found)} comparisons. "
     )
     text += f"In {rest} the order changed from round to round. " if rest else ""
-    if not behind:
-        return _wrapped(text)
-    text += f"In {len(behind)} another was faster in every round:"
-    return "\n".join([_wrapped(text), "", *_behind(behind)])
+    text += f"In {behind} [another was faster in every round]({link}#where-another-was-faster). " if behind else ""
+    text += f"[All figures, and how they were measured]({link})."
+    return f"{picture}\n\n{_wrapped(text)}"
 
 
 def _behind(found: Sequence[Comparison]) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _verdict(found: Comparison) -> str:
     if found.ahead:
         return f"**{name}**: {_times(times)} linn"
     if found.is_linn_first:
-        return f"linn: {_times(times.inverse)} {name}"
+        return f"**linn**: {_times(times.inverse)} {name}"
     return f"no order: {name} {_times(times)} linn"
 
 
@@ -169,7 +169,8 @@ def page(result: Result) -> str:
     """The whole page, as Markdown."""
     parts = [HEAD]
     if result.samples:
-        parts += [_occasion(result), "## Who was fastest\n\n", _key(), summary(result), "\n", *_tables(result)]
+        parts += [_occasion(result), f"![Rates of linn and others at four kinds of work]({OVERVIEW.name})\n\n"]
+        parts += ["## Who was fastest\n\n", _key(), summary(result), "\n", *_where_behind(result), *_tables(result)]
     else:
         parts.append(f"{NOTHING}\n\n")
     parts += [_method(result), *_systems(result)]
@@ -193,16 +194,24 @@ def _key() -> str:
     return (
         _wrapped(
             "Each cell has the fastest system and how far it was ahead: of linn, or where linn was the fastest, of the "
-            "best of the others. In brackets the least and the greatest of the rounds. Where another than linn was the "
-            "fastest in every round, it is bold; `no order` says that the rounds do not agree."
+            "best of the others. In brackets the least and the greatest of the rounds. A system that was ahead in "
+            "every round is bold; `no order` says that the rounds do not agree."
         )
         + "\n\n"
     )
 
 
+def _where_behind(result: Result) -> Iterator[str]:
+    behind = [each for each in comparisons(result) if each.ahead]
+    if behind:
+        yield "## Where another was faster\n\nIn every round, than linn:\n\n"
+        yield "\n".join(_behind(behind)) + "\n\n"
+
+
 def _tables(result: Result) -> Iterator[str]:
     for record_bytes in _sizes(result):
         yield f"## Records of {record_bytes:,} bytes\n\n"
+        yield f"![All rates with records of {record_bytes:,} bytes]({_chart(record_bytes).name})\n\n"
         for work in WORKS:
             rows = [row for durability in DURABILITIES for row in _rows(result, work, durability, record_bytes)]
             if rows:
@@ -379,9 +388,16 @@ def _listed(names: Sequence[str]) -> str:
 _BLOCK = re.compile(r"(<!-- peers: (standing|summary) -->\n).*?(\n<!-- peers end -->)", re.DOTALL)
 
 
+def _chart(record_bytes: int) -> Path:
+    return PAGE.with_name(f"peers-{record_bytes}.svg")
+
+
 def documented(result: Result, root: Path = ROOT) -> dict[Path, str]:
     """Contents of the documentation's files for a run, by path below `root`."""
     texts = {PAGE: page(result)}
+    if result.samples:
+        texts[OVERVIEW] = overview(result)
+        texts |= {_chart(record_bytes): whole(result, record_bytes) for record_bytes in _sizes(result)}
     for name, link in BLOCKS.items():
         blocks = {"standing": standing(result, link), "summary": summary(result).rstrip()}
         text = (root / name).read_text(encoding="utf-8")

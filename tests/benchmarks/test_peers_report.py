@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
+import pytest
+
+from benchmarks.peers.chart import OVERVIEW, overview, rate_text, whole
 from benchmarks.peers.peer import WORKS, Durability, Facts, Work
 from benchmarks.peers.report import BLOCKS, JSON, ROOT, comparisons, documented, page, standing, summary
 from benchmarks.peers.result import Result, Sample, WarmUp, read, write
@@ -82,14 +87,15 @@ def test_a_system_is_called_faster_only_where_it_was_in_every_round() -> None:
     assert "| no order: Faster 0.80 x (0.71 to 1.17) linn |" in summary(result())
 
 
-def test_the_claim_names_what_linn_loses_and_what_is_not_settled() -> None:
+def test_the_claim_links_to_what_linn_loses_and_says_what_is_not_settled() -> None:
     text = " ".join(standing(result(), "peers.md").split())
     assert "fastest in every round of 0 of 2 comparisons" in text
     assert "In 1 the order changed from round to round" in text
-    assert text.endswith(
-        "In 1 another was faster in every round: - publish one at a time: Faster (page cache, 128 bytes)"
-    )
+    assert "In 1 [another was faster in every round](peers.md#where-another-was-faster)." in text
+    assert text.startswith("![Rates beside Faster](peers.svg)")
     assert "Gone" not in text
+    (behind,) = re.findall(r"## Where another was faster\n\n.*?\n\n(.*?)\n\n", page(result()), re.DOTALL)
+    assert behind == "- publish one at a time: Faster (page cache, 128 bytes)"
 
 
 def test_where_linn_is_ahead_the_best_of_the_others_is_named() -> None:
@@ -101,11 +107,40 @@ def test_where_linn_is_ahead_the_best_of_the_others_is_named() -> None:
             *samples("Faster", SINGLE, "fsync", 50, 25),
             *samples("Gone", SINGLE, "fsync", 10, 10),
         ],
+        machine=result().machine,
     )
     (found,) = comparisons(ahead)
     assert found.is_linn_first
-    assert "| linn: 2.7 x (2.0 to 4.0) Faster |" in summary(ahead)
+    assert "| **linn**: 2.7 x (2.0 to 4.0) Faster |" in summary(ahead), "the fastest is bold, whoever it is"
     assert "fastest in every round of 1 of 1 comparisons." in standing(ahead, "peers.md")
+    assert "#where-another-was-faster" not in standing(ahead, "peers.md")
+    assert "Where another was faster" not in page(ahead)
+
+
+def test_a_chart_has_a_panel_per_work_and_the_fastest_first() -> None:
+    texts = svg_texts(whole(result(), 128))
+    first = texts.index(f"{SINGLE} (page cache)")
+    assert texts[first + 1 : first + 5] == ["Faster", "2,500", "linn", "1,000"]
+    assert f"{BULK} (page cache)" in texts
+    assert f"{TOOL} (page cache)" not in texts, "there are no records of that size"
+    assert f"{TOOL} (page cache)" in svg_texts(whole(result(), 1024))
+    assert "Gone" not in texts
+
+
+def test_the_chart_of_the_front_pages_shows_every_system_that_was_measured() -> None:
+    measured = read(ROOT / JSON)
+    texts = svg_texts(overview(measured))
+    assert {facts.name for facts in measured.facts} <= {*texts}
+    assert [text for text in texts if text in WORKS] == [*OVERVIEW]
+
+
+def svg_texts(picture: str) -> list[str]:
+    return [text.text or "" for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
+
+
+@pytest.mark.parametrize(("rate", "text"), [(999.6, "1,000"), (9_513, "9,513"), (24_684, "24.7 k"), (4.17e6, "4.17 M")])
+def test_rates_have_three_digits(rate: float, text: str) -> None:
+    assert rate_text(rate) == text
 
 
 def test_a_load_tools_processor_time_is_not_told_as_cores() -> None:

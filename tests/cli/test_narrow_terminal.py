@@ -3,6 +3,7 @@
 Heads break between words only, and numbers and usual names not at all: less important columns are left out instead.
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,6 +199,16 @@ def test_usual_names_and_numbers_are_whole_on_a_narrow_terminal(capsys: pytest.C
     assert [name for name in names if name not in shown] == []
     assert shown.count(f"{number:,}") == 10, "5 columns of 2 queues"
     assert {"unsettled", "consumers"} <= head_words(shown)
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_help_is_filled_to_the_width_of_the_terminal(within: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("TERMINAL_WIDTH", str(COLUMNS))
+    lines = [line.strip() for line in within(*path.split()[1:], "--help").stdout.partition("╭")[0].splitlines()]
+    margins = 2
+    for line, following in itertools.pairwise(lines):
+        if line and following and not following.startswith("•"):
+            assert len(line) + 1 + len(following.split()[0]) > COLUMNS - margins
 
 
 def test_every_command_is_looked_at() -> None:

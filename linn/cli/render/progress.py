@@ -30,8 +30,10 @@ def progress(description: str, total: int | None, *, shown: bool = True) -> Iter
     )
 
     text = TextColumn("{task.description}", markup=False)
-    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    columns = (text, BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    times = TimeElapsedColumn(), TimeRemainingColumn()
+    # The bar takes what room is left, so that the numbers are whole.
+    bar = Progress(*columns, *times, console=Console(stderr=True), transient=True, expand=True)
     with bar:
         task = bar.add_task(description, total=total, rate="")
 
