@@ -63,6 +63,7 @@ WITH_BROKER = [
     ("spark", "stop", "p"),
     ("spark", "restart", "p"),
     ("spark", "logs"),
+    ("spark", "files", "p"),
     ("purge", "t", "--yes"),
     ("bench", "publish", "t"),
     ("bench", "consume", "t"),

@@ -1,7 +1,7 @@
 """A program that stands in for the driver of Spark pipelines: it speaks its interface, and does no work.
 
 `conf` of its specification may have "stand-in.alive", a pipe that it and its child hold open for as long as they live,
-and "stand-in.hangs": it does not stop when it is told to.
+and "stand-in.hangs": it does not stop when it is told to. Asked for the files of a pipeline, it names one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import Any
 
 status = int(os.environ["LINN_STATUS_FD"])
 spec = json.loads(sys.stdin.readline())
+if sys.argv[-1].endswith("committed_files"):
+    file = {"event": "file", "path": f"{spec['path']}/one.parquet"}
+    os.write(status, json.dumps(file).encode() + b"\n")
+    sys.exit()
 conf = spec["conf"]
 alive = os.open(conf["stand-in.alive"], os.O_WRONLY) if "stand-in.alive" in conf else os.open(os.devnull, os.O_WRONLY)
 child = subprocess.Popen(["sleep", "1000"], pass_fds=[alive], stdin=subprocess.DEVNULL)

@@ -127,7 +127,8 @@ def test_the_command_line_shows_stops_starts_and_prints_logs(start: Callable[...
     assert lines.endswith(" default Spark stands in\n")
     line = json.loads(linn(broker, "spark", "logs", "--lines", "1", "--json").stdout)
     assert set(line) == set(SHAPES["linn spark logs"])
-    for verb in ("status", "stop", "logs"):
+    assert linn(broker, "spark", "files", "orders").stdout == "lake/orders/one.parquet\n"
+    for verb in ("status", "stop", "logs", "files"):
         wrong = linn(broker, "spark", verb, "order")
         assert wrong.stderr == (
             'linn: there is no Spark pipeline "order"; did you mean "orders"? [spark.pipeline_unknown]\n'

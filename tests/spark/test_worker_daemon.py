@@ -22,7 +22,7 @@ WORKER = "pyspark.sql.worker.lookup_data_sources"
 
 
 def errors_of(python: str, folder: Path) -> str:
-    """What a daemon prints while Spark starts a worker, hangs up on it, and ends."""
+    """Return what a daemon prints while Spark starts a worker, hangs up on it, and ends."""
     environment = {
         **os.environ,
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
