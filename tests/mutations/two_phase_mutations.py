@@ -26,9 +26,9 @@ TWO_PHASE_MUTATIONS = (
             except Exception:
                 return Effects()
         """,
-        simulation="arrows of two phases",
-        seed=170,
-        says="had their effect more than once",
+        simulation="subscription in two phases",
+        seed=0,
+        says="DID NOT RAISE",
     ),
     Mutation(
         name="ready is answered before its decision is committed",
