@@ -65,7 +65,7 @@ class _Producer:
         self.end = end
         self.last_ms = last_ms
         self.window = window
-        """Of each batch its first sequence, base offset and number of offsets, the oldest first."""
+        """The first sequence, base offset and number of offsets of each batch, the oldest first."""
 
     def place_of(self, first: int) -> tuple[int, int] | None:
         """The offset of the remembered batch that begins with a sequence, and the number of its offsets."""

@@ -44,7 +44,7 @@ class Destination(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What becomes of one batch."""
+    """The fate of one batch."""
 
     destinations: list[Destination]
     returned: list[int]
@@ -132,7 +132,7 @@ class Plan:
         return Planned(found, routed.unroutable() if self._request.wants_returned else [])
 
     def _without(self, batch: RecordBatch, errors: list[LinnError]) -> Steps[Planned]:
-        """What becomes of a batch without the records that these errors, and those of further attempts, are about."""
+        """The fate of a batch without the records that these errors, and those of further attempts, are about."""
         left, refused = array("I", range(batch.count)), list[RefusedRecords]()
         while errors:
             gone = bytearray(len(left))
