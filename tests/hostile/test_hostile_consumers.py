@@ -347,7 +347,7 @@ def test_shared_subscriptions_are_limited_and_named_as_topics_are(broker: Watche
         assert fails(peer, m.Subscribe("s", "g", shared="work")) == "delivery.wrong_kind"
         for topic, most in (("s", 64), ("wide-0", 4)):
             for number in range(most):
-                subscription = peer.subscribe(topic, shared=f"work-{number}", start=INT64_MAX)
+                subscription = peer.subscribe(topic, shared=f"work-{number}", start=m.START_LATEST)
                 assert peer.ask(m.Unsubscribe(subscription)) == m.Done()
             for _ in range(20):
                 assert fails(peer, m.Subscribe(topic, shared="one-more")) == "limit.exceeded"
