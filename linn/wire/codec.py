@@ -77,6 +77,8 @@ class _Layout:
             raise MessageInvalid(f"{self.member}: {name} can't be {_shown(getattr(message, name))}") from error
         for name, place, cls in self.nested:
             entries = getattr(message, name)
+            if not entries:
+                continue
             layout = _layout(cls)
             for entry_target, entry in zip(target.init(place, len(entries)), entries, strict=True):
                 layout.write(entry_target, entry)

@@ -202,7 +202,7 @@ def refusal(code: str, *, retriable: bool = False) -> Callable[[Session, Event],
 
 
 async def outcome(answers: Answers, *, cuts: int = 0, request_timeout_s: float = 0.4) -> LinnError:
-    """What a publish raises if the peer answers each time as it is told, and the first `cuts` times not at all."""
+    """The error of a publish if the peer answers each time as it is told, and the first `cuts` times not at all."""
     async with running_peer() as peer:
         given = iter(answers)
         peer.answers[m.Publish] = lambda session, event: next(given, lambda *_: None)(session, event)

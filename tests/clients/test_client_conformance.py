@@ -434,6 +434,13 @@ def test_a_stream_keeps_what_a_queue_does_not_serve_yet(connected: AgentProcess,
     assert [content_of(record) for record in answer["records"][: len(records)]] == [*map(content_of, records)]
 
 
+def test_a_refused_record_fails_and_the_others_of_its_batch_are_stored(connected: AgentProcess, topic: str) -> None:
+    records = [*plain(b"a"), plain(b"bad")[0] | {"ttl_ms": 5}, *plain(b"b")]
+    assert code_of(connected, "publish", topic=topic, records=records) == "message.unsupported"
+    answer = connected.ask("fetch", topic=topic, partition=0, offset=0, bytes_max=1 << 20)
+    assert values_of(answer["records"]) == [b"a", b"b"]
+
+
 def test_a_consumer_of_a_queue_has_no_start(connected: AgentProcess, topic: str) -> None:
     for start in (-1, 0, 7):
         assert code_of(connected, "subscribe", topic=topic, group="", credit=1, start=start) == "delivery.wrong_kind"

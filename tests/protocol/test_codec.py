@@ -27,7 +27,7 @@ NARROW = {
     "attempt": 16, "id": 32, "timeout_ms": 32, "number": 64, "sequence": 64, "opening": 64,
     "leader": 32, "returned": 32, "formats": 32,
 }  # fmt: skip
-ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2}
+ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2, "place": 3}
 SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch")
 TEXT = st.text(max_size=20)
 

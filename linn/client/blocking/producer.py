@@ -125,7 +125,7 @@ class Producer:
             MessageInvalid, MessageTooLarge: nothing was sent.
             Unroutable: it was mandatory, and no topic takes it.
             RequestTimeout, ConnectionLost: it may or may not be stored.
-            LinnError: the broker refused it, but not those that shared its batch; again after retries, if that is worth it.
+            LinnError: the broker refused it, and no others of its batch; if the refusal is retriable, after retries.
         After `timeout_s`, or if the wait is interrupted (KeyboardInterrupt), a message that still waits to be batched
         is withdrawn; otherwise it may or may not be stored.
 

@@ -359,7 +359,7 @@ class InFlightBatch:
         self.refusal: LinnError | None = None
         """Reason why it was not confirmed the last time it was sent."""
         self.unknown = 0
-        """How many times it was sent without an answer, so that it may be stored."""
+        """Number of times that it was sent without an answer, so that it may be stored."""
         self.attended = False
         """Whether its publisher reads the answer itself; see `Connection.attend`."""
 

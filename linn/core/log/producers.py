@@ -68,7 +68,7 @@ class _Producer:
         self.last_s = last_s
         """The time of its last batch by the monotonic clock; infinite where that was before this process."""
         self.window = window
-        """Of each batch its first sequence, base offset and number of offsets, the oldest first."""
+        """The first sequence, base offset and number of offsets of each batch, the oldest first."""
 
     def place_of(self, first: int) -> tuple[int, int] | None:
         """The offset of the remembered batch that begins with a sequence, and the number of its offsets."""

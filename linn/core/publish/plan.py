@@ -44,7 +44,7 @@ class Destination(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What becomes of one batch."""
+    """The fate of one batch."""
 
     destinations: list[Destination]
     returned: list[int]
@@ -113,7 +113,7 @@ class Plan:
         try:
             routed = yield from self._catalog.router(self._request.target).route_steps(batch, budget)
             refusals += routed.refusals()
-            parts = yield from routed.part_steps(budget)
+            parts = (yield from routed.part_steps(budget)) if not refusals else []
         except LinnError as error:
             _note(error, range(batch.count), refusals)
             return Planned([], [])
@@ -122,8 +122,9 @@ class Plan:
             try:
                 pieces = yield from self._pieces(self._catalog.topic(name), part, -1)
             except LinnError as error:
+                # The other topics are asked about what is left: most refuse the same records.
                 _note(error, routed.indexes_of(name), refusals)
-                continue
+                return Planned([], [])
             budget.store([piece.batch for piece in pieces])
             found += pieces
             if len(parts) > 1:
@@ -131,7 +132,7 @@ class Plan:
         return Planned(found, routed.unroutable() if self._request.wants_returned else [])
 
     def _without(self, batch: RecordBatch, errors: list[LinnError]) -> Steps[Planned]:
-        """What becomes of a batch without the records that these errors, and those of further attempts, are about."""
+        """The fate of a batch without the records that these errors, and those of further attempts, are about."""
         left, refused = array("I", range(batch.count)), list[RefusedRecords]()
         while errors:
             gone = bytearray(len(left))

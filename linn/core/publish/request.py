@@ -34,7 +34,7 @@ class RefusedRecords(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many they are."""
+        """Number of the records."""
         return sum(self.records[1::2]) - sum(self.records[::2])
 
 

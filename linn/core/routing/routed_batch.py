@@ -44,7 +44,7 @@ class RoutedBatch:
         self._errors = errors or {}
 
     def refusals(self) -> Sequence[LinnError]:
-        """What the exchanges raised, each with the indexes of its records; errors of equal text are one."""
+        """The errors that exchanges raised, each with the indexes of its records; errors of equal text are one."""
         alike: dict[str, tuple[LinnError, set[int]]] = {}
         for number, error in self._errors.items():
             text = error.text if error.text in alike or len(alike) < REASONS_MAX else next(iter(alike))
