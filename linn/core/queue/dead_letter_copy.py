@@ -26,6 +26,7 @@ from linn.core.errors.tree import BatchError, FormatUnknown, MessageInvalid
 from linn.core.log.partition import Partition
 from linn.core.queue.dead_letter import (
     ATTEMPTS,
+    CAUSE,
     LABELS,
     OFFSET,
     PARTITION,
@@ -219,9 +220,9 @@ def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
 def _labels(
     dispatch: PartitionQueue, dead: DeadRange, offset: int, now_ms: int, labels: Mapping[str, LabelValue]
 ) -> dict[str, LabelValue]:
-    source = dispatch.partition.id
+    source, cause = dispatch.partition.id, dispatch.subscription.cause_of(offset)
     return {
-        **{name: value for name, value in labels.items() if name != SUBSCRIPTION},
+        **{name: value for name, value in labels.items() if name not in (SUBSCRIPTION, CAUSE)},
         REASON: dead.reason.label,
         TOPIC: source.topic,
         PARTITION: source.index,
@@ -229,4 +230,5 @@ def _labels(
         ATTEMPTS: dead.attempts,
         TIME_MS: now_ms,
         **({SUBSCRIPTION: dispatch.name} if dispatch.name else {}),
+        **({CAUSE: cause} if cause else {}),
     }
