@@ -132,7 +132,7 @@ _DEAD_LETTER = {
     "from_partition": "number?",
     "from_offset": "number?",
     "reason": "text?",
-    "cause": "text?",
+    "error": "text?",
     "attempts": "number?",
     "time_ms": "number?",
     "value": "any",

@@ -71,7 +71,7 @@ async def test_a_dead_letter_has_the_last_reason_also_after_a_restart(env: SimEn
         await client.delivery(61)
         await trio.sleep(11)  # Nobody says why the second attempt fails.
         (dead,) = await _dead(client)
-        assert (dead.labels["linn.dead.reason"], dead.labels["linn.dead.cause"]) == (
+        assert (dead.labels["linn.dead.reason"], dead.labels["linn.dead.error"]) == (
             "max_deliveries",
             "no  room at all",
         )

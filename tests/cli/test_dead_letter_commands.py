@@ -76,7 +76,7 @@ def test_dead_letters_of_one_topic_show_their_origin_and_reason(quick, place: Pl
     first, *_, last = taker["messages"]
     assert (first["from_topic"], first["from_partition"], first["from_offset"]) == (place.one, 0, 0)
     assert (first["reason"], first["attempts"], first["value"]) == ("rejected", 1, "a" * 100)
-    assert first["cause"] == "no  [31mcurrency"
+    assert first["error"] == "no  [31mcurrency"
     assert (last["from_topic"], last["value"]) == (None, "published by hand")
     shown = quick("dead-letters", "list", place.graves).stdout
     for text in (f"{place.one} 0/0", "rejected: no  [31mcurrency", "a" * 37 + "...", "[bold]", "no dead letter"):

@@ -85,7 +85,7 @@ async def test_dead_letters_say_why(broker: str, name: str) -> None:
                     messages[0].reject(wrong)  # type: ignore[arg-type]
         async with client.consumer(f"{name}-dead") as dead:
             letters = sorted([await anext(dead) for _ in range(6)], key=lambda letter: letter.value or b"")
-            assert [letter.labels.get("linn.dead.cause") for letter in letters] == [
+            assert [letter.labels.get("linn.dead.error") for letter in letters] == [
                 *("no currency", "no currency", None, "x " * 127 + "x"),
                 *("ZeroDivisionError: by zero",) * 2,
             ]
@@ -103,5 +103,5 @@ def test_dead_letters_of_threads_say_why(broker: str, name: str) -> None:
             with pytest.raises(ZeroDivisionError), next(consumer).process():
                 raise ZeroDivisionError("by zero")
         with client.consumer(f"{name}-dead") as dead:
-            causes = {letter.value: letter.labels["linn.dead.cause"] for letter in [next(dead) for _ in range(3)]}
+            causes = {letter.value: letter.labels["linn.dead.error"] for letter in [next(dead) for _ in range(3)]}
         assert causes == {b"0": "no currency", b"1": "no room", b"2": "ZeroDivisionError: by zero"}

@@ -218,7 +218,7 @@ def test_a_rejected_record_becomes_a_dead_letter(connected: AgentProcess, langua
     assert settle(connected, subscription, "reject", record, reason=reason) == []
     (letter,) = take(connected, dead, 1)
     assert (values_of([letter]), letter["id"]) == ([language.encode()], record["id"])
-    cause = letter["labels"]["linn.dead.cause"]
+    cause = letter["labels"]["linn.dead.error"]
     assert cause.startswith("no currency: \N{EURO SIGN} xxx")
     assert 250 < len(cause.encode()) <= 255
     assert settle(connected, dead, "ack", letter) == []

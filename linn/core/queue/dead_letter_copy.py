@@ -26,7 +26,7 @@ from linn.core.errors.tree import BatchError, FormatUnknown, MessageInvalid
 from linn.core.log.partition import Partition
 from linn.core.queue.dead_letter import (
     ATTEMPTS,
-    CAUSE,
+    ERROR,
     LABELS,
     OFFSET,
     PARTITION,
@@ -222,7 +222,7 @@ def _labels(
 ) -> dict[str, LabelValue]:
     source, cause = dispatch.partition.id, dispatch.subscription.cause_of(offset)
     return {
-        **{name: value for name, value in labels.items() if name not in (SUBSCRIPTION, CAUSE)},
+        **{name: value for name, value in labels.items() if name not in (SUBSCRIPTION, ERROR)},
         REASON: dead.reason.label,
         TOPIC: source.topic,
         PARTITION: source.index,
@@ -230,5 +230,5 @@ def _labels(
         ATTEMPTS: dead.attempts,
         TIME_MS: now_ms,
         **({SUBSCRIPTION: dispatch.name} if dispatch.name else {}),
-        **({CAUSE: cause} if cause else {}),
+        **({ERROR: cause} if cause else {}),
     }
