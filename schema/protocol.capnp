@@ -234,6 +234,7 @@ enum Verdict {
 struct Settle {
   subscription @0 :UInt32;
   entries      @1 :List(Settlement);
+  reasons      @2 :List(Text);   # why records are returned or rejected, for people: 255 bytes of each are kept
 }
 
 struct Settlement {
@@ -243,6 +244,7 @@ struct Settlement {
   end        @3 :Int64;          # behind the last
   verdict    @4 :Verdict;
   ms         @5 :UInt32;         # nack: delay before the next attempt, 0 as configured; extend: the lease from now
+  reason     @6 :UInt16;         # nack, reject: the place in `reasons`, from 1 on; 0: none is given
 }
 
 # Two phases: asks what became of records of a delivery, which `ready` named or could have named. If they were not

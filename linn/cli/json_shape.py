@@ -132,6 +132,7 @@ _DEAD_LETTER = {
     "from_partition": "number?",
     "from_offset": "number?",
     "reason": "text?",
+    "error": "text?",
     "attempts": "number?",
     "time_ms": "number?",
     "value": "any",

@@ -38,11 +38,14 @@ class HandOverSubscription(SharedSubscription):
         ranges: Iterable[Range] | None,
         now: float,
         delay_ms: int | None = None,
+        reason: str = "",
     ) -> Effects:
         """Raise DeliveryNotCurrent: a promise to redeliver could not be kept."""
         raise _settled(delivery_id)
 
-    def reject(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
+    def reject(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, reason: str = ""
+    ) -> Effects:
         """Raise DeliveryNotCurrent."""
         raise _settled(delivery_id)
 

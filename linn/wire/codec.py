@@ -387,6 +387,11 @@ def _read_settlements(frame: Buffer) -> Decoded | None:
     return Decoded(settle[0], 0, settle[1]) if settle is not None else None
 
 
+def _settlements_of(settle: Any) -> int:
+    """The number of a settle's entries, or of its reasons if they are more."""
+    return max(len(settle.entries), len(settle.reasons))
+
+
 _ONE_SEGMENT = _ROOT_FIRST = bytes(4)
 _REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, messages.Pong, messages.Done)
 """Messages that often recur with equal content. Settlements and answers have other numbers each time."""
@@ -414,7 +419,7 @@ def _read(reader: Any, from_client: bool) -> Decoded:
     if from_client:
         if member in _FROM_BROKERS:
             raise ProtocolError(f"a client does not send {_BY_MEMBER[member].__name__}")
-        if member == "settle" and (count := len(reader.settle.entries)) > messages.SETTLE_ENTRIES_MAX:
+        if member == "settle" and (count := _settlements_of(reader.settle)) > messages.SETTLE_ENTRIES_MAX:
             # It is refused for their number alone.
             return Decoded(correlation, batches, messages.Settle(reader.settle.subscription, [_UNREAD] * count))
     if member in _VOID:

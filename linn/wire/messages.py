@@ -253,11 +253,14 @@ class Settlement(Message):
     end: int
     verdict: int = Verdict.ACK
     ms: int = 0
+    reason: int = 0
+    """The place of its reason in `Settle.reasons`, from 1 on; 0: none is given."""
 
 
 class Settle(Message):
     subscription: int
     entries: list[Settlement]
+    reasons: list[str] = []
 
 
 class Refusal(Message):

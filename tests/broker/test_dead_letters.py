@@ -56,6 +56,28 @@ async def test_a_dead_letter_names_its_origin_and_reason(env: SimEnv) -> None:
 
 
 @simulated
+async def test_a_dead_letter_has_the_last_reason_also_after_a_restart(env: SimEnv) -> None:
+    text = TEXT.replace("[topics.t]", ALWAYS + "[topics.t]")
+    async with broker_on(env, text):
+        client = await connected(env)
+        await client.publish("t", ["a"])
+        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+        deliver = (await client.delivery()).message
+        nack = m.Settlement(0, deliver.delivery_id, 0, 1, m.Verdict.NACK, 60_000, 2)
+        assert (await client.call(m.Settle(worker, [nack], ["", "no\x1b room\nat all"]))).refused == []
+    async with broker_on(env, text):
+        client = await connected(env)
+        await client.call(m.Subscribe("t", credit=1))
+        await client.delivery(61)
+        await trio.sleep(11)  # Nobody says why the second attempt fails.
+        (dead,) = await _dead(client)
+        assert (dead.labels["linn.dead.reason"], dead.labels["linn.dead.error"]) == (
+            "max_deliveries",
+            "no  room at all",
+        )
+
+
+@simulated
 async def test_a_dead_letter_keeps_everything_but_its_labels(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await connected(env)

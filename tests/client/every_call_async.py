@@ -98,7 +98,7 @@ async def consume(consumer: Consumer) -> None:
         assert_type(message, Message)
         await settle(message)
         break
-    await (await anext(consumer)).nack(delay_ms=1)
+    await (await anext(consumer)).nack(delay_ms=1, reason="later")
     batch = await consumer.next_batch()
     assert_type(batch, Batch)
     assert_type(batch.values, list[bytes | None])

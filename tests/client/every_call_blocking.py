@@ -96,7 +96,7 @@ def consume(consumer: Consumer) -> None:
     another = consumer.get(timeout_s=20.0)
     assert_type(another, Message | None)
     if another is not None:
-        another.nack(delay_ms=1).wait(timeout_s=20.0)
+        another.nack(delay_ms=1, reason="later").wait(timeout_s=20.0)
     assert_type(consumer.next_batch(timeout_s=0.0), Batch | None)
     batch = consumer.next_batch()
     assert_type(batch, Batch)

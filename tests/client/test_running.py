@@ -74,7 +74,8 @@ async def test_a_poison_message_is_logged_and_dies_and_the_run_goes_on(
             worker = Worker(stop.set)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: consumer.run(worker, stop=stop))
-                assert (await anext(dead)).value == b"bad"
+                letter = await anext(dead)
+                assert (letter.value, letter.labels["linn.dead.error"]) == (b"bad", "ValueError: can't be read")
                 await publish(client, name, b"last")
         assert [call for call in worker.calls if call[0] != b"bad"] == [(b"1", 1), (b"2", 1), (b"last", 1)]
         assert [call for call in worker.calls if call[0] == b"bad"] == [(b"bad", 1), (b"bad", 2), (b"bad", 3)]
@@ -92,7 +93,8 @@ async def test_an_exception_that_is_in_vain_rejects_at_once(broker: str, name: s
             stop = anyio.Event()
             worker = Worker(stop.set)
             await consumer.run(worker, stop=stop, reject_on=(KeyError, ValueError))
-            assert (await anext(dead)).labels["linn.dead.reason"] == "rejected"
+            labels = (await anext(dead)).labels
+            assert (labels["linn.dead.reason"], labels["linn.dead.error"]) == ("rejected", "ValueError: can't be read")
         assert worker.calls == [(b"bad", 1), (b"last", 1)]
 
 
@@ -364,7 +366,8 @@ async def test_exactly_once_returns_the_poison_message_alone(
             clerk = Clerk(stop.set)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: consumer.run(clerk.book, stop=stop))
-                assert (await anext(dead)).value == b"bad"
+                letter = await anext(dead)
+                assert (letter.value, letter.labels["linn.dead.error"]) == (b"bad", "ValueError: can't be read")
                 await publish(client, name, b"last")
         assert sorted(payments(tmp_path / "ledger")) == ["1", "2", "3", "last"]
         assert [attempt for value, attempt in clerk.calls if value == b"bad"] == [1, 2, 3]
@@ -437,7 +440,8 @@ def test_a_poison_message_ends_no_thread(broker: str, name: str, caplog: pytest.
         with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
             run = threading.Thread(target=lambda: consumer.run(worker.work, concurrency=3, stop=stop))
             run.start()
-            assert next(dead).value == b"bad"
+            letter = next(dead)
+            assert (letter.value, letter.labels["linn.dead.error"]) == (b"bad", "ValueError: can't be read")
             with client.producer(name) as producer:
                 producer.publish(b"last")
             run.join()

@@ -214,9 +214,13 @@ def test_a_rejected_record_becomes_a_dead_letter(connected: AgentProcess, langua
     connected.ask("publish", topic="brief", records=plain(language.encode()))
     subscription, dead = subscribe(connected, "brief"), subscribe(connected, "dead")
     (record,) = take(connected, subscription, 1)
-    assert settle(connected, subscription, "reject", record) == []
+    reason = "no currency: \N{EURO SIGN}\n" + "x" * 5_000
+    assert settle(connected, subscription, "reject", record, reason=reason) == []
     (letter,) = take(connected, dead, 1)
     assert (values_of([letter]), letter["id"]) == ([language.encode()], record["id"])
+    cause = letter["labels"]["linn.dead.error"]
+    assert cause.startswith("no currency: \N{EURO SIGN} xxx")
+    assert 250 < len(cause.encode()) <= 255
     assert settle(connected, dead, "ack", letter) == []
 
 

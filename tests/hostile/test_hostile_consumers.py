@@ -26,6 +26,10 @@ max_deliveries = 5
 dead_letter = "dead"
 [topics.dead]
 kind = "stream"
+[topics.explained]
+dead_letter = "unexplained"
+[topics.unexplained]
+kind = "stream"
 [topics.s]
 kind = "stream"
 partitions = 2
@@ -411,6 +415,40 @@ def test_nacked_records_without_a_consumer_cause_no_work(broker: WatchedBroker) 
         let_pass(peer, 1_200)
         shown = peer.administer("subscription.show", topic="leased")
         assert shown["delayed"] == 0
+        peer.is_served()
+
+
+def test_reasons_without_end_are_cut_and_kept_up_to_a_limit(broker: WatchedBroker) -> None:
+    many = 10_000
+    with attacked(broker, cpu_s=4, memory_bytes=48 << 20) as attack:
+        peer = attack.connect()
+        publish(peer, "explained", many)
+        subscription = peer.subscribe("explained", credit=many)
+        leased = [
+            m.Settlement(0, delivery.delivery_id, offset, offset + 1, m.Verdict.NACK, 3_600_000)
+            for delivery, batch in delivered(peer, many)
+            for offset in range(batch.base_offset, batch.end_offset)
+        ]
+        longest = "\x1b[31m\N{PILE OF POO}\r\n" * 12_000
+        first = m.Settlement(0, leased[0].delivery_id, 0, 1, m.Verdict.REJECT, 0, 1)
+        assert peer.ask(m.Settle(subscription, [first], [longest])) == m.Settled([])
+        for at in range(1, many, 1_000):
+            some = leased[at : at + 1_000]
+            for place, entry in enumerate(some, 1):
+                entry.reason = place
+            assert peer.ask(m.Settle(subscription, some, [f"{at + n} " * 40 for n in range(len(some))])) == m.Settled(
+                []
+            )
+        too_many = m.Settle(subscription, [], [""] * (m.SETTLE_ENTRIES_MAX + 1))
+        peer.send(request(too_many))
+        peer.is_failed("limit.exceeded")
+        odd = m.Settlement(0, leased[-1].delivery_id, 0, 1, m.Verdict.REJECT, 0, 65_535)
+        assert [refusal.code for refusal in peer.ask(m.Settle(subscription, [odd], ["x"])).refused] == [
+            "delivery.not_current"
+        ]
+        attack.until(
+            lambda: peer.administer("topic.show", name="unexplained")["partitions"][0]["end"] == 1, "it is dead"
+        )
         peer.is_served()
 
 

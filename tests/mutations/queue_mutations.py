@@ -209,10 +209,11 @@ QUEUE_MUTATIONS = (
         guarantee=_ONCE,
         module=_SUBSCRIPTION,
         original="""
+        for first, end in ranges:
             self._events.settled(first, end)
-            settled += end - first
+        self._states.settle_rows(ranges)
         """,
-        planted="settled += end - first",
+        planted="self._states.settle_rows(ranges)",
         simulation="subscription",
         seed=0,
         says="same_state",

@@ -264,7 +264,6 @@ def test_an_intent_splits_the_dead_and_the_first_one_stays():
     subscription.dead_letter_intended(2, 6, DeadLetterTarget(1, 700))
     expected = [(0, 4, DeadLetterTarget(1, 500)), (4, 6, DeadLetterTarget(1, 700)), (6, 9, None)]
     assert [(dead.first, dead.end, dead.target) for dead in subscription.dead()] == expected
-    assert [(dead.first, dead.end, dead.target) for dead in subscription.dead_letter_intents()] == expected[:2]
 
 
 def test_purge_settles_waiting_records_and_leaves_leased_ones():

@@ -354,10 +354,11 @@ export const STRUCTS = {
   },
   Settle: {
     words: 1,
-    pointers: 1,
+    pointers: 2,
     fields: {
       subscription: ["u32", 0],
       entries: ["structs", 0, "Settlement"],
+      reasons: ["texts", 1],
     },
   },
   SettleInTransaction: {
@@ -388,6 +389,7 @@ export const STRUCTS = {
       end: ["i64", 24],
       verdict: ["u16", 4],
       ms: ["u32", 32],
+      reason: ["u16", 6],
     },
   },
   Subscribe: {

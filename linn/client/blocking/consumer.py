@@ -385,9 +385,11 @@ class Consumer:
 
     # --- settling ---
 
-    def _settle(self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def _settle(
+        self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int, reason: str
+    ) -> Settled:
         """Settle records by index; see `Batch.ack`. Raises MessageInvalid, ConnectionLost."""
-        return self._settlements.add(batch, first, end, verdict, ms)
+        return self._settlements.add(batch, first, end, verdict, ms, reason)
 
 
 class Batches:

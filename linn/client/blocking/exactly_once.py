@@ -233,12 +233,14 @@ class ExactlyOnceConsumer(Generic[H]):
         """
         _finished(self._made.commit())
 
-    def _settle(self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def _settle(
+        self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int, reason: str
+    ) -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind: an ack or a nack; MessageInvalid, ConnectionLost."""
         if verdict in (Verdict.ACK, Verdict.NACK):
             text = "the consumer has a participant, and settles a message when its effect is stored: leave out the "
             raise SubscriptionWrongKind(text + verdict.name.lower())
-        return self._settlements.add(batch, first, end, verdict, ms)
+        return self._settlements.add(batch, first, end, verdict, ms, reason)
 
 
 class _CallingSource(WorkSource):
@@ -287,9 +289,9 @@ class _CallingSource(WorkSource):
         """See `WorkSource.may_return`."""
         return self._source.may_return(work)
 
-    def give_back(self, work: Work, verdict: Verdict) -> None:
+    def give_back(self, work: Work, verdict: Verdict, reason: str) -> None:
         """See `WorkSource.give_back`. Raises ConnectionLost: the client is closed."""
-        self._thread.soon(lambda: self._source.give_back(work, verdict))
+        self._thread.soon(lambda: self._source.give_back(work, verdict, reason))
 
     def put_back(self, work: Work) -> None:
         """See `WorkSource.put_back`."""

@@ -181,17 +181,18 @@ class ExactlyOnceConsumer(Generic[H]):
             self._source.put_back(work)
         else:
             what = "rejecting the message" if is_rejected else "returning the message"
-            self._give_back(work, message.offset, Verdict.REJECT if is_rejected else Verdict.NACK)
+            verdict = Verdict.REJECT if is_rejected else Verdict.NACK
+            self._give_back(work, message.offset, verdict, reason_of(error))
         log_raised(message, error, message.attempt, what)
         await self._roll_back()
         return goes_on
 
-    def _give_back(self, work: Work, offset: int, verdict: Verdict) -> None:
+    def _give_back(self, work: Work, offset: int, verdict: Verdict, reason: str) -> None:
         """Settle one record of work that is undone, and make the others, in two parts, the next again."""
         failed = work.split(offset)
         before, failed = (None, work) if failed is None else (work, failed)
         behind = failed.split(offset + 1)
-        self._source.give_back(failed, verdict)
+        self._source.give_back(failed, verdict, reason)
         for rest in (behind, before):
             if rest is not None:
                 self._source.put_back(rest)

@@ -19,8 +19,8 @@ class Settleable(Protocol):
     """A message or a batch that can be settled."""
 
     def ack(self) -> Settled: ...
-    def nack(self, delay_ms: int = 0) -> Settled: ...
-    def reject(self) -> Settled: ...
+    def nack(self, delay_ms: int = 0, reason: str = "") -> Settled: ...
+    def reject(self, reason: str = "") -> Settled: ...
 
 
 T = TypeVar("T", bound=Settleable)
@@ -68,4 +68,5 @@ class Processing(Generic[T]):
                     raise
         elif isinstance(exc, Exception):
             with contextlib.suppress(LinnError):  # The block's own error is raised.
-                await (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms))
+                reason, rejects = reason_of(exc), self._on_error == "reject"
+                await (self._work.reject(reason) if rejects else self._work.nack(self._delay_ms, reason))

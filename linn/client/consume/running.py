@@ -247,8 +247,8 @@ class Settleable(Protocol):
     @property
     def attempt(self) -> int: ...
     def ack(self) -> object: ...
-    def nack(self) -> object: ...
-    def reject(self) -> object: ...
+    def nack(self, delay_ms: int = 0, reason: str = "") -> object: ...
+    def reject(self, reason: str = "") -> object: ...
 
 
 def is_done_with(message: Settleable, source: object, error: Exception, rules: Rules, calls: int) -> bool:
@@ -267,10 +267,10 @@ def is_done_with(message: Settleable, source: object, error: Exception, rules: R
         log_raised(message, error, 1, "the message was settled when it was delivered")
     elif rules.rejects(error):
         log_raised(message, error, message.attempt, "rejecting the message")
-        message.reject()
+        message.reject(reason_of(error))
     else:
         log_raised(message, error, message.attempt, "returning the message")
-        message.nack()
+        message.nack(reason=reason_of(error))
     return True
 
 

@@ -73,16 +73,37 @@ class PendingSettlement:
     It is sent even if nobody awaits it. Cancellation: it is sent all the same.
     """
 
-    __slots__ = ("_event", "_send", "awaited", "delivery", "end", "error", "first", "is_void", "ms", "state", "verdict")
+    __slots__ = (
+        "_event",
+        "_send",
+        "awaited",
+        "delivery",
+        "end",
+        "error",
+        "first",
+        "is_void",
+        "ms",
+        "reason",
+        "state",
+        "verdict",
+    )
 
     def __init__(
-        self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int, send: Callable[[], None]
+        self,
+        delivery: Delivery,
+        first: int,
+        end: int,
+        verdict: Verdict,
+        ms: int,
+        send: Callable[[], None],
+        reason: str = "",
     ) -> None:
         self.delivery = delivery
         self.first = first
         self.end = end
         self.verdict = verdict
         self.ms = ms
+        self.reason = reason
         self.state = OPEN
         self.awaited = False
         self.is_void = False
@@ -125,6 +146,7 @@ class PendingSettlement:
             and self.end == later.first
             and self.verdict == later.verdict
             and self.ms == later.ms
+            and self.reason == later.reason
         )
 
 
@@ -172,6 +194,15 @@ def merged(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[Pe
 def _entry(settling: PendingSettlement, first: int) -> Settlement:
     delivery = settling.delivery
     return Settlement(delivery.partition, delivery.delivery_id, first, settling.end, settling.verdict, settling.ms)
+
+
+def with_reasons(entries: list[tuple[Settlement, list[PendingSettlement]]]) -> list[str]:
+    """Have entries name their reasons, and return these."""
+    places: dict[str, int] = {}
+    for entry, settled in entries:
+        if settled[0].reason:
+            entry.reason = places.setdefault(settled[0].reason, len(places) + 1)
+    return list(places)
 
 
 def latest_commits(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from linn.client.arguments import U32_MAX, checked_number
+from linn.client.arguments import U32_MAX, checked_number, checked_reason
 from linn.client.connection.answer import Answer
 from linn.client.connection.connection import Connection
 from linn.client.consume.arrivals import Matches, Unread
@@ -37,15 +37,11 @@ from linn.client.consume.settling import (
     make_void,
     merged,
     records_in,
+    with_reasons,
 )
 from linn.client.consume.start_position import Read
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import (
-    ConnectionLost,
-    LinnError,
-    SubscriptionWrongKind,
-    error_from_code,
-)
+from linn.core.errors.tree import ConnectionLost, LinnError, SubscriptionWrongKind, error_from_code
 from linn.wire import messages
 from linn.wire.messages import (
     Credit,
@@ -402,9 +398,10 @@ class Subscription:
 
     # --- settling ---
 
-    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
-        """Settle a range; see `Batch.ack`. Raises ClientUnreachable; MessageInvalid if `ms` is out of range."""
+    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int, reason: str = "") -> Settled:
+        """Settle a range; see `Batch.ack`. Raises ClientUnreachable; MessageInvalid if an argument is wrong."""
         self.check_loop()
+        reason = checked_reason(reason) if reason != "" else ""
         check_ms(ms)
         if self._is_two_phase and verdict in (Verdict.ACK, Verdict.NACK):
             text = "the consumer has a participant, and settles a message when its effect is stored: leave out the "
@@ -413,14 +410,16 @@ class Subscription:
             return NOTHING_TO_SETTLE
         if self._is_two_phase and verdict == Verdict.REJECT:
             delivery.rejected.append((first, end))
-        return self.submit(delivery, first, end, verdict, ms)
+        return self.submit(delivery, first, end, verdict, ms, reason)
 
-    def submit(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int = 0) -> PendingSettlement:
+    def submit(
+        self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int = 0, reason: str = ""
+    ) -> PendingSettlement:
         """Settle a range without checks, soon or when the result is awaited."""
         is_set_back = verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP and self.alive
         if is_set_back:
             first = self.positions.set_back(delivery.partition, first)
-        settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush)
+        settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush, reason)
         if not self.alive:
             make_void([settling])
             return settling
@@ -462,7 +461,7 @@ class Subscription:
             settling.state = SENT
             self._unanswered[settling] = None
         request = _SettleRequest(self, [settled for _, settled in entries])
-        self.connection.ask(request, Settle(self.id, [entry for entry, _ in entries]))
+        self.connection.ask(request, Settle(self.id, [entry for entry, _ in entries], with_reasons(entries)))
 
     def _count_settled(self, settlings: list[PendingSettlement]) -> None:
         """Take settled records out of those held."""

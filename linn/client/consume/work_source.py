@@ -24,6 +24,7 @@ from linn.client.consume.start_position import Read
 from linn.client.consume.subscription import Subscription
 from linn.client.consume.work import Work
 from linn.client.participants.participant import Floor, Place
+from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import (
     ConnectionLost,
     DeliveryFenced,
@@ -155,10 +156,10 @@ class WorkSource:
         """Tell whether the broker takes work back: it does not if it has decided it, or may have, or on a stream."""
         return _subscription(work.batches[0]).leased and not work.is_asked and not work.is_decided
 
-    def give_back(self, work: Work, verdict: Verdict) -> None:
-        """Return work, or reject it: its handler has failed."""
+    def give_back(self, work: Work, verdict: Verdict, reason: str) -> None:
+        """Return work, or reject it: its handler has failed. It comes again if that is refused."""
         subscription = _subscription(work.batches[0])
-        subscription.submit(work.delivery, work.first, work.end, verdict).awaited = True  # It comes again if refused.
+        subscription.submit(work.delivery, work.first, work.end, verdict, 0, reason_text(reason)).awaited = True
 
     def release_untried(self) -> None:
         """Return work that the application was not given a part of: of its records no attempt counts."""

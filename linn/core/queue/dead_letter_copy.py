@@ -27,6 +27,7 @@ from linn.core.log.partition import Partition
 from linn.core.log.uncommitted import UncommittedView
 from linn.core.queue.dead_letter import (
     ATTEMPTS,
+    ERROR,
     LABELS,
     OFFSET,
     PARTITION,
@@ -232,9 +233,9 @@ def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
 def _labels(
     dispatch: PartitionQueue, dead: DeadRange, offset: int, now_ms: int, labels: Mapping[str, LabelValue]
 ) -> dict[str, LabelValue]:
-    source = dispatch.partition.id
+    source, cause = dispatch.partition.id, dispatch.subscription.cause_of(offset)
     return {
-        **{name: value for name, value in labels.items() if name != SUBSCRIPTION},
+        **{name: value for name, value in labels.items() if name not in (SUBSCRIPTION, ERROR)},
         REASON: dead.reason.label,
         TOPIC: source.topic,
         PARTITION: source.index,
@@ -242,4 +243,5 @@ def _labels(
         ATTEMPTS: dead.attempts,
         TIME_MS: now_ms,
         **({SUBSCRIPTION: dispatch.name} if dispatch.name else {}),
+        **({ERROR: cause} if cause else {}),
     }

@@ -319,9 +319,9 @@ class PartitionQueue:
         if settlement.verdict == 0:
             effects = subscription.ack(consumer, delivery_id, ranges, now)
         elif settlement.verdict == 1:
-            effects = subscription.nack(consumer, delivery_id, ranges, now, settlement.ms or None)
+            effects = subscription.nack(consumer, delivery_id, ranges, now, settlement.ms or None, settlement.reason)
         elif settlement.verdict == 2:
-            effects = subscription.reject(consumer, delivery_id, ranges, now)
+            effects = subscription.reject(consumer, delivery_id, ranges, now, settlement.reason)
         elif settlement.verdict == 3:
             self._alarm.set(subscription.extend(consumer, delivery_id, ranges, settlement.ms, now))
             effects = Effects()

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
+from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange, DeadReason
 from linn.core.queue.event import (
@@ -33,6 +34,7 @@ from linn.core.queue.event import (
     DeliveryIdsStarted,
     Died,
     EventBuffer,
+    Explained,
     Returned,
     Skipped,
     SubscriptionEvent,
@@ -46,8 +48,6 @@ from linn.core.queue.subscription_statistics import SubscriptionStatistics
 
 DELIVERY_ID_GAP = 1 << 32
 """Jump of delivery ids at a restart: more than can have been given out since the event log was last durable."""
-
-
 DECIDED_RANGES_MAX = 16_384
 """Limit of the decided ranges of one subscription on one partition: a table of them is at most a few MiB."""
 
@@ -144,8 +144,11 @@ class SharedSubscription:
         ranges: Iterable[Range] | None,
         now: float,
         delay_ms: int | None = None,
+        reason: str = "",
     ) -> Effects:
         """Return a lease, or the named ranges of it; `delay_ms` replaces the delay of the settings.
+
+        `reason` is for people: the dead letter has it, unless a later attempt gives another.
 
         Raises:
             DeliveryNotCurrent: as for `ack`. Nothing was returned.
@@ -155,7 +158,7 @@ class SharedSubscription:
             raise LimitExceeded(f"a delay lasts from 0 to {LEASE_MS_MAX} ms; {delay_ms} was asked for")
         leases = self._states.leases
         lease = leases.current(consumer, delivery_id, now)
-        return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms)
+        return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms, cause=reason)
 
     def put_back(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, delay_ms: int
@@ -168,11 +171,13 @@ class SharedSubscription:
         lease = leases.current(consumer, delivery_id, now)
         return self._return(leases.release(lease, ranges), lease.attempt - 1, now, delay_ms)
 
-    def reject(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
+    def reject(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, reason: str = ""
+    ) -> Effects:
         """Make a lease, or the named ranges of it, dead at once. Raises DeliveryNotCurrent as `ack`."""
         leases = self._states.leases
         lease = leases.current(consumer, delivery_id, now)
-        return self._kill(leases.release(lease, ranges), lease.attempt, DeadReason.REJECTED)
+        return self._kill(leases.release(lease, ranges), lease.attempt, DeadReason.REJECTED, reason)
 
     def extend(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, lease_ms: int, now: float
@@ -226,10 +231,8 @@ class SharedSubscription:
 
     def next_deadline(self) -> float | None:
         """The time of the next change by `expire`, in monotonic seconds; None: never, as things are."""
-        lease, delay = self._states.leases.next_deadline(), self._states.returned.next_ready_at()
-        if lease is None or delay is None:
-            return delay if lease is None else lease
-        return min(lease, delay)
+        times = self._states.leases.next_deadline(), self._states.returned.next_ready_at()
+        return min([time for time in times if time is not None], default=None)
 
     # --- two phases --------------------------------------------------------------------------------------------------
 
@@ -363,9 +366,10 @@ class SharedSubscription:
         """The lowest of `dead()`, until they hold so many records; costs as much as it returns."""
         return self._states.dead.lowest(records)
 
-    def dead_letter_intents(self) -> list[DeadRange]:
-        """Dead records that may have been copied already: read the target from its end before copying."""
-        return [dead for dead in self.dead() if dead.target is not None]
+    def cause_of(self, offset: int) -> str:
+        """The reason that a consumer gave last for returning or rejecting a record; "" if none was given, or kept."""
+        causes = self._states.causes.pieces(offset, offset + 1) if self._states.causes.count else ()
+        return causes[0][2] if causes else ""
 
     def dead_letter(self, first: int, end: int, reason: DeadReason) -> Effects:
         """Make the records of [first, end) dead that wait for delivery, whatever their attempts: TTL and overflow.
@@ -551,20 +555,25 @@ class SharedSubscription:
     # --- moving records, with their events ---------------------------------------------------------------------------
 
     def _settle(self, ranges: list[Range]) -> Effects:
-        settled = 0
         for first, end in ranges:
             self._events.settled(first, end)
-            settled += end - first
         self._states.settle_rows(ranges)
-        return Effects(settled)
+        return Effects(sum([end - first for first, end in ranges]))
 
     def _return(
-        self, ranges: list[Range], attempts: int, now: float, delay_ms: int | None = None, *, is_event: bool = True
+        self,
+        ranges: list[Range],
+        attempts: int,
+        now: float,
+        delay_ms: int | None = None,
+        *,
+        is_event: bool = True,
+        cause: str = "",
     ) -> Effects:
         """Return released records, or make them dead if this was their last attempt."""
         limit = self.settings.max_deliveries
         if limit is not None and attempts >= limit:
-            return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES)
+            return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES, cause)
         if delay_ms is None:
             delay_ms = redelivery_delay_ms(self.settings, attempts)
         if len(ranges) > 1 and not delay_ms:
@@ -574,16 +583,24 @@ class SharedSubscription:
                 self._states.returned.add(first, end, attempts, delay_ms, now)
         for first, end in ranges if is_event else ():
             self._events.add(Returned(first, end, attempts, delay_ms))
+        self._explain(ranges, cause)
         count = sum([end - first for first, end in ranges])
         return Effects(delayed=count) if delay_ms else Effects(ready=count)
 
-    def _kill(self, ranges: list[Range], attempts: int, reason: DeadReason) -> Effects:
+    def _explain(self, ranges: list[Range], cause: str) -> None:
+        """Keep the reason for which records were returned, or are dead."""
+        cause = reason_text(cause) if cause else ""
+        for first, end in ranges if cause else ():
+            if self._states.explain(first, end, cause):
+                self._events.add(Explained(first, end, cause))
+
+    def _kill(self, ranges: list[Range], attempts: int, reason: DeadReason, cause: str = "") -> Effects:
         for first, end in ranges:
             self._states.dead.add(first, end, attempts, reason)
             self._events.add(Died(first, end, attempts, reason))
+        self._explain(ranges, cause)
         return Effects(dead=sum(end - first for first, end in ranges))
 
 
 def _not_decided(holder: str, delivery_id: int, first: int, end: int) -> DeliveryNotCurrent:
-    text = f"delivery {delivery_id} is not decided to {holder} for offsets {first} to {end - 1}"
-    return DeliveryNotCurrent(text)
+    return DeliveryNotCurrent(f"delivery {delivery_id} is not decided to {holder} for offsets {first} to {end - 1}")

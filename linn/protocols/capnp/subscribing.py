@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import trio
@@ -142,7 +142,7 @@ class Subscribing:
     @staticmethod
     def settlement(entry: m.Settlement) -> Settlement:
         """An entry of a settle request, for the consumer."""
-        return _settlement(entry)
+        return _settlement(entry, ())
 
     def unsubscribe(self, event: Event) -> None:
         """End a subscription; its leases are returned. Raises SubscriptionUnknown."""
@@ -237,7 +237,7 @@ class Subscribing:
         if len(settle.entries) > m.SETTLE_ENTRIES_MAX:
             raise LimitExceeded(f"a settle of {len(settle.entries)} entries, more than {m.SETTLE_ENTRIES_MAX}")
         responder, consumer = self._responder, self._subscriber(settle.subscription).consumer
-        steps = responder.gateway.settle(responder.principal, consumer, map(_settlement, settle.entries))
+        steps = responder.gateway.settle(responder.principal, consumer, _settlements(settle))
         try:
             next(steps)
         except StopIteration as end:
@@ -278,5 +278,10 @@ def _request(subscribe: m.Subscribe) -> SubscribeRequest:
     return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how, *phases)
 
 
-def _settlement(entry: m.Settlement) -> Settlement:
-    return Settlement(entry.partition, entry.delivery_id, entry.first, entry.end, entry.verdict, entry.ms)
+def _settlements(settle: m.Settle) -> Iterator[Settlement]:
+    return (_settlement(entry, settle.reasons) for entry in settle.entries)
+
+
+def _settlement(entry: m.Settlement, reasons: Sequence[str]) -> Settlement:
+    reason = reasons[entry.reason - 1] if 0 < entry.reason <= len(reasons) else ""
+    return Settlement(entry.partition, entry.delivery_id, entry.first, entry.end, entry.verdict, entry.ms, reason)
