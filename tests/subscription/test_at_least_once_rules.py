@@ -8,8 +8,9 @@ import pytest
 
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.effects import Effects
 from linn.core.queue.lease import LEASE_MS_MAX, STALE_DEADLINES_MIN, LeaseSettings
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 
 END = 1_000
 ANN, BOB = 1, 2

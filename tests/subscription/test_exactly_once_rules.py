@@ -6,10 +6,11 @@ import pytest
 
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadReason
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import Decided, decode_events, encode_events
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.subscription import DECIDED_RANGES_MAX, Effects, SharedSubscription
+from linn.core.queue.subscription import DECIDED_RANGES_MAX, SharedSubscription
 from linn.semantics import exactly_once
 from linn.semantics.exactly_once import ExactlyOnce, TwoPhaseSubscription
 

@@ -12,10 +12,11 @@ from subscription_model import Model, Record
 
 from linn.core.errors.tree import DeliveryNotCurrent, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import decode_events, encode_events
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 from linn.semantics.exactly_once import TwoPhaseSubscription
 
 consumers = st.integers(1, 3)

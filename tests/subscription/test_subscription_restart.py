@@ -12,9 +12,10 @@ import pytest
 from linn.core.errors.tree import DeliveryNotCurrent, LogCorrupt
 from linn.core.queue import record_states
 from linn.core.queue.dead_letter import DeadLetterTarget
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import Acquired, DeadLetterIntended, Returned, Settled, decode_events, encode_events
 from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.subscription import DELIVERY_ID_GAP, Effects, SharedSubscription
+from linn.core.queue.subscription import DELIVERY_ID_GAP, SharedSubscription
 
 END = 1_000
 ANN = 1

@@ -36,13 +36,14 @@ from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.queue.damage import Damage
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import SubscriptionEvent, clip_event, decode_events, encode_events
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.record_states import DecidedRange
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 
 logger = logging.getLogger("linn.queue")
 

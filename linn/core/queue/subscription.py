@@ -22,11 +22,12 @@ effects; the caller performs them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange, DeadReason
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import (
     ATTEMPTS_MAX,
     DeadLetterIntended,
@@ -50,25 +51,6 @@ DELIVERY_ID_GAP = 1 << 32
 """Jump of delivery ids at a restart: more than can have been given out since the event log was last durable."""
 DECIDED_RANGES_MAX = 16_384
 """Limit of the decided ranges of one subscription on one partition: a table of them is at most a few MiB."""
-
-
-class Effects(NamedTuple):
-    """The number of records that a step moved to each state, which tells the caller what to do next."""
-
-    settled: int = 0
-    """The topic may be trimmed if `settled_before` has moved."""
-    ready: int = 0
-    """Dispatch these."""
-    delayed: int = 0
-    """`next_deadline` may be earlier than before."""
-    dead: int = 0
-    """Copy these to the dead-letter topic."""
-    decided: int = 0
-    """Tell their consumer, once the event is committed."""
-
-    def plus(self, other: Effects) -> Effects:
-        """The sum of both."""
-        return Effects(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 class SharedSubscription:
