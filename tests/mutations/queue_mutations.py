@@ -167,7 +167,7 @@ QUEUE_MUTATIONS = (
         original="await target.committed.wait(end)",
         planted="assert end >= 0",
         simulation="dead letters",
-        seed=149,
+        seed=154,
         says="one copy of each",
     ),
     Mutation(
@@ -189,7 +189,7 @@ QUEUE_MUTATIONS = (
         original="place = DeadLetterTarget(target.id.index, min(target.log.durable(), target.high_watermark))",
         planted="place = DeadLetterTarget(target.id.index, target.log.bounds()[1])",
         simulation="dead letters and two power losses",
-        seed=3,
+        seed=2,
         says="one copy of each",
     ),
     Mutation(
@@ -281,7 +281,7 @@ QUEUE_MUTATIONS = (
         original="await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])",
         planted="pass",
         simulation="handing over",
-        seed=4,
+        seed=1,
         says="each record is handed over once",
     ),
 )

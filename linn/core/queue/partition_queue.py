@@ -35,7 +35,7 @@ from linn.core.log.delivery import Delivery, Settlement, nobody
 from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
-from linn.core.queue.damage import Damage
+from linn.core.queue.damage import Damage, warn_of_lost
 from linn.core.queue.effects import Effects
 from linn.core.queue.event import SubscriptionEvent, clip_event, decode_events, encode_events
 from linn.core.queue.event_run import Holder
@@ -152,6 +152,7 @@ class PartitionQueue:
         if self.clipped and self.state is not None:
             # Offsets beyond the end will be given again: the old log's events about them must go first.
             await self.state.compact(self._snapshot, force=True)
+            warn_of_lost(self.partition)
             self.clipped = False
         if self.state is not None and self.state.partition.log.bounds()[1]:
             self.flush()

@@ -70,6 +70,8 @@ class SegmentedLog(PartitionLog):
         self._open_segments: OrderedDict[Segment, None] = OrderedDict()
         self._noted: Checkpoint | None = None
         """The content of the checkpoint as this log last wrote it."""
+        self._proved = 0
+        """The offset before which the checkpoint says that everything is durable."""
 
     @classmethod
     async def examined(
@@ -117,7 +119,7 @@ class SegmentedLog(PartitionLog):
         self._bases = [segment.base_offset for segment in recovered.segments]
         self._active = recovered.segments[-1]
         self._start = recovered.start
-        self._end = self._durable = self._active.end_offset
+        self._end = self._durable = self._proved = self._active.end_offset
         self._size_bytes = sum(segment.size_bytes for segment in recovered.segments)
         self._append_time_ms = next((each.last_append_ms for each in reversed(self._segments) if each.size_bytes), 0)
         self._is_made = not recovered.is_new
@@ -251,15 +253,19 @@ class SegmentedLog(PartitionLog):
         return self._segments[first:place]
 
     async def _seal_finished(self) -> None:
-        """Write the index files of finished, durable segments, and then record that in the checkpoint."""
+        """Write the index files of finished, durable segments, and then record that in the checkpoint.
+
+        Also once the active segment has something durable: an opening would take it for new if it were lost.
+        """
         finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]
-        if not finished:
+        if not finished and not self._proved <= self._active.base_offset < self._durable:
             return
         try:
             for segment in finished:
                 await segment.write_index()
                 self._touch(segment)
-            await self._disk.sync_dir(self._folder)
+            if finished:
+                await self._disk.sync_dir(self._folder)
             await self._write_checkpoint()
         except SyncFailed:
             raise
@@ -290,11 +296,20 @@ class SegmentedLog(PartitionLog):
         """The fields of a log line."""
         return {"folder": self._folder} | log_fields(error)
 
+    async def _note_end(self) -> None:
+        """Record how far the log is durable, so that the next opening notices anything cut off meanwhile."""
+        try:
+            await self._write_checkpoint()
+        except SyncFailed:
+            raise
+        except StorageError as error:
+            logger.warning("%(folder)s: the checkpoint can't be written now: %(error)s", self._about(error))
+
     async def _write_checkpoint(self) -> None:
         checkpoint = Checkpoint(self._start, self._durable)
         if checkpoint != self._noted:
             await self._checkpoint_file.write(checkpoint)
-            self._noted = checkpoint
+            self._noted, self._proved = checkpoint, checkpoint.durable
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -477,6 +492,7 @@ class SegmentedLog(PartitionLog):
         if self._idle_since == self._end and not self._active.is_shut:
             await self._sync_all()
             if self._idle_since == self._end:
+                await self._note_end()
                 self._active.shut()
         self._idle_since = self._end
 
