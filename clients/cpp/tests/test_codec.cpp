@@ -87,8 +87,16 @@ void what_is_written_says_what_was_meant() {
   CHECK(told(encode(0, Unsubscribe{9})) == "0 unsubscribe(subscription=9 )");
   CHECK(told(encode(0, Credit{9, 10})) == "0 credit(subscription=9 records=10 )");
   CHECK(told(encode(6, Settle{9, {{1, ~0ULL, 5, 6, linn::Verdict::extend, 70}}})) ==
-        "6 settle(subscription=9 entries=[(partition=1 deliveryId=18446744073709551615 first=5 end=6 verdict=3 ms=70 ) "
-        "] )");
+        "6 settle(subscription=9 entries=[(partition=1 deliveryId=18446744073709551615 first=5 end=6 verdict=3 ms=70 "
+        "reason=0 ) ] reasons=[] )");
+  CHECK(told(encode(6, Settle{9, {{0, 1, 5, 6, linn::Verdict::nack, 0, "why"},
+                                  {0, 1, 6, 7, linn::Verdict::nack, 0, "why"},
+                                  {0, 1, 7, 8, linn::Verdict::ack},
+                                  {0, 1, 8, 9, linn::Verdict::reject, 0, "b\xff"}}})) ==
+        "6 settle(subscription=9 entries=[(partition=0 deliveryId=1 first=5 end=6 verdict=1 ms=0 reason=1 ) "
+        "(partition=0 deliveryId=1 first=6 end=7 verdict=1 ms=0 reason=1 ) "
+        "(partition=0 deliveryId=1 first=7 end=8 verdict=0 ms=0 reason=0 ) "
+        "(partition=0 deliveryId=1 first=8 end=9 verdict=2 ms=0 reason=2 ) ] reasons=['why' 'b?' ] )");
   CHECK(told(encode(7, Describe{{"a", ""}})) == "7 describe(topics=['a' '' ] )");
   CHECK(told(encode(8, Administer{"topic.list", "{}"})) == "8 administer(verb='topic.list' arguments='{}' )");
   CHECK(told(encode(0, Goodbye{"done"})) == "0 goodbye(reason='done' )");
