@@ -593,8 +593,7 @@ class PartitionQueue:
                     raise
                 except LinnError as error:
                     if error.code != said:  # Once: a full topic may stay full for long.
-                        text = "%(partition)s: dead letters wait, will try again: %(error)s"
-                        logger.error(text, self._about(error))
+                        logger.error("%(partition)s: dead letters wait, will try again: %(error)s", self._about(error))
                     said = error.code
                     await self.clock.sleep(DEAD_LETTER_RETRY_S)
         finally:
