@@ -1,17 +1,17 @@
 """Record what a command shows on a terminal as one animated SVG: `terminal_recording.py OUT COMMAND...`.
 
-The command runs in a pseudo-terminal of 96 columns; its screen is taken a few times a second (pyte), and equal screens
-are one frame. Needs the extra `docs`. The picture uses CSS only, no script, and loads nothing.
+The command runs in a pseudo-terminal; its screen is taken a few times a second (pyte), and equal screens are one
+frame. Needs the extra `docs`. The picture uses CSS only, no script, and loads nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import pty
 import select
 import struct
-import sys
 import termios
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import pyte
 
-COLUMNS, LINES = 96, 34
 INTERVAL_S = 0.4
 LAST_FRAME_S = 6.0
 """How long the end stays before the picture begins again."""
@@ -41,6 +40,13 @@ COLOURS = {
 }
 
 
+class Size(NamedTuple):
+    """Size of a terminal in characters."""
+
+    columns: int
+    lines: int
+
+
 class Frame(NamedTuple):
     """A screen, and how long it was there."""
 
@@ -49,15 +55,15 @@ class Frame(NamedTuple):
     seconds: float
 
 
-def record(command: Sequence[str]) -> list[Frame]:
+def record(command: Sequence[str], size: Size) -> list[Frame]:
     """Run a command to its end. Raises SystemExit where it fails."""
-    screen = pyte.Screen(COLUMNS, LINES)
+    screen = pyte.Screen(size.columns, size.lines)
     stream = pyte.ByteStream(screen)
     child, terminal = pty.fork()
     if child == 0:
-        os.environ.update(TERM="xterm-256color", COLUMNS=str(COLUMNS), LINES=str(LINES))
+        os.environ.update(TERM="xterm-256color", COLUMNS=str(size.columns), LINES=str(size.lines))
         os.execvp(command[0], command)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
     frames: list[Frame] = []
     for seconds in read_through(terminal, stream):
         lines = tuple(svg_lines(screen))
@@ -91,9 +97,9 @@ def read_through(terminal: int, stream: pyte.ByteStream) -> Iterator[float]:
 
 def svg_lines(screen: pyte.Screen) -> Iterator[str]:
     """The text of each line that has any, in pieces of one style."""
-    for number in range(LINES):
+    for number in range(screen.lines):
         row = screen.buffer[number]
-        cells = [(row[column].data, row[column].fg, row[column].bold) for column in range(COLUMNS)]
+        cells = [(row[column].data, row[column].fg, row[column].bold) for column in range(screen.columns)]
         column = 0
         for style, group in groupby(cells, key=lambda cell: cell[1:]):
             text = "".join(cell[0] for cell in group)
@@ -114,11 +120,11 @@ def piece(text: str, column: int, number: int, colour: str, bold: bool) -> str:
     return f'<text {place} fill="{fill}"{weight} {length}>{escape(body).replace(" ", NO_BREAK_SPACE)}</text>'
 
 
-def animated(frames: Sequence[Frame], title: str) -> str:
+def animated(frames: Sequence[Frame], title: str, size: Size) -> str:
     """All frames in one picture, one after the other, for ever."""
     frames = [*frames[:-1], Frame(frames[-1].lines, frames[-1].seconds + LAST_FRAME_S)]
     total, at = sum(frame.seconds for frame in frames), 0.0
-    width, height = 2 * MARGIN + COLUMNS * CELL_WIDTH, 2 * MARGIN + (LINES + 1) * LINE_HEIGHT
+    width, height = 2 * MARGIN + size.columns * CELL_WIDTH, 2 * MARGIN + (size.lines + 1) * LINE_HEIGHT
     rules, groups = [], []
     for number, frame in enumerate(frames):
         begin, end = 100 * at / total, 100 * (at + frame.seconds) / total
@@ -145,9 +151,18 @@ def animated(frames: Sequence[Frame], title: str) -> str:
 
 def main() -> None:
     """Record, and write the picture."""
-    out, *command = sys.argv[1:]
-    picture = animated(record(command), " ".join(command))
-    with open(out, "w", encoding="utf-8") as file:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--columns", type=int, default=96)
+    parser.add_argument("--lines", type=int, default=34)
+    parser.add_argument("--title", help="title of the picture; by default the command")
+    parser.add_argument("--seconds-max", type=float, default=60.0, help="longest time that one screen stays")
+    parser.add_argument("out")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    size = Size(options.columns, options.lines)
+    frames = [Frame(lines, min(seconds, options.seconds_max)) for lines, seconds in record(options.command, size)]
+    picture = animated(frames, options.title or " ".join(options.command), size)
+    with open(options.out, "w", encoding="utf-8") as file:
         file.write(picture)
 
 
