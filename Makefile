@@ -10,7 +10,7 @@ BESIDE = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The tests start hundreds of processes: whatever the shell says, none of them should compile all of linn again.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Bounds on time hold only in runs that set this, which have the machine to themselves: see tests/tiers.py.
+# Bounds on time hold only in runs that set this, which have the machine to themselves: see tests/stopwatch.py.
 perf soak: export MEASURE := 1
 
 .PHONY: demo quick test system perf check lint types layers docs site bench soak clean

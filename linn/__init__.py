@@ -1,8 +1,8 @@
 """linn: a message broker in which every topic is a queue, a stream, or both, chosen per topic in TOML.
 
-`linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. `linn.errors` has their
-errors, and `linn.participants` the stores that take part in exactly-once delivery. The broker begins in
-`linn.core.broker.broker`.
+`linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. `Client`, `Producer`,
+`Consumer` and `Message` are the async client's classes, for annotations. `linn.errors` has the errors of both, and
+`linn.participants` the stores that take part in exactly-once delivery. The broker begins in `linn.core.broker.broker`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linn import client, errors, participants, sync
-    from linn.client import connect
+    from linn.client import Client, Consumer, Message, Producer, connect
 
-__all__ = ["__version__", "client", "connect", "errors", "participants", "sync"]
+_OF_CLIENT = ("Client", "Consumer", "Message", "Producer", "connect")
+__all__ = [
+    "Client",
+    "Consumer",
+    "Message",
+    "Producer",
+    "__version__",
+    "client",
+    "connect",
+    "errors",
+    "participants",
+    "sync",
+]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
     # The clients are loaded when they are asked for, so that a broker starts without them.
-    if name == "connect":
-        from linn.client import connect
-
-        return connect
+    if name in _OF_CLIENT:
+        return getattr(importlib.import_module("linn.client"), name)
     if name in __all__:
         return importlib.import_module(f"linn.{name}")
     raise AttributeError(f"module 'linn' has no attribute {name!r}")

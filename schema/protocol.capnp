@@ -50,7 +50,7 @@ struct Frame {
     heartbeat   @30 :Heartbeat;     # a group's member: it lives, and has let go
     seek        @31 :Seek;          # of a stream: go on elsewhere, or pause
     commit      @32 :Commit;        # of a group's member: any offset, with a text
-    resolve     @33 :Resolve;       # two phases: what became of a delivery?
+    resolve     @33 :Resolve;       # two phases: what became of these records?
     resolved    @34 :Resolved;
 
     # --- transactions ---
@@ -113,6 +113,15 @@ struct Placement {
   leaderEpoch @4 :Int32;         # where partition is not -1: the epoch in which the batch was appended, and
   topicIdHigh @5 :UInt64;        # the id of the topic
   topicIdLow  @6 :UInt64;
+  refused     @7 :List(RefusedRecords);  # stored nowhere; the others of the batch are, and partition and baseOffset are
+                                 # theirs: their offsets count on without the refused ones
+}
+
+# Records of one batch that the broker refuses, all for the same reason.
+struct RefusedRecords {
+  code    @0 :Text;              # docs/reference/errors.md
+  text    @1 :Text;
+  records @2 :List(UInt32);      # as ranges, like Placement.returned
 }
 
 struct Fetch {
@@ -141,8 +150,12 @@ struct Fetched {
 struct FindOffset {
   topic       @0 :Text;
   partition   @1 :Int32;
-  timestampMs @2 :Int64;         # the first batch with a timestamp not before it; -1: the end, -2: the start
+  timestampMs @2 :Int64;         # where place is time
+  place       @3 :Place;
 }
+
+# The first batch with a timestamp not before one that is given, the start, or the end.
+enum Place { time @0; earliest @1; latest @2; }
 
 struct FoundOffset { offset @0 :Int64; }
 
@@ -150,7 +163,7 @@ struct Subscribe {
   topic      @0 :Text;
   group      @1 :Text;           # "": a queue, or `shared`, or on a stream a reader whose place is not kept
   credit     @2 :UInt32;         # records that may be pushed; 0: pull, or grant later
-  start      @3 :Int64 = -2;     # where nothing is committed: an offset, -1 the end, -2 the start
+  start      @3 :Int64 = -2;     # where nothing is committed: an offset, -1 the end, -2 the start (no offset is below 0)
   partitions @4 :List(Int32);    # readers only: these; empty: all
   starts     @5 :List(Int64);    # in place of start, one for each partition; those behind the list: -2
   where      @6 :Text;           # on a stream, a predicate over routing key and labels: only these records; "": all
@@ -221,6 +234,7 @@ enum Verdict {
 struct Settle {
   subscription @0 :UInt32;
   entries      @1 :List(Settlement);
+  reasons      @2 :List(Text);   # why records are returned or rejected, for people: 255 bytes of each are kept
 }
 
 struct Settlement {
@@ -230,13 +244,17 @@ struct Settlement {
   end        @3 :Int64;          # behind the last
   verdict    @4 :Verdict;
   ms         @5 :UInt32;         # nack: delay before the next attempt, 0 as configured; extend: the lease from now
+  reason     @6 :UInt16;         # nack, reject: the place in `reasons`, from 1 on; 0: none is given
 }
 
-# Two phases: asks what became of a delivery. What was not decided is aborted with this, if it was not before.
+# Two phases: asks what became of records of a delivery, which `ready` named or could have named. If they were not
+# decided, they are aborted with this, if they were not before.
 struct Resolve {
   subscription @0 :UInt32;
   partition    @1 :Int32;
   deliveryId   @2 :UInt64;
+  first        @3 :Int64;
+  end          @4 :Int64;        # behind the last
 }
 
 struct Resolved { isDecided @0 :Bool; }
@@ -279,6 +297,7 @@ struct EndTransaction {
   isCommit   @3 :Bool;
   branches   @4 :List(Int64);    # of a commit: the producers whose batches count; those of others are aborted
   sequence   @5 :UInt64;         # of a commit, the client's own count: one that has taken effect is done only once; 0: none
+  identity   @6 :Text;           # says what is committed under the sequence: another identity is refused
 }
 
 struct Settled { refused @0 :List(Refusal); }   # entries that failed; the others were carried out

@@ -75,13 +75,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     _put_in_order(items)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
-    """Hold a test to its tier."""
-    with tiers.watched(item):
-        return (yield)
-
-
 def _put_in_order(items: list[pytest.Item]) -> None:
     """Move files as a whole; the tests of a file keep their order."""
     items.sort(key=lambda item: -1 if item.nodeid.startswith(SPARK) else _RANKS.get(item.path, len(LONG)))
@@ -109,10 +102,9 @@ ALLOCATED_MAX = 10_000
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the first seed of a soak, once for all workers, and keep watch on what tests do."""
+    """Draw the first seed of a soak, once for all workers."""
     os.environ.setdefault("SIM_SEEDS", str(random.randrange(1 << 32)))
     config.pluginmanager.register(processes)
-    tiers.keep_watch()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

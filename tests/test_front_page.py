@@ -23,7 +23,7 @@ FIRST_SCREEN_LINES_MAX = 60
 FIRST_SCREEN = ("pip install", "benchmarks/peers.svg", "#where-another-was-faster", "pictures/queue-to-stream.svg")
 CARDS = ("A work queue", "An event log", "Exactly once into a database", "A topic into a lake")
 RECORDING = ROOT / "docs" / "pictures" / "queue-to-stream.svg"
-TIMEOUT_S = 40
+TIMEOUT_S = 300
 
 
 def block(language: str) -> str:

@@ -50,7 +50,7 @@ INTERRUPTS = (
 def test_a_child_is_interrupted():
     with child() as started:
         started.send_signal(signal.SIGINT)
-        assert b"KeyboardInterrupt" in started.communicate(timeout=30)[1]
+        assert b"KeyboardInterrupt" in started.communicate(timeout=300)[1]
 """
 )
 IGNORING_SIGINT = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
@@ -74,7 +74,7 @@ def run(folder: Path, text: str, *before: str) -> str:
         "no:cacheprovider",
     ]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100).stdout
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300).stdout
 
 
 def test_a_process_that_a_test_leaves_ends_with_it_and_fails_no_other(tmp_path: Path) -> None:

@@ -1,33 +1,15 @@
-"""The tiers of the tests, and the actions that are forbidden in each.
-
-A test belongs to the tier that it is marked with, or that `WHERE` has for its file or its folder, or to `test`. In the
-tiers that every change must pass, no verdict depends on how fast the machine is and no process of linn is started: a
-test that does either fails, and is told which mark it needs.
-"""
+"""The tier of each test: its mark, or what `WHERE` has for its file or its folder, or `test`."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 
 import pytest
-import trio
 
 TESTS = Path(__file__).parent
-TIERS = {
-    "quick": "pure, or in this process, and short; `make quick`",
-    "test": "in this process, whatever the machine: broker, clients, storage, simulations, docs; `make test`",
-    "system": "real processes, signals, the command line, other languages, installations; `make system`",
-    "perf": "whose verdict depends on a clock, alone on the machine; `make perf`",
-    "soak": "long, on fresh seeds; `make soak`",
-}
+TIERS = ("quick", "test", "system", "perf", "soak")
+"""CONTRIBUTING.md says what is in each. In the first two, no verdict depends on the speed of the machine."""
 DEFAULT = "test"
-STRICT = ("quick", "test")
-"""The tiers whose tests neither look at a clock nor start a process of linn."""
 WHERE = {
     "batch": "quick",
     "batch/test_flat_routes.py": "test",
@@ -99,6 +81,7 @@ WHERE = {
     "spark/test_spark_kills.py": "system",
     "spark/test_spark_memory.py": "soak",
     "spark/test_spark_page.py": "system",
+    "spark/test_worker_daemon.py": "system",
     "spark/test_spark_sink.py": "system",
     "spark/test_spark_stream.py": "system",
     "subscription": "quick",
@@ -129,30 +112,14 @@ MEASURED = (
     "hostile",
 )
 """Tests that `make perf` runs as well, with bounds on time that they don't have otherwise (see `stopwatch.py`)."""
-CLOCKS = ("monotonic", "perf_counter", "process_time", "thread_time")
-OF_SYSTEM = ("linn", "pip", "venv")
-"""Programs and modules of Python that only tests of the tier `system` start."""
-SHELLS = ("sh", "bash")
-MEASURES = "MEASURE" in os.environ
-"""Whether bounds on time hold: `make perf` and `make soak` say so."""
-
-
-class WrongTier(BaseException):
-    """A test does what its tier does not allow; of BaseException, for what a test expects is an Exception."""
-
-
-def places_of(path: Path, test: str = "") -> list[str]:
-    """A test, its file and its folders as `WHERE` may name them, from the inside out."""
-    inside = PurePath(path.relative_to(TESTS))
-    return [f"{inside}::{test}", str(inside), *map(str, inside.parents)]
 
 
 def tier_of(item: pytest.Item) -> str:
-    """The one tier of a test. Raises UsageError where it is marked with two."""
+    """Find the one tier of a test. Raises UsageError where it is marked with two."""
     marked = sorted({marker.name for marker in item.iter_markers() if marker.name in TIERS})
     if len(marked) > 1:
         raise pytest.UsageError(f"{item.nodeid} is marked {' and '.join(marked)}: a test is in one tier")
-    places = places_of(item.path, getattr(item, "originalname", item.name))
+    places = _places_of(item.path, getattr(item, "originalname", item.name))
     found = [WHERE[name] for name in places if name in WHERE]
     return [*marked, *found, DEFAULT][0]
 
@@ -161,7 +128,7 @@ def has_none_of(path: Path, wanted: set[str]) -> bool:
     """Tell whether a file surely has no test of these tiers: its own is another, and no mark in it is theirs."""
     if not path.name.startswith("test_") or not wanted or not wanted <= {*TIERS}:
         return False
-    places = places_of(path)
+    places = _places_of(path)
     whole = next((WHERE[name] for name in places if name in WHERE), DEFAULT)
     single = {tier for name, tier in WHERE.items() if name.startswith(f"{places[1]}::")}
     text = path.read_text(encoding="utf-8")
@@ -175,76 +142,11 @@ def put_into_tiers(items: list[pytest.Item]) -> None:
         tier = tier_of(item)
         if item.get_closest_marker(tier) is None:
             item.add_marker(tier)
-        if tier != "soak" and any(name in MEASURED for name in places_of(item.path)):
+        if tier != "soak" and any(name in MEASURED for name in _places_of(item.path)):
             item.add_marker("measured")
 
 
-# --- what the tests of a tier must not do ----------------------------------------------------------------------------
-
-_running: list[pytest.Item] = []
-"""The test that runs now; none while tests are collected."""
-
-
-@contextlib.contextmanager
-def watched(item: pytest.Item) -> Iterator[None]:
-    """Hold a test, with its fixtures, to its tier."""
-    _running[:] = [item]
-    try:
-        yield
-    finally:
-        _running.clear()
-
-
-def is_measured() -> bool:
-    """Whether the test that runs is held to bounds on time, which it must be marked for."""
-    assert _running == [] or _running[0].get_closest_marker("measured") or tier_of(_running[0]) in ("perf", "soak"), (
-        "a bound on time holds in `make perf` only: mark the test `measured`"
-    )
-    return MEASURES
-
-
-def _refuse(what: str, mark: str) -> None:
-    """Fail the test that runs if its tier is strict."""
-    if not _running or tier_of(_running[0]) not in STRICT or (MEASURES and _running[0].get_closest_marker("measured")):
-        return
-    raise WrongTier(
-        f"{_running[0].nodeid} is in the tier `{tier_of(_running[0])}`, and {what}. Mark it "
-        f"@pytest.mark.{mark}, or give its file a line in WHERE of tests/tiers.py."
-    )
-
-
-def _starts_a_process(event: str, arguments: tuple[object, ...]) -> None:
-    if event != "subprocess.Popen" or not _running:
-        return
-    program, command = str(arguments[0]), arguments[1]
-    words = [str(word) for word in command] if isinstance(command, list | tuple) else [str(command)]
-    if PurePath(program).name in SHELLS:
-        words = " ".join(words).split()
-    programs = sorted({PurePath(word).name for word in words} & {*OF_SYSTEM})
-    if programs:
-        _refuse(f"starts a process of {' and '.join(programs)}", "system")
-
-
-def _time_is_virtual() -> bool:
-    return type(trio.lowlevel.current_clock()).__name__ != "SystemClock"
-
-
-def _looked_at(name: str, clock: Callable[[], float]) -> Callable[[], float]:
-    """A clock that tests of a strict tier can't read, while linn and its libraries can."""
-    is_trios = clock is trio.current_time
-    ours = (f"{TESTS}{os.sep}", f"{TESTS.parent}{os.sep}linn{os.sep}testing{os.sep}exchanges.py")
-
-    def read() -> float:
-        if _running and sys._getframe(1).f_code.co_filename.startswith(ours) and not (is_trios and _time_is_virtual()):
-            _refuse(f"reads {name}(), so that its verdict depends on the machine (or see tests/stopwatch.py)", "perf")
-        return clock()
-
-    return read
-
-
-def keep_watch() -> None:
-    """Let processes and clocks be refused from now on."""
-    sys.addaudithook(_starts_a_process)
-    for name in CLOCKS:
-        setattr(time, name, _looked_at(f"time.{name}", getattr(time, name)))
-    trio.current_time = _looked_at("trio.current_time", trio.current_time)
+def _places_of(path: Path, test: str = "") -> list[str]:
+    """List a test, its file and its folders as `WHERE` may name them, from the inside out."""
+    inside = PurePath(path.relative_to(TESTS))
+    return [f"{inside}::{test}", str(inside), *map(str, inside.parents)]

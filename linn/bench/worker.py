@@ -274,7 +274,9 @@ class LoadWorker:
 
     def _answered(self, producer: _Producer, message: m.Message) -> None:
         now = time.monotonic()
-        if isinstance(message, m.Published):
+        if isinstance(message, m.Published) and (refused := message.placements[0].refused):
+            self._errors[refused[0].code] += 1  # Its messages are alike: all are refused.
+        elif isinstance(message, m.Published):
             if now <= self._ends_at:
                 self._confirmed += producer.in_flight
             self._round_trips[bucket((now - producer.sent_at) * 1000)] += 1

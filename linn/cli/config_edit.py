@@ -20,6 +20,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from linn.core.config.config import Config, load_config, plugin_settings, read_toml
+from linn.core.config.dotted_keys import key_path, put
 from linn.core.config.toml_source import TomlSource
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigError
@@ -36,7 +37,9 @@ class ConfigEdit:
         text = _changed(source, topic, settings)
         changed = TomlSource(text, source.file)
         expected = copy.deepcopy(source.data)
-        expected.setdefault("topics", {}).setdefault(topic, {}).update(settings)
+        table = expected.setdefault("topics", {}).setdefault(topic, {})
+        for key, value in settings.items():
+            put(table, key_path(key), value)
         if changed.data != expected:
             raise ConfigError(f"{source.file}: topics.{topic} can't be changed without touching more: edit it by hand")
         self._content = text.encode()
@@ -91,7 +94,8 @@ def _changed(source: TomlSource, topic: str, settings: Mapping[str, Any]) -> str
             topics.add(topic, tomlkit.table())
         table = topics[topic]
         for key, value in settings.items():
-            table[key] = value
+            if not put(table, key_path(key), value):
+                raise ConfigError(f"{source.file}: topics.{topic} has no table for {key}")
         return tomlkit.dumps(document)
     except (TOMLKitError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{source.file}: topics.{topic} can't be changed: {error}: edit it by hand") from error

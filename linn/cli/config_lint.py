@@ -31,6 +31,7 @@ def lint(config: Config, problems: Problems) -> None:
         if text is not None:
             problems.warn(path, text)
     _unreached_topics(config, problems)
+    _endless_attempts(config, problems)
     for name, topic in config.topics.items():
         _topic(name, topic, config, problems)
         _exactly_once(name, topic, config, problems)
@@ -135,6 +136,16 @@ def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) 
             (*path, "dead_letter"),
             f"{topic.dead_letter} drops records itself, after {counted(dead.max_deliveries, 'attempt')}",
         )
+
+
+def _endless_attempts(config: Config, problems: Problems) -> None:
+    """Hint at queues whose attempts never end, other than those for dead letters."""
+    dead_letters = {topic.dead_letter for topic in config.topics.values()}
+    for name, topic in config.topics.items():
+        is_leased = topic.kind != "stream" and topic.lease_ms is not None
+        if is_leased and topic.max_deliveries is None and topic.dead_letter is None and name not in dead_letters:
+            text = "a message that no consumer can handle comes again for ever: max_deliveries and dead_letter end that"
+            problems.hint(("topics", name), text)
 
 
 def _exactly_once(name: str, topic: TopicSettings, config: Config, problems: Problems) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_PARTITION = {"start": "number", "end": "number", "bytes": "number"}
+_PARTITION = {"start": "number", "end": "number", "records": "number", "bytes": "number"}
 _TOPIC = {
     "name": "text",
     "id": "text",
@@ -132,6 +132,7 @@ _DEAD_LETTER = {
     "from_partition": "number?",
     "from_offset": "number?",
     "reason": "text?",
+    "error": "text?",
     "attempts": "number?",
     "time_ms": "number?",
     "value": "any",
@@ -322,6 +323,7 @@ SHAPES: Mapping[str, Any] = {
     "linn spark start": _CHANGED_PIPELINES,
     "linn spark stop": _CHANGED_PIPELINES,
     "linn spark restart": _CHANGED_PIPELINES,
+    "linn spark files": {"files": ["text"]},
     "linn spark logs": {"driver": "text", "number": "number", "time_ms": "number", "text": "text"},
     "linn browse": _MESSAGE,
     "linn connections close": {"closed": "number"},

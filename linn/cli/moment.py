@@ -26,9 +26,7 @@ def place_of(text: str, option: str) -> Place:
     try:
         if _DURATION.fullmatch(text):
             return datetime.now().astimezone() - timedelta(seconds=seconds_of(text, option))
-        moment = datetime.fromisoformat(text).astimezone()
-        if moment.timestamp() >= 0:
-            return moment
+        return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         pass
     raise typer.BadParameter(

@@ -62,7 +62,7 @@ class TopicSnapshot:
     async def _first(self, partition: int, bounds: PartitionBounds) -> int:
         start = self._start
         if isinstance(start, datetime):
-            return await self._client.find_offset(self._topic, partition, int(start.timestamp() * 1000))
+            return await self._client.find_offset(self._topic, partition, start)
         if isinstance(start, int):
             return max(bounds["start"], start)
         return bounds["end"] if start == "latest" else bounds["start"]

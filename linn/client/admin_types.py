@@ -42,10 +42,11 @@ class TopicSettings(TypedDict, total=False):
 
 
 class PartitionBounds(TypedDict):
-    """One partition: its first offset, the offset behind its last record, and its size."""
+    """One partition: its first offset, the offset behind its last record, its readable records, and its size."""
 
     start: int
     end: int
+    records: int
     bytes: int
 
 

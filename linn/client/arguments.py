@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import MessageInvalid
 
 I32_MAX = (1 << 31) - 1
@@ -76,6 +77,13 @@ def checked_text(text: object, what: str) -> str:
     except UnicodeEncodeError as error:
         raise MessageInvalid(f"{what} is not valid Unicode") from error
     return text
+
+
+def checked_reason(reason: object) -> str:
+    """Check a reason, and return it as it is sent: printable, on one line, and cut. Raises MessageInvalid."""
+    if not isinstance(reason, str):
+        raise MessageInvalid(f"a reason must be text, not {type(reason).__name__}")
+    return reason_text(reason)
 
 
 def checked_topics(topics: str | Sequence[str], group: str | None) -> tuple[str, ...]:

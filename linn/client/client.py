@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import partial
 from typing import Literal, TypeVar, overload
 from uuid import UUID
@@ -441,17 +442,21 @@ class Client:
         bounds = fetched.start_offset, fetched.high_watermark
         return FetchedBatches(batches, *bounds, fetched.next_offset, fetched.leader_epoch)
 
-    async def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+    async def find_offset(
+        self, topic: str, partition: int, place: Literal["earliest", "latest"] | int | datetime
+    ) -> int:
+        """Return an offset: of the start, of the end, or of the first batch with a timestamp not before a time.
+
+        A time is a `datetime`, or a number of milliseconds since 1970, and may lie before that.
 
         Raises MessageInvalid, TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
         Cancellation: nothing is changed.
 
         Example:
             yesterday = datetime.now() - timedelta(days=1)
-            offset = await client.find_offset("prices", 0, int(yesterday.timestamp() * 1000))
+            offset = await client.find_offset("prices", 0, yesterday)
         """
-        return await metadata.find_offset(self._connector, topic, partition, timestamp_ms)
+        return await metadata.find_offset(self._connector, topic, partition, place)
 
     async def describe(self, *topics: str) -> Description:
         """Return kind, partitions and bounds of topics; of all if none is named. An unknown topic's kind is "".
@@ -485,6 +490,7 @@ async def connect(
     *,
     name: str = "linn-python",
     connect_timeout_s: float = 5.0,
+    wait_s: float = 0.0,
     request_timeout_s: float = 30.0,
     retries_max: int | None = None,
     backoff_s: float = 0.05,
@@ -494,12 +500,14 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Connect to the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
 
-    URLs are linn://HOST[:PORT] (default port 5466) and linn+unix:///PATH. See `ClientOptions` for the other options;
-    `env` replaces clock, randomness and network, for example by simulated ones.
+    URLs are linn://HOST[:PORT] (default port 5466) and linn+unix:///PATH. With `wait_s`, a program may start before its
+    broker: attempts are repeated for so many seconds. See `ClientOptions` for the other options; `env` replaces clock,
+    randomness and network, for example by simulated ones.
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens
-            there. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
+            there, for `wait_s` seconds. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no
+            linn broker.
     An exception of the block is raised as it is, not in a group. Leaving the block fails what its producers and
     consumers have not finished; they flush when their own blocks are left.
 
@@ -510,6 +518,7 @@ async def connect(
     options = ClientOptions(
         name=name,
         connect_timeout_s=connect_timeout_s,
+        wait_s=wait_s,
         request_timeout_s=request_timeout_s,
         retries_max=retries_max,
         backoff_s=backoff_s,

@@ -20,6 +20,8 @@ class ClientOptions:
     """Name of this client in the broker's logs and in `linn connections`, which shows up to 200 characters of it."""
     connect_timeout_s: float = 5.0
     """Time limit of one attempt to connect and be welcomed."""
+    wait_s: float = 0.0
+    """Time that `connect` waits for the first connection; 0: it tries once."""
     request_timeout_s: float = 30.0
     """Time limit of a request and its answer, and of a publish from the time its batch is whole, over any number of
     connections."""
@@ -39,7 +41,10 @@ class ClientOptions:
         checked_text(self.name, "name")
         if self.retries_max is not None:
             checked_number(self.retries_max, "retries_max", I64_MAX, or_none="tries for as long as the client is open")
-        for name in ("connect_timeout_s", "request_timeout_s", "backoff_s", "backoff_max_s", "metadata_age_max_s"):
+        for name in (
+            *("connect_timeout_s", "wait_s", "request_timeout_s"),
+            *("backoff_s", "backoff_max_s", "metadata_age_max_s"),
+        ):
             checked_span(getattr(self, name), name)
 
     def _is_used_up(self, attempts: int) -> bool:

@@ -11,10 +11,11 @@ from typing import Final
 
 from linn.core.errors.tree import DeliveryNotCurrent
 from linn.core.plugins.hookspecs import hookimpl
+from linn.core.queue.effects import Effects
 from linn.core.queue.lease import Lease, LeaseSettings
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 
 
 class HandOverSubscription(SharedSubscription):
@@ -38,11 +39,14 @@ class HandOverSubscription(SharedSubscription):
         ranges: Iterable[Range] | None,
         now: float,
         delay_ms: int | None = None,
+        reason: str = "",
     ) -> Effects:
         """Raise DeliveryNotCurrent: a promise to redeliver could not be kept."""
         raise _settled(delivery_id)
 
-    def reject(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
+    def reject(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, reason: str = ""
+    ) -> Effects:
         """Raise DeliveryNotCurrent."""
         raise _settled(delivery_id)
 

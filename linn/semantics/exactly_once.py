@@ -13,11 +13,12 @@ from typing import ClassVar, Final
 
 from linn.core.errors.tree import SubscriptionWrongKind
 from linn.core.plugins.hookspecs import hookimpl
+from linn.core.queue.effects import Effects
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 
 
 class TwoPhaseSubscription(SharedSubscription):

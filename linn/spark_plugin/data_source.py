@@ -1,12 +1,12 @@
 """LinnDataSource: topics as a PySpark data source, `format("linn")`, for batch jobs and streaming queries.
 
-Law: the objects here are pickled and sent to workers, so that none of them has a connection.
+Laws: the objects here are pickled and sent to workers, so that none of them has a connection. A reader of a batch job
+and the writers remember nothing: PySpark uses one reader for every scan of a DataFrame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pyspark import TaskContext
@@ -18,7 +18,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -43,7 +42,6 @@ from linn.spark_plugin.sink.write_options import WriteOptions, checked_write
 from linn.spark_plugin.source.arrow_columns import arrow_schema
 from linn.spark_plugin.source.options import ReadOptions, checked_options, included
 from linn.spark_plugin.source.planning import planned
-from linn.spark_plugin.source.pushed_filters import PushedFilters
 from linn.spark_plugin.source.ranges import Task
 from linn.spark_plugin.source.reading import read_range
 from linn.spark_plugin.source.stream_offset import StreamOffset
@@ -90,8 +88,7 @@ class LinnDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of a batch job. Raises SparkOptionInvalid."""
-        options = checked_options(self.options)
-        return LinnFilteringReader(options, schema) if options.pushes_filters else LinnReader(options, schema)
+        return LinnReader(checked_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of a streaming query. Raises SparkOptionInvalid."""
@@ -106,7 +103,7 @@ class LinnDataSource(DataSource):
         run = int.from_bytes(rng.bytes(8), "big") or 1
         name = options.name if options.name is not None else f"spark.batch.{rng.bytes(16).hex()}"
         job = WriteJob(options.url, name, run, options.timeout_s, options.topic, options.exchange)
-        return LinnWriter(job, 0 if options.number is None else options.number + 1)
+        return LinnWriter(job, 0 if options.number is None else options.number + 1, options.identity)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return a writer of a streaming query's output. Raises SparkOptionInvalid."""
@@ -145,23 +142,9 @@ class _Reading:
 class LinnReader(_Reading, DataSourceReader):
     """Reader of a batch job: plans tasks in the driver, and reads in each of them."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._filters = PushedFilters(options.where)
-
     def partitions(self) -> Sequence[InputPartition]:
         """Plan. Raises SparkOptionInvalid, SparkDataLost, ConnectFailed and others."""
-        return [TaskPartition(task) for task in planned(self._options, self._filters)]
-
-
-class LinnFilteringReader(LinnReader):
-    """A reader that takes filters over. Spark refuses such a reader unless its session has push-down on."""
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Take filters over. Return those that Spark has to apply."""
-        rest = self._filters.push(filters)
-        self._options = replace(self._options, where=self._filters.where)
-        return rest
+        return [TaskPartition(task) for task in planned(self._options)]
 
 
 class LinnStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -223,9 +206,10 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 class LinnWriter(DataSourceArrowWriter):
     """Writer of a batch job: all of it takes effect at its end, once, or nothing does."""
 
-    def __init__(self, job: WriteJob, sequence: int) -> None:
+    def __init__(self, job: WriteJob, sequence: int, identity: str | None) -> None:
         self._job = job
         self._sequence = sequence
+        self._identity = identity
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Publish the rows of a task. Raises LinnError: it may be tried again."""
@@ -233,7 +217,7 @@ class LinnWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what the tasks have written. Raises LinnError."""
-        commit(_written(messages), self._sequence)
+        commit(_written(messages), self._sequence, self._identity)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort what the tasks have written, unless it was committed."""

@@ -42,6 +42,12 @@ class CheckpointMissing(LinnError):
     code = "spark.checkpoint_missing"
 
 
+class CheckpointOutdated(LinnError):
+    """A query's sink has other rows of this micro-batch, or rows of a later one: its checkpoint is an older copy."""
+
+    code = "spark.checkpoint_outdated"
+
+
 class LakeSchemaMismatch(LinnError):
     """The rows of a pipeline do not fit the columns of the table that they are for."""
 

@@ -104,6 +104,11 @@ class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True):
         check_shape(self)
 
 
+def checkpoint_of(state_dir: str, pipeline: PipelineSpec) -> str:
+    """The place of a pipeline's checkpoint."""
+    return pipeline.checkpoint or f"{state_dir.rstrip('/')}/{pipeline.name}/checkpoint"
+
+
 class DriverSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A driver: a group of pipelines in one Spark session."""
 

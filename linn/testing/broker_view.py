@@ -94,7 +94,10 @@ async def wait_committed(broker: Broker, topic: str, group: str) -> None:
 
 def _lag(topic: Topic, group: ConsumerGroup) -> int:
     return sum(
-        partition.high_watermark - max(group.position(topic.name, index) or 0, partition.start_offset)
+        # Those behind an open transaction are still to come.
+        partition.readable_count(group.position(topic.name, index) or 0)
+        + partition.high_watermark
+        - partition.stable_offset
         for index, partition in topic.partitions.items()
     )
 
@@ -107,7 +110,7 @@ def summary(broker: Broker) -> str:
 def _described(broker: Broker, topic: Topic) -> str:
     partitions = topic.partitions.values()
     published = sum(partition.appended_records for partition in partitions)
-    kept = sum(partition.high_watermark - partition.start_offset for partition in partitions)
+    kept = sum(partition.readable_count() for partition in partitions)
     parts = [f"{published} published", f"{kept} kept"]
     if topic.queue is not None:
         queue = topic.queue

@@ -77,7 +77,7 @@ def append_numbered(log: PartitionLog, count: int) -> None:
         batch = make_batch(1, value_bytes=300)
         batch.number(7, 0, first, 0)
         offset = log.append(batch)
-        log.facts.producers.stored(numbers_of(batch), offset, batch.append_time_ms)
+        log.facts.producers.stored(numbers_of(batch), offset, 0.0)
 
 
 def append_in_epochs(log: PartitionLog, counts: Mapping[int, int]) -> None:

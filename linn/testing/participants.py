@@ -226,6 +226,12 @@ class ParticipantConformance:
             assert make().floor() == Floor(2, 40)
             assert one.found(Mark(2, 38, 50)) == [38, 39]
 
+    def test_a_floor_at_offset_0_says_that_something_was_committed(self, harness: ParticipantHarness) -> None:
+        """A consumer asks for that, to find out whether the kind of a topic was changed since."""
+        with instances(harness) as make:
+            make().apply("first", Mark(1, 0, 3), floor=Floor(1, 0))
+            assert make().floor() == Floor(1, 0) != NO_FLOOR
+
     def test_numbers_may_be_large(self, harness: ParticipantHarness) -> None:
         epoch, offset = (1 << 32) - 1, (1 << 62) + 1
         with instances(harness) as make:

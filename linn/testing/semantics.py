@@ -17,12 +17,13 @@ from contextlib import suppress
 from typing import get_args
 
 from linn.core.errors.tree import DeliveryNotCurrent, LinnError
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import decode_events, encode_events
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LEASE_MS_MAX, Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.semantics import Acks, ConfirmWhen, DeliverySemantics
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 
 END = 100
 ANN, BOB = 1, 2

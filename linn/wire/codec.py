@@ -77,6 +77,8 @@ class _Layout:
             raise MessageInvalid(f"{self.member}: {name} can't be {_shown(getattr(message, name))}") from error
         for name, place, cls in self.nested:
             entries = getattr(message, name)
+            if not entries:
+                continue
             layout = _layout(cls)
             for entry_target, entry in zip(target.init(place, len(entries)), entries, strict=True):
                 layout.write(entry_target, entry)
@@ -93,7 +95,13 @@ class _Layout:
         return self.cls(**values)
 
 
-_ENUMS = {"Publish": ("acks",), "Subscribed": ("kind",), "Settlement": ("verdict",), "Deliver": ("phase",)}
+_ENUMS = {
+    "Publish": ("acks",),
+    "FindOffset": ("place",),
+    "Subscribed": ("kind",),
+    "Settlement": ("verdict",),
+    "Deliver": ("phase",),
+}
 _FROM_BROKERS = frozenset(
     {
         "welcome",
@@ -148,7 +156,9 @@ def _words_of(message: Message) -> int:
     if isinstance(message, messages.Settle | messages.SettleInTransaction):
         return 16 + 6 * len(message.entries)
     if isinstance(message, messages.Published):
-        return 16 + sum([8 + len(placement.returned) // 2 for placement in message.placements])
+        lists = [each.returned for each in message.placements]
+        lists += [refused.records for each in message.placements for refused in each.refused]
+        return 16 + sum([24 + len(each) // 2 for each in lists])
     if isinstance(message, messages.Publish):
         return 16 + len(message.target) // 2
     return 64
@@ -160,6 +170,7 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         type(message) is messages.Published
         and len(message.placements) == 1
         and not (placement := message.placements[0]).returned
+        and not placement.refused
     ):
         return _PUBLISHED.fill(
             correlation,
@@ -301,11 +312,13 @@ _COMMIT = _Template(
 
 
 def _is_plain_commit(message: messages.EndTransaction) -> bool:
-    return message.is_commit and len(message.branches) == 1 and not message.sequence
+    return message.is_commit and len(message.branches) == 1 and not message.sequence and not message.identity
 
 
-def _read_published(correlation: int, partition: int, base_offset: int, copies: int, *identity: int) -> Decoded:
-    placement = messages.Placement(partition, base_offset, copies, [], *identity)
+def _read_published(
+    correlation: int, partition: int, base_offset: int, copies: int, epoch: int, id_high: int, id_low: int
+) -> Decoded:
+    placement = messages.Placement(partition, base_offset, copies, [], epoch, id_high, id_low)
     return Decoded(correlation, 0, messages.Published([placement]))
 
 
@@ -374,6 +387,11 @@ def _read_settlements(frame: Buffer) -> Decoded | None:
     return Decoded(settle[0], 0, settle[1]) if settle is not None else None
 
 
+def _settlements_of(settle: Any) -> int:
+    """The number of a settle's entries, or of its reasons if they are more."""
+    return max(len(settle.entries), len(settle.reasons))
+
+
 _ONE_SEGMENT = _ROOT_FIRST = bytes(4)
 _REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, messages.Pong, messages.Done)
 """Messages that often recur with equal content. Settlements and answers have other numbers each time."""
@@ -401,7 +419,7 @@ def _read(reader: Any, from_client: bool) -> Decoded:
     if from_client:
         if member in _FROM_BROKERS:
             raise ProtocolError(f"a client does not send {_BY_MEMBER[member].__name__}")
-        if member == "settle" and (count := len(reader.settle.entries)) > messages.SETTLE_ENTRIES_MAX:
+        if member == "settle" and (count := _settlements_of(reader.settle)) > messages.SETTLE_ENTRIES_MAX:
             # It is refused for their number alone.
             return Decoded(correlation, batches, messages.Settle(reader.settle.subscription, [_UNREAD] * count))
     if member in _VOID:

@@ -126,6 +126,12 @@ class Publish(Message):
     mandatory: bool = False
 
 
+class RefusedRecords(Message):
+    code: str
+    text: str
+    records: list[int] = []
+
+
 class Placement(Message):
     partition: int
     base_offset: int
@@ -134,6 +140,7 @@ class Placement(Message):
     leader_epoch: int = 0
     topic_id_high: int = 0
     topic_id_low: int = 0
+    refused: list[RefusedRecords] = []
 
 
 class Published(Message):
@@ -163,10 +170,19 @@ class Fetched(Message):
     leader_epoch: int = 0
 
 
+class Place(IntEnum):
+    """The place whose offset is asked for."""
+
+    TIME = 0
+    EARLIEST = 1
+    LATEST = 2
+
+
 class FindOffset(Message):
     topic: str
     partition: int
-    timestamp_ms: int
+    timestamp_ms: int = 0
+    place: int = Place.TIME
 
 
 class FoundOffset(Message):
@@ -237,11 +253,14 @@ class Settlement(Message):
     end: int
     verdict: int = Verdict.ACK
     ms: int = 0
+    reason: int = 0
+    """The place of its reason in `Settle.reasons`, from 1 on; 0: none is given."""
 
 
 class Settle(Message):
     subscription: int
     entries: list[Settlement]
+    reasons: list[str] = []
 
 
 class Refusal(Message):
@@ -254,6 +273,8 @@ class Resolve(Message):
     subscription: int
     partition: int
     delivery_id: int
+    first: int
+    end: int
 
 
 class Resolved(Message):
@@ -296,6 +317,7 @@ class EndTransaction(Message):
     is_commit: bool
     branches: list[int] = []
     sequence: int = 0
+    identity: str = ""
 
 
 class Settled(Message):

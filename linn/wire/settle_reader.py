@@ -19,8 +19,8 @@ _FRAME = struct.Struct("<QHH")
 """Correlation, batches, and the member."""
 _U32 = struct.Struct("<I")
 _POINTER = struct.Struct("<Q")
-_ENTRY = "<iH2xQqqI"
-"""Partition, verdict, delivery id, first, end and ms."""
+_ENTRY = "<iHHQqqI"
+"""Partition, verdict, reason, delivery id, first, end and ms."""
 _ENTRY_WORDS = 5
 _WORD = 8
 
@@ -29,15 +29,17 @@ def read_settle(frame: Buffer) -> tuple[int, Settle] | None:
     """The correlation and the message of a settle; None if it is another message, or has to be read by pycapnp."""
     try:
         segments = _segments(frame)
-        data_at, pointers_at = _struct(frame, segments, segments[0])
+        data_at, pointers_at, _ = _struct(frame, segments, segments[0])
         correlation, batches, member = _FRAME.unpack_from(frame, data_at)
         if member != MEMBER or batches or pointers_at - data_at < _FRAME.size:
             return None
-        data_at, pointers_at = _struct(frame, segments, pointers_at)
+        data_at, pointers_at, pointers = _struct(frame, segments, pointers_at)
         if pointers_at - data_at < _U32.size:
             return None
         subscription: int = _U32.unpack_from(frame, data_at)[0]
-        return correlation, Settle(subscription, _entries(frame, segments, pointers_at))
+        entries = _entries(frame, segments, pointers_at)
+        reasons = _texts(frame, segments, pointers_at + _WORD) if pointers > 1 else []
+        return correlation, Settle(subscription, entries, reasons)
     except (IndexError, ValueError, struct.error):
         return None
 
@@ -74,15 +76,15 @@ def _check_inside(segments: list[int], begin: int, end: int) -> None:
         raise ValueError("a pointer leads out of its segment")
 
 
-def _struct(frame: Buffer, segments: list[int], at: int) -> tuple[int, int]:
-    """The places of a struct's data and of its pointers. Raises ValueError if it has none of the latter."""
+def _struct(frame: Buffer, segments: list[int], at: int) -> tuple[int, int, int]:
+    """The places of a struct's data and of its pointers, and their number. Raises ValueError if it has none."""
     pointer, data_at = _followed(frame, segments, at)
     pointers = pointer >> 48
     if pointer & 3 or not pointers:
         raise ValueError("not a struct with pointers")
     pointers_at = data_at + _WORD * (pointer >> 32 & 0xFFFF)
     _check_inside(segments, data_at, pointers_at + _WORD * pointers)
-    return data_at, pointers_at
+    return data_at, pointers_at, pointers
 
 
 def _entries(frame: Buffer, segments: list[int], at: int) -> list[Settlement]:
@@ -99,4 +101,35 @@ def _entries(frame: Buffer, segments: list[int], at: int) -> list[Settlement]:
     begin, end = at + _WORD, at + _WORD + layout.size * count
     _check_inside(segments, at, end)
     rows = layout.iter_unpack(frame[begin:end])
-    return [Settlement(partition, id, first, end, verdict, ms) for partition, verdict, id, first, end, ms in rows]
+    return [
+        Settlement(partition, id, first, end, verdict, ms, reason)
+        for partition, verdict, reason, id, first, end, ms in rows
+    ]
+
+
+def _texts(frame: Buffer, segments: list[int], at: int) -> list[str]:
+    """The texts of the list that the pointer at `at` leads to; none if it is null.
+
+    Raises ValueError if they are too many, not text, or larger than the frame together, as those that overlap may be.
+    """
+    if not _POINTER.unpack_from(frame, at)[0]:
+        return []
+    pointer, at = _followed(frame, segments, at)
+    count = pointer >> 35
+    if pointer & 3 != 1 or pointer >> 32 & 7 != 6 or count > SETTLE_ENTRIES_MAX:
+        raise ValueError("not a list of texts")
+    _check_inside(segments, at, at + _WORD * count)
+    texts: list[str] = []
+    left = len(frame)
+    for place in range(at, at + _WORD * count, _WORD):
+        pointer, begin = _followed(frame, segments, place)
+        size = pointer >> 35
+        left -= size
+        if pointer & 3 != 1 or pointer >> 32 & 7 != 2 or not size or left < 0:
+            raise ValueError("not a text")
+        _check_inside(segments, begin, begin + size)
+        text = bytes(frame[begin : begin + size])
+        if text[-1]:
+            raise ValueError("a text without its end")
+        texts.append(text[:-1].decode())
+    return texts

@@ -24,7 +24,7 @@ FROM_CLIENT: list[m.Message] = [
     m.Goodbye("done"),
     m.Publish("orders.eu", True, m.Acks.ALL, 5, True),
     m.Fetch("orders", 3, 2**62, 1, 2**32 - 1, 60_000, 'label.a = "ä"', True),
-    m.FindOffset("orders", 3, -1),
+    m.FindOffset("orders", 3, -1, m.Place.LATEST),
     m.Subscribe(
         "orders",
         "billing",
@@ -51,17 +51,18 @@ FROM_CLIENT: list[m.Message] = [
         7,
         [
             m.Settlement(0, 2**64 - 1, 10, 20, m.Verdict.ACK, 0),
-            m.Settlement(1, 5, 20, 21, m.Verdict.NACK, 1_500),
-            m.Settlement(2, 6, 2**62, 2**62 + 1, m.Verdict.REJECT, 0),
+            m.Settlement(1, 5, 20, 21, m.Verdict.NACK, 1_500, 2),
+            m.Settlement(2, 6, 2**62, 2**62 + 1, m.Verdict.REJECT, 0, 65_535),
             m.Settlement(3, 7, 0, 1, m.Verdict.EXTEND, 2**32 - 1),
             m.Settlement(4, 8, 1, 2, m.Verdict.DONE, 0),
         ],
+        ["", "no währung"],
     ),
-    m.Resolve(7, 3, 2**64 - 1),
+    m.Resolve(7, 3, 2**64 - 1, 0, 2**63 - 1),
     m.OpenTransactions("billing-ä", 60_000, 2**62, 65_535, 2**64 - 1),
     m.AddBranch(2**62, 65_535, 2**40 + 7),
     m.SettleInTransaction(2**62, 65_535, 2**63 + 1, 7, [m.Settlement(1, 5, 20, 21, m.Verdict.ACK, 0)]),
-    m.EndTransaction(2**62, 65_535, 2**63 + 1, True, [2**40 + 7, 1], 2**63 - 1),
+    m.EndTransaction(2**62, 65_535, 2**63 + 1, True, [2**40 + 7, 1], 2**63 - 1, "rows 12 später"),
     m.Describe(["orders", "", "späte-flüge"]),
     m.Administer("topic.create", '{"name": "orders"}'),
 ]
@@ -70,7 +71,14 @@ FROM_BROKER: list[m.Message] = [
     m.Failed("topic.full", "the topic is full; später", True),
     m.Pong(),
     m.Done(),
-    m.Published([m.Placement(3, 2**62, 12, [0, 2, 5, 2**32 - 1]), m.Placement(-1, -1, 0)]),
+    m.Published(
+        [
+            m.Placement(3, 2**62, 12, [0, 2, 5, 2**32 - 1]),
+            m.Placement(
+                -1, -1, 0, refused=[m.RefusedRecords("message.too_large", "a message of 9 bytes", [1, 2, 7, 9])]
+            ),
+        ]
+    ),
     m.Fetched(5, 2**62, 2**61),
     m.FoundOffset(2**62),
     m.Subscribed(7, m.SubscriptionKind.READER, 30_000),

@@ -30,7 +30,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     work = folder / "work"
     work.mkdir()
     command = [sys.executable, "-m", "benchmarks", "--quick", "--json", str(result), "--folder", str(work)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert list(work.iterdir()) == []
     assert "segmented-log, 64 KiB" in done.stdout

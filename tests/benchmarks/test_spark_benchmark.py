@@ -19,7 +19,6 @@ from benchmarks.plan import quick_plan
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(spark_session.spark_missing() is not None, reason="needs PySpark and Java")
 def test_the_lines_are_measured_and_judged(tmp_path: Path) -> None:
     result, work = tmp_path / "result.json", tmp_path / "work"

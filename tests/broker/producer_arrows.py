@@ -342,7 +342,7 @@ async def _read(client: RawClient, topic: str, partition: int) -> list[str]:
 async def _read_queue(client: RawClient, topic: str, partition: int) -> dict[int, str]:
     """The records that a queue still holds, by offset."""
     found: dict[int, str] = {}
-    offset = (await client.call(m.FindOffset(topic, partition, -2))).offset
+    offset = (await client.call(m.FindOffset(topic, partition, place=m.Place.EARLIEST))).offset
     while batches := (await client.ask(m.Fetch(topic, partition, offset))).batches:
         for batch in batches:
             found.update(enumerate(values([batch]), batch.base_offset))

@@ -77,11 +77,12 @@ def places(published: m.Published) -> list[tuple[int, int, int]]:
 
 
 class Refused(Exception):
-    """The broker answered a request with Failed."""
+    """The broker answered a request with Failed, or refused all records of a batch."""
 
-    def __init__(self, failed: m.Failed) -> None:
+    def __init__(self, failed: m.Failed, placement: m.Placement | None = None) -> None:
         super().__init__(f"{failed.code}: {failed.text}")
         self.failed = failed
+        self.placement = placement
         self.code = failed.code
         self.text = failed.text
 
@@ -153,8 +154,13 @@ class RawClient:
         return await self.answer(await self.send(message, batches))
 
     async def call(self, message: m.Message, batches: list[RecordBatch] | None = None) -> Any:
-        """`ask`, for the message alone."""
-        return (await self.ask(message, batches)).message
+        """`ask`, for the message alone. Raises Refused, also if a batch had records, and all of them were refused."""
+        answer = (await self.ask(message, batches)).message
+        if isinstance(answer, m.Published):
+            for placement in answer.placements:
+                if placement.refused and not placement.copies:
+                    raise Refused(m.Failed(placement.refused[0].code, placement.refused[0].text), placement)
+        return answer
 
     async def push(self, wait_s: float = 10) -> Event:
         """The next push. Raises TooSlowError, EOFError."""

@@ -56,6 +56,28 @@ async def test_a_dead_letter_names_its_origin_and_reason(env: SimEnv) -> None:
 
 
 @simulated
+async def test_a_dead_letter_has_the_last_reason_also_after_a_restart(env: SimEnv) -> None:
+    text = TEXT.replace("[topics.t]", ALWAYS + "[topics.t]")
+    async with broker_on(env, text):
+        client = await connected(env)
+        await client.publish("t", ["a"])
+        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+        deliver = (await client.delivery()).message
+        nack = m.Settlement(0, deliver.delivery_id, 0, 1, m.Verdict.NACK, 60_000, 2)
+        assert (await client.call(m.Settle(worker, [nack], ["", "no\x1b room\nat all"]))).refused == []
+    async with broker_on(env, text):
+        client = await connected(env)
+        await client.call(m.Subscribe("t", credit=1))
+        await client.delivery(61)
+        await trio.sleep(11)  # Nobody says why the second attempt fails.
+        (dead,) = await _dead(client)
+        assert (dead.labels["linn.dead.reason"], dead.labels["linn.dead.error"]) == (
+            "max_deliveries",
+            "no  room at all",
+        )
+
+
+@simulated
 async def test_a_dead_letter_keeps_everything_but_its_labels(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await connected(env)
@@ -200,19 +222,22 @@ RECORDS = 6
 async def _work_in_gaps(env: SimEnv) -> None:
     """Work as `_work`, but reject every other record, and then the rest, each in one request."""
     async with broker_on(env, ALWAYS + TEXT):
-        client = await connected(env)
-        start = (await client.administer("topic.show", name="t"))["partitions"][0]["end"]
-        if start < RECORDS:
-            await client.publish("t", [str(number) for number in range(start, RECORDS)])
-        worker = (await client.call(m.Subscribe("t", credit=100))).subscription
-        while not await client.is_silent(3):
-            event = await client.delivery()
-            held = [offset for batch in event.batches for offset in range(batch.base_offset, batch.end_offset)]
-            for half in (held[::2], held[1::2]):
-                if half:
-                    await _reject(client, worker, event, half)
-                    await trio.sleep(1)
-            await client.call(m.Credit(worker, 100))
+        await _reject_in_gaps(await connected(env))
+
+
+async def _reject_in_gaps(client: RawClient) -> None:
+    start = (await client.administer("topic.show", name="t"))["partitions"][0]["end"]
+    if start < RECORDS:
+        await client.publish("t", [str(number) for number in range(start, RECORDS)])
+    worker = (await client.call(m.Subscribe("t", credit=100))).subscription
+    while not await client.is_silent(3):
+        event = await client.delivery()
+        held = [offset for batch in event.batches for offset in range(batch.base_offset, batch.end_offset)]
+        for half in (held[::2], held[1::2]):
+            if half:
+                await _reject(client, worker, event, half)
+                await trio.sleep(1)
+        await client.call(m.Credit(worker, 100))
 
 
 async def _work(env: SimEnv) -> None:
@@ -245,11 +270,78 @@ async def _work_twice(env: SimEnv, crash_at: int | None, work: Callable[[SimEnv]
     async with broker_on(env, ALWAYS + TEXT):
         client = await connected(env)
         shown = (await client.administer("topic.show", name="t"))["partitions"][0]
-        copies = Counter(record.labels["linn.dead.offset"] for record in await _dead(client))
+        copies = await _copies(client)
         assert shown["end"] >= RECORDS
         assert copies == dict.fromkeys(range(shown["end"]), 1), f"one copy of each; power lost at {crash_at}"
         assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
     return count
+
+
+async def _copies(client: RawClient) -> Counter[object]:
+    """The number of copies by the offset of their record."""
+    labels = [record.labels for record in await _dead(client)]
+    return Counter(each["linn.dead.offset"] for each in labels if "linn.dead.offset" in each)
+
+
+async def _until(happens: Callable[[], bool]) -> None:
+    with trio.fail_after(30):
+        while not happens():
+            await trio.sleep(0.001)
+
+
+async def _lose_power_with_an_intent(env: SimEnv) -> None:
+    """Lose power once the intent is durable, while others have published to the target what is not."""
+
+    async def publish(client: RawClient) -> None:
+        while True:
+            await client.tell(m.Publish("dead", acks=m.Acks.NONE), [records(["other"])])
+            await trio.sleep(0.002)
+
+    async with broker_on(env, ALWAYS + TEXT) as broker, trio.open_nursery() as nursery:
+        nursery.start_soon(publish, await connected(env))
+        nursery.start_soon(_reject_in_gaps, await connected(env))
+        queue, dead = broker.topics["t"].queue, broker.topics["dead"].partitions[0]
+        assert queue is not None
+        (dispatch,) = queue.dispatches
+
+        def is_intended() -> bool:
+            assert dispatch.state is not None
+            found, state = dispatch.subscription.lowest_dead(1), dispatch.state.partition
+            if not found or found[0].target is None or state.high_watermark < state.log.bounds()[1]:
+                return False
+            return dead.high_watermark < dead.log.bounds()[1]
+
+        await _until(is_intended)
+        env.crash()
+
+
+async def _lose_power_with_copies(env: SimEnv) -> None:
+    """Lose power once copies are durable, before that of their records is."""
+
+    def has_copies() -> bool:
+        done = [operation for operation, path in env.disk.operations if "/dead/0/" in path and path.endswith(".log")]
+        return "write" in done and "sync end" in done[done.index("write") :]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_work_in_gaps, env)
+        await _until(has_copies)
+        env.crash()
+
+
+def lose_power_twice(seed: int) -> None:
+    """Lose power before the copies and after them: the target then ends before the end of when the intent was made."""
+
+    async def scenario(env: SimEnv) -> None:
+        for process in (_lose_power_with_an_intent, _lose_power_with_copies):
+            env.disk.sync_delay_s_max = 0.1
+            assert await env.run_until_death(process)
+            env = await after_power_loss(env, ALWAYS + TEXT)
+        assert not await env.run_until_death(_work_in_gaps)
+        async with broker_on(env, ALWAYS + TEXT):
+            copies = await _copies(await connected(env))
+            assert copies == dict.fromkeys(range(RECORDS), 1), "one copy of each, after two power losses"
+
+    run_simulation(seed, scenario)
 
 
 def die_and_lose_power(seed: int, crash_at: int) -> None:
@@ -273,3 +365,8 @@ def test_records_that_share_an_intent_are_dead_letters_exactly_once_wherever_pow
     assert count > 20
     for crash_at in range(2 * seed, count, 6):
         run_simulation(seed, lambda env, at=crash_at: _work_twice(env, at, _work_in_gaps))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_record_is_a_dead_letter_exactly_once_where_power_is_lost_before_the_copies_and_after(seed: int) -> None:
+    lose_power_twice(seed)

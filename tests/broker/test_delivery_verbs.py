@@ -418,18 +418,40 @@ async def _stay(client: RawClient, seconds: float) -> None:
         await client.administer("topic.list")
 
 
+def test_old_decisions_of_a_consumer_that_is_here_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, QUEUE):
+            client, subscription, _ = await _with_decision(env, "a", "b")
+            await _stay(client, OVERDUE_MS / 1000 - RETENTION_INTERVAL_S)
+            assert _lines(caplog) == [], "it is not old"
+            await _stay(client, 2 * RETENTION_INTERVAL_S)
+            (line,) = _lines(caplog)
+            assert "2 records were decided to ledger" in line
+            assert "are not done; it is connected; to look at them: linn deliveries list t --consumer ledger" in line
+            await client.publish("t", ["c"])
+            await client.call(m.Credit(subscription, 3))
+            delivery = await client.delivery()
+            assert await client.settle(subscription, delivery, m.Verdict.READY) == []
+            assert await client.settle(subscription, delivery, m.Verdict.DONE) == []
+            await _stay(client, 2 * OVERDUE_MS / 1000)
+            assert _lines(caplog) == [], "once until they are done"
+
+    run_simulation(0, scenario)
+
+
 def test_old_decisions_of_a_consumer_that_is_away_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     overdue_s = OVERDUE_MS / 1000
 
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, QUEUE):
             client, subscription, _ = await _with_decision(env, "a", "b")
-            await _stay(client, 2 * overdue_s)
-            assert _lines(caplog) == [], "its consumer is connected"
             await client.call(m.Unsubscribe(subscription))
+            await _stay(client, overdue_s - RETENTION_INTERVAL_S)
+            assert _lines(caplog) == [], "it is not old"
             await _stay(client, 2 * RETENTION_INTERVAL_S)
             (line,) = _lines(caplog)
             assert "2 records were decided to ledger" in line
+            assert "it is not connected" in line
             assert line.endswith("linn deliveries list t --consumer ledger")
             await _stay(client, overdue_s)
             subscription = await _joined(client)

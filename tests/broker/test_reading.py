@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 from raw_client import ALWAYS, HEAD, Refused, broker_on, connected, records, simulated, values
@@ -97,9 +99,13 @@ async def test_an_offset_is_found_by_time(env: SimEnv) -> None:
         client = await connected(env)
         for number in range(5):
             await client.call(m.Publish("t"), [records(["a", "b"], timestamp_ms=1000 * number)])
-        asked = {-2: 0, -1: 10, 0: 0, 1: 2, 3000: 6, 4000: 8, 4001: 10, -5: 0, 2**62: 10}
+        asked = {-2: 0, -1: 0, 0: 0, 1: 2, 3000: 6, 4000: 8, 4001: 10, -5: 0, 2**62: 10}
         for timestamp, offset in asked.items():
             assert await client.call(m.FindOffset("t", 0, timestamp)) == m.FoundOffset(offset)
+        for place, offset in ((m.Place.EARLIEST, 0), (m.Place.LATEST, 10)):
+            assert await client.call(m.FindOffset("t", 0, place=place)) == m.FoundOffset(offset)
+        with pytest.raises(Refused, match=r"protocol\.request_unknown"):
+            await client.call(m.FindOffset("t", 0, place=3))
 
 
 @pytest.mark.parametrize("kind", ["queue", "group", "reader"])
@@ -246,13 +252,48 @@ async def test_a_reader_begins_where_it_wants_to(env: SimEnv) -> None:
         client = await connected(env)
         for partition in range(2):
             await client.publish("t", [f"{partition}{letter}" for letter in "abc"], partition=partition)
-        begins = {-2: "abc", -1: "", 1: "bc", 3: "", 2**63 - 1: "", -(2**63): "abc"}
+        begins = {-2: "abc", -1: "", 1: "bc", 3: "", -(2**63): "abc"}
         for start, letters in begins.items():
             subscription = (await client.call(m.Subscribe("t", credit=100, start=start, partitions=[1]))).subscription
             if letters:
                 assert values((await client.delivery()).batches) == [f"1{letter}" for letter in letters]
             assert await client.is_silent(1)
             await client.call(m.Unsubscribe(subscription))
+
+
+@simulated
+async def test_an_offset_beyond_the_end_is_refused_wherever_something_begins(env: SimEnv) -> None:
+    """Unless another partition has it: then one that ends before is read from its end."""
+    async with broker_on(env, STREAM + "partitions = 2\n"):
+        client = await connected(env)
+        await client.publish("t", ["a", "b", "c"], partition=0)
+        await client.publish("t", ["a"], partition=1)
+        reader = (await client.call(m.Subscribe("t", start=0))).subscription
+        wrong: list[m.Message] = [m.Fetch("t", 0, 4), m.Seek(reader, 0, 4)]
+        for start in (4, 2**63 - 1):
+            wrong += [
+                m.Subscribe("t", group, start=start, shared=name) for group, name in (("", ""), ("", "s"), ("g", ""))
+            ]
+            place = {"topic": "t", "subscription": "s", "offset": start}
+            wrong.append(m.Administer("subscription.create", json.dumps(place)))
+        for starts in ([4], [0, 2]):
+            wrong += [
+                m.Subscribe("t", group, starts=starts, shared=name) for group, name in (("", ""), ("", "s"), ("g", ""))
+            ]
+        wrong.append(m.Subscribe("t", start=2, partitions=[1]))
+        for message in wrong:
+            with pytest.raises(Refused, match=r"log\.offset_out_of_range"):
+                await client.call(message)
+        assert await client.administer("subscription.list", topic="t") == []
+        for number, name in enumerate(("", "s")):
+            last = (await client.call(m.Subscribe("t", start=3, credit=100, shared=name))).subscription
+            await client.publish("t", [f"{number}"], partition=1)
+            assert values((await client.delivery()).batches) == [f"{number}"]
+            await client.call(m.Unsubscribe(last))
+        member = (await client.call(m.Subscribe("t", "g", start=3))).subscription
+        await client.call(m.Unsubscribe(member))
+        with pytest.raises(Refused, match=r"log\.offset_out_of_range"):
+            await client.administer("group.reset", group="g", topic="t", offset=4)
 
 
 @simulated

@@ -63,8 +63,11 @@ def _dispatch(broker: Broker) -> PartitionQueue:
     return queue.dispatches[0]
 
 
-async def _resolved(client: RawClient, subscription: int, delivery_id: int, partition: int = 0) -> bool:
-    return bool((await client.call(m.Resolve(subscription, partition, delivery_id))).is_decided)
+async def _resolved(
+    client: RawClient, subscription: int, delivery_id: int, partition: int = 0, first: int = 0, end: int = 1 << 40
+) -> bool:
+    """Ask whether records of a delivery were decided to this consumer: all of its records, unless others are named."""
+    return bool((await client.call(m.Resolve(subscription, partition, delivery_id, first, end))).is_decided)
 
 
 # --- the phases ------------------------------------------------------------------------------------------------------
@@ -354,6 +357,25 @@ async def test_a_consumer_in_doubt_is_told_what_was_decided_and_the_rest_is_abor
             await _resolved(client, subscription, ids[0], 7)
         with pytest.raises(Refused, match=r"delivery\.subscription_unknown"):
             await _resolved(client, 999, ids[0])
+
+
+@simulated
+async def test_a_consumer_in_doubt_about_a_part_of_a_delivery_is_told_of_that_part(env: SimEnv) -> None:
+    """The decision of another part says nothing about it, and aborting it leaves the other parts as they are."""
+    async with broker_on(env, QUEUE):
+        client = await connected(env)
+        await client.publish("t", ["a", "b", "c"])
+        subscription = await _join(client, credit=3)
+        delivery = await client.delivery()
+        delivery_id = delivery.message.delivery_id  # type: ignore[attr-defined]
+        assert await _codes(client, subscription, _entry(delivery, READY, 0, 1)) == []
+        assert not await _resolved(client, subscription, delivery_id, first=1, end=2)
+        again = await client.delivery()
+        assert (*_phase(again), again.message.attempt) == (PREPARE, ["b"], 2)  # type: ignore[attr-defined]
+        assert await _resolved(client, subscription, delivery_id, first=0, end=1)
+        assert await _codes(client, subscription, _entry(delivery, READY, 1, 2)) == ["delivery.not_current"]
+        assert await _codes(client, subscription, _entry(delivery, READY, 2, 3)) == []
+        assert await _resolved(client, subscription, delivery_id, first=2, end=3)
 
 
 @simulated

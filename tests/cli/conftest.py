@@ -14,7 +14,7 @@ from linn.cli.render.console import console
 from linn.testing.process import BrokerProcess
 
 Linn = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMAND_TIMEOUT_S = 30
+COMMAND_TIMEOUT_S = 300
 
 
 @pytest.fixture(scope="module")

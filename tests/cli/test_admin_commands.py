@@ -230,7 +230,7 @@ def test_only_the_transaction_that_was_asked_about_is_aborted(linn, broker: Brok
             transaction.abort()
             with connect(broker.url) as client, client.transaction("wages") as later:
                 later.publish("wages", b"next")
-                _, said = asking.communicate("yes\n", timeout=30)
+                _, said = asking.communicate("yes\n", timeout=300)
                 assert asking.returncode == 1
                 assert said.endswith("[transaction.unknown]\n")
                 done = linn("transactions", "abort", "wages", stdin="yes\n")

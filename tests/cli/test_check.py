@@ -68,7 +68,7 @@ def test_no_problem_hides_another_one(tmp_path: Path, within, monkeypatch) -> No
     file = tmp_path / "wrong.toml"
     file.write_text(EVERYTHING_WRONG)
     monkeypatch.delitem(sys.modules, "linn.protocols.http.server", raising=False)
-    monkeypatch.setitem(sys.modules, "hypercorn.config", None)  # As where it is not installed.
+    monkeypatch.setitem(sys.modules, "h11", None)  # As where it is not installed.
     found = json.loads(within("check", str(file), "--json").stdout)["problems"]
     assert [(problem["line"], problem["key"]) for problem in found] == [
         (2, "broker.default_storage"),
@@ -154,7 +154,7 @@ def test_a_listener_whose_extra_is_not_installed_is_an_error(tmp_path: Path, wit
     file.write_text('[broker]\ndata_dir = "d"\n\n[listeners.watch]\nprotocol = "metrics"\naddress = "127.0.0.1:0"\n')
     assert within("check", str(file)).returncode == 0
     monkeypatch.delitem(sys.modules, "linn.protocols.http.server", raising=False)
-    monkeypatch.setitem(sys.modules, "hypercorn.config", None)  # As where it is not installed.
+    monkeypatch.setitem(sys.modules, "h11", None)  # As where it is not installed.
     done = within("check", str(file))
     assert done.returncode == 3
     assert f"{file}:5: listeners.watch.protocol: " in done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
@@ -119,11 +118,3 @@ def test_a_broker_sets_a_short_switch_interval_and_freezes_loaded_objects(
     finally:
         sys.setswitchinterval(before)
     assert seen == [(pytest.approx(THREAD_SWITCH_S), True)]
-
-
-def test_writing_the_log_loads_no_rich() -> None:
-    loaded = "from linn.cli.server.log import load_structlog; import sys; load_structlog(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
-    modules = {name.split(".")[0] for name in done.stdout.split()}
-    assert "structlog" in modules
-    assert "rich" not in modules

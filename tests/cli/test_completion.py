@@ -27,7 +27,7 @@ def test_a_script_is_one_of_its_shell(within, tmp_path: Path, shell: str) -> Non
         pytest.skip(f"there is no {shell} here")
     file = tmp_path / "completion"
     file.write_text(script)
-    checked = subprocess.run([*CHECKS[shell], str(file)], capture_output=True, text=True, timeout=30)
+    checked = subprocess.run([*CHECKS[shell], str(file)], capture_output=True, text=True, timeout=300)
     assert (checked.stderr, checked.returncode) == ("", 0)
 
 
@@ -56,7 +56,7 @@ def completions(words: str, url: str = "linn://127.0.0.1:1", answer_s: float = 2
         env=os.environ | question | {"LINN_URL": url},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
     )
     assert done.stderr == ""
     return done.stdout.split()
@@ -193,5 +193,5 @@ def test_a_real_bash_completes_a_command(within, tmp_path: Path, words: str, off
         f'COMP_CWORD={words.count(" ")}; _linn_completion linn; printf "%s\\n" "${{COMPREPLY[@]}}"'
     )
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", ask], env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", ask], env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout == offered

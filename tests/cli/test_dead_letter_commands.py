@@ -38,7 +38,7 @@ class Place:
             )
         with self.client.consumer(topic) as consumer:
             for _ in values:
-                next(consumer).reject().wait()
+                next(consumer).reject("no \x1b[31mcurrency").wait()
         while self.waiting(self.graves) < before + len(values):
             pass  # Each look is a round trip, in which the broker goes on.
 
@@ -76,9 +76,10 @@ def test_dead_letters_of_one_topic_show_their_origin_and_reason(quick, place: Pl
     first, *_, last = taker["messages"]
     assert (first["from_topic"], first["from_partition"], first["from_offset"]) == (place.one, 0, 0)
     assert (first["reason"], first["attempts"], first["value"]) == ("rejected", 1, "a" * 100)
+    assert first["error"] == "no  [31mcurrency"
     assert (last["from_topic"], last["value"]) == (None, "published by hand")
     shown = quick("dead-letters", "list", place.graves).stdout
-    for text in (f"{place.one} 0/0", "rejected", "a" * 37 + "...", "[bold]", "no dead letter"):
+    for text in (f"{place.one} 0/0", "rejected: no  [31mcurrency", "a" * 37 + "...", "[bold]", "no dead letter"):
         assert text in shown
     where = f'label.linn.dead.topic = "{place.two}"'
     few = json.loads(quick("dead-letters", "list", place.graves, "--where", where, "--json").stdout)

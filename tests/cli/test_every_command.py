@@ -63,6 +63,7 @@ WITH_BROKER = [
     ("spark", "stop", "p"),
     ("spark", "restart", "p"),
     ("spark", "logs"),
+    ("spark", "files", "p"),
     ("purge", "t", "--yes"),
     ("bench", "publish", "t"),
     ("bench", "consume", "t"),
@@ -219,7 +220,7 @@ def test_at_a_terminal_it_asks_until_it_is_answered_or_interrupted(stock: str) -
     for typed, code in ((b"what\nn\n", 1), (b"\x04", 1), (b"NO\n", 1)):
         with subprocess.Popen(command, stdin=its_end, stderr=subprocess.PIPE) as asking:
             os.write(ours, typed)
-            _, said = asking.communicate(timeout=30)
+            _, said = asking.communicate(timeout=300)
         assert asking.returncode == code
         assert said.count(question) == 1 + (b"what" in typed)
     with subprocess.Popen(command, stdin=its_end, stderr=subprocess.PIPE) as asking:
@@ -258,7 +259,7 @@ def test_a_closed_pipe_ends_silently_with_141(furnished: BrokerProcess, command:
             stdout=write,
             stderr=subprocess.PIPE,
             env=environment(furnished.url),
-            timeout=30,
+            timeout=300,
         )
     finally:
         os.close(write)
@@ -286,7 +287,7 @@ def test_a_stream_that_was_closed_before_is_like_the_null_device(
         capture_output=True,
         text=True,
         env=environment(furnished.url),
-        timeout=30,
+        timeout=300,
     )
     assert (done.stderr, done.returncode) == ("", code)
     assert done.stdout == ("published 0 messages to many\n" if closed == "<&-" else "")
@@ -296,7 +297,7 @@ def test_a_stream_that_was_closed_before_is_like_the_null_device(
 def test_output_to_a_full_disk_is_one_line(furnished: BrokerProcess, line_of) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "linn", "topics"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(furnished.url), timeout=30)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(furnished.url), timeout=300)
     assert done.returncode == 1
     assert "no space left" in line_of(done.stderr.decode())
 
@@ -347,7 +348,7 @@ main()
 @pytest.mark.parametrize("imported", ["typer", "linn.cli.commands.topics", "anyio", "linn.client.client"])
 def test_ctrl_c_ends_silently_with_130_during_any_import(imported: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED.format(imported=imported), "topics", "--url", NOBODY]
-    done = subprocess.run(command, capture_output=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, timeout=300)
     assert (done.stderr, done.stdout, done.returncode) == (b"", b"", 130)
 
 
@@ -366,7 +367,7 @@ def test_a_broker_that_does_not_know_a_verb_is_said_to_be_older(broker: BrokerPr
         "from linn.cli.session import with_client\n"
         f"with boundary(): with_client('{broker.url}', lambda client: client.admin.perform('tea.make'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "is older than this command [protocol.request_unknown]" in done.stderr
     assert "Traceback" not in done.stderr

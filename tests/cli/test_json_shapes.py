@@ -73,6 +73,7 @@ SCENE = [
     ("spark", "stop", "streamed", "--json"),
     ("spark", "start", "streamed", "--json"),
     ("spark", "logs", "streamed", "--json"),
+    ("spark", "files", "streamed", "--json"),
     ("move", "queue", "passing", "--count", "1", "--json"),
     ("connections", "list", "--json"),
     ("ping", "--count", "2", "--json"),

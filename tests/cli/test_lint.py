@@ -10,7 +10,12 @@ from linn.cli import config_lint
 from linn.cli.doctor.machine import DiskSpace, existing_part, memory_bytes
 from linn.core.env.real.file_limits import file_limits
 
-EXCHANGE = '[exchanges.x]\ntype = "{type}"\n[topics.t]\n[[topics.t.bindings]]\nexchange = "x"\n{binding}\n'
+ENDS = 'max_deliveries = 5\ndead_letter = "d"\n'
+EXCHANGE = (
+    '[exchanges.x]\ntype = "{type}"\n[topics.d]\n[topics.t]\n'
+    + ENDS
+    + '[[topics.t.bindings]]\nexchange = "x"\n{binding}\n'
+)
 
 
 def checked(within, tmp_path: Path, text: str, *options: str) -> tuple[int, list[str]]:
@@ -53,6 +58,7 @@ def checked(within, tmp_path: Path, text: str, *options: str) -> tuple[int, list
             EXCHANGE.format(type="direct", binding='key = "a"') + "[topics.alone]\n",
             "hint topics.alone: no exchange leads to it",
         ),
+        ("[topics.t]\n", "hint topics.t: a message that no consumer can handle comes again for ever"),
         (
             EXCHANGE.format(type="direct", binding='key = "a.#"'),
             "warning topics.t.bindings[0]: a direct exchange takes",
@@ -75,8 +81,13 @@ def test_odd_settings_are_reported_and_the_file_is_still_valid(within, tmp_path:
     assert [problem for problem in problems if problem.startswith(said)], problems
 
 
+@pytest.mark.parametrize("topic", ['kind = "stream"\nretention = "1h"', ENDS, 'delivery = "at-most-once"'])
+def test_attempts_that_end_are_not_hinted_at(within, tmp_path: Path, topic: str) -> None:
+    assert checked(within, tmp_path, f"[topics.t]\n{topic}\n[topics.u]\n{ENDS}[topics.d]\n") == (0, [])
+
+
 def test_exactly_once_on_storage_that_survives_a_power_failure_is_not_reported(within, tmp_path: Path) -> None:
-    text = '[storage.segmented-log]\nfsync = "always"\n[topics.t]\ndelivery = "exactly-once"\n'
+    text = '[storage.segmented-log]\nfsync = "always"\n[topics.d]\n[topics.t]\ndelivery = "exactly-once"\n' + ENDS
     assert checked(within, tmp_path, text, "--strict") == (0, [])
 
 
@@ -87,7 +98,7 @@ def test_patterns_that_are_as_they_should_be(within, tmp_path: Path, binding: st
 
 def test_strict_ends_with_3_for_a_warning_and_not_for_a_hint(within, tmp_path: Path) -> None:
     assert checked(within, tmp_path, "[exchanges.x]\n", "--strict")[0] == 3
-    hint = EXCHANGE.format(type="direct", binding='key = "a"') + "[topics.alone]\n"
+    hint = EXCHANGE.format(type="direct", binding='key = "a"') + '[topics.alone]\nkind = "stream"\nretention = "1h"\n'
     returncode, problems = checked(within, tmp_path, hint, "--strict")
     assert returncode == 0
     assert [problem.split()[0] for problem in problems] == ["hint"]
@@ -95,7 +106,10 @@ def test_strict_ends_with_3_for_a_warning_and_not_for_a_hint(within, tmp_path: P
 
 def test_more_than_the_disk_has(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_lint, "disk_space", lambda path: DiskSpace(10 << 30, 5 << 30))
-    text = '[topics.s]\nkind = "stream"\npartitions = 3\nretention_bytes = "4GiB"\n[topics.q]\nbytes_max = "1GiB"\n'
+    text = (
+        '[topics.s]\nkind = "stream"\npartitions = 3\nretention_bytes = "4GiB"\n[topics.q]\nbytes_max = "1GiB"\n' + ENDS
+    )
+    text += "[topics.d]\n"
     _, problems = checked(within, tmp_path, text)
     (problem,) = problems
     assert problem.startswith("warning topics.s.retention_bytes: topics may keep 13 GiB together")

@@ -205,7 +205,7 @@ def test_a_kill_midway_loses_nothing(broker: BrokerProcess, client, topics, numb
         while moving.poll() is None and not client.admin.topic(target)["queue"]["unsettled"]:
             pass  # Each look is a round trip, in which the command goes on.
         moving.send_signal(number)
-        _, said = moving.communicate(timeout=30)
+        _, said = moving.communicate(timeout=300)
     there, here = Counter(values(client, target)), Counter(values(client, source))
     assert set(there | here) == set(range(MANY))
     assert (there + here).total() <= MANY + PULLED_MAX, "at most what was under way is in both"

@@ -97,7 +97,7 @@ WITHOUT_A_TABLE = {
         "definitions import",
     ),
     *("dead-letters replay", "plugins new", "demo"),
-    *(f"spark {verb}" for verb in ("start", "stop", "restart", "logs")),
+    *(f"spark {verb}" for verb in ("start", "stop", "restart", "logs", "files")),
 }
 """Commands that print lines, or as the demo a picture of their own."""
 

@@ -14,7 +14,7 @@ import linn
 from linn.wire import codec
 from linn.wire.messages import Done, Failed, Message, Welcome
 
-PEER_TIMEOUT_S = 30
+PEER_TIMEOUT_S = 300
 COMMAND_S_MAX = 5
 """Time limit of a command in this process that is answered at once; on a busy machine it takes a tenth of it."""
 

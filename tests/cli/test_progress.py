@@ -14,7 +14,7 @@ PUBLISH = [sys.executable, "-m", "linn", "publish", "waiting", "x", "--count", "
 
 def create(url: str) -> None:
     command = [sys.executable, "-m", "linn", "topics", "create", "waiting", "--url", url]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 def all_of(terminal: int) -> str:
@@ -46,5 +46,5 @@ def test_a_terminal_sees_how_far_publishing_is_and_a_pipe_does_not(broker: Broke
     assert "publishing to waiting" in shown
     assert "/60" in shown
     assert b"published 60 messages" in said
-    piped = subprocess.run([*PUBLISH, "--url", broker.url], capture_output=True, timeout=30)
+    piped = subprocess.run([*PUBLISH, "--url", broker.url], capture_output=True, timeout=300)
     assert (piped.returncode, piped.stderr) == (0, b"")

@@ -36,13 +36,13 @@ def refused(folder: Path, config: str | None = None, **more: object) -> BrokerNo
 
 def make_topic(broker: BrokerProcess, *settings: str) -> None:
     command = [sys.executable, "-m", "linn", "topics", "create", "jobs", *settings, "--url", broker.url]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 def loaded_trio_s() -> float:
     """The time of another process for a task that normally takes at most a quarter of `READY_S_MAX`."""
     began_s = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import trio"], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", "import trio"], check=True, timeout=300)
     return time.monotonic() - began_s
 
 
@@ -100,7 +100,7 @@ def test_the_second_ctrl_c_stops_it_at_once_and_loses_nothing(tmp_path: Path) ->
     with BrokerProcess(tmp_path, '[broker]\ndrain_timeout = "1h"\n') as broker:
         make_topic(broker)
         command = [sys.executable, "-m", "linn", "publish", "jobs", "kept", "--url", broker.url]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
         host, port = broker.address.split(":")
         with socket.create_connection((host, int(port))) as idle:
             broker.signal(signal.SIGINT)
@@ -117,7 +117,7 @@ def test_the_second_ctrl_c_stops_it_at_once_and_loses_nothing(tmp_path: Path) ->
 
 def consume(broker: BrokerProcess) -> str:
     command = [sys.executable, "-m", "linn", "consume", "jobs", "--no-follow", "--url", broker.url]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
 
 
 ORPHAN = """
@@ -136,14 +136,14 @@ def test_it_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
         assert parent.stdout is not None
         orphan = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-    _, alive = psutil.wait_procs([orphan], timeout=10)
+    _, alive = psutil.wait_procs([orphan], timeout=300)
     assert alive == []
 
 
 @pytest.mark.parametrize("stdin", ["<&-", "</dev/null", '<"$0"'])
 def test_with_parent_is_refused_where_nothing_tells_of_the_parents_end(tmp_path: Path, stdin: str) -> None:
     command = ["sh", "-c", f'exec "$0" -m linn serve --with-parent --listen 127.0.0.1:0 {stdin}', sys.executable]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--with-parent" in done.stderr
     assert "Traceback" not in done.stderr
@@ -159,7 +159,7 @@ def test_a_terminal_that_is_closed_stops_what_runs_with_its_parent(tmp_path: Pat
         assert serving.stdout is not None
         assert serving.stdout.readline().startswith(b"ready ")
         os.close(ours)
-        _, errors = serving.communicate(timeout=30)
+        _, errors = serving.communicate(timeout=300)
         assert serving.returncode == 0
         assert b"Traceback" not in errors
 
@@ -169,7 +169,7 @@ def test_confirmed_messages_survive_sigkill(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         make_topic(broker)
         command = [sys.executable, "-m", "linn", "publish", "jobs", "--url", broker.url]
-        subprocess.run(command, input=lines, text=True, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, input=lines, text=True, check=True, capture_output=True, timeout=300)
         url = broker.url
         broker.kill()
         broker.start()
@@ -183,7 +183,7 @@ def test_confirmed_messages_survive_sigkill(tmp_path: Path) -> None:
 def test_http_on_its_port_harms_nobody(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         host, port = broker.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as web:
+        with socket.create_connection((host, int(port)), timeout=300) as web:
             web.sendall(b"GET / HTTP/1.1\r\nHost: linn\r\n\r\n")
             while web.recv(4096):
                 pass

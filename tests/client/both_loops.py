@@ -10,19 +10,13 @@ from typing import Any
 import anyio
 import pytest
 
-TIMEOUT_S = 60
-
 
 def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """An async test as two sync ones; fixtures are given by name."""
 
-    async def limited(**fixtures: Any) -> None:
-        with anyio.fail_after(TIMEOUT_S):
-            await test(**fixtures)
-
     @pytest.mark.parametrize("loop", ["trio", "asyncio"])
     def run(loop: str, **fixtures: Any) -> None:
-        anyio.run(functools.partial(limited, **fixtures), backend=loop)
+        anyio.run(functools.partial(test, **fixtures), backend=loop)
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     parameters = [inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)]

@@ -98,7 +98,7 @@ async def consume(consumer: Consumer) -> None:
         assert_type(message, Message)
         await settle(message)
         break
-    await (await anext(consumer)).nack(delay_ms=1)
+    await (await anext(consumer)).nack(delay_ms=1, reason="later")
     batch = await consumer.next_batch()
     assert_type(batch, Batch)
     assert_type(batch.values, list[bytes | None])
@@ -111,6 +111,12 @@ async def consume(consumer: Consumer) -> None:
             assert_type(same, Batch)
         break
     assert_type(consumer.partitions, dict[str, list[int]])
+    stop = anyio.Event()
+
+    async def work(message: Message) -> None:
+        stop.set()
+
+    await consumer.run(work, concurrency=2, stop=stop, reject_on=(ValueError, KeyError), attempts_max=3)
 
 
 async def read(client: Client, topic: str) -> None:
@@ -196,6 +202,13 @@ async def store(client: Client, topic: str) -> None:
         assert_type(consumer.topics, tuple[str, ...])
         assert_type(await anext(consumer), tuple[Message, Connection])
         await consumer.commit()
+        stop = anyio.Event()
+        stop.set()
+
+        def book(message: Message, db: Connection) -> None:
+            db.execute("SELECT 1")
+
+        await consumer.run(book, stop=stop, reject_on=ValueError)
         await consumer.aclose()
     await client.admin.delete_topic(f"{topic}-once")
 

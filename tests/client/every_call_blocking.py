@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -95,7 +96,7 @@ def consume(consumer: Consumer) -> None:
     another = consumer.get(timeout_s=20.0)
     assert_type(another, Message | None)
     if another is not None:
-        another.nack(delay_ms=1).wait(timeout_s=20.0)
+        another.nack(delay_ms=1, reason="later").wait(timeout_s=20.0)
     assert_type(consumer.next_batch(timeout_s=0.0), Batch | None)
     batch = consumer.next_batch()
     assert_type(batch, Batch)
@@ -109,6 +110,12 @@ def consume(consumer: Consumer) -> None:
             assert_type(same, Batch)
         break
     assert_type(consumer.partitions, dict[str, list[int]])
+    stop = threading.Event()
+
+    def work(message: Message) -> None:
+        stop.set()
+
+    consumer.run(work, concurrency=2, stop=stop, reject_on=(ValueError, KeyError), attempts_max=3)
 
 
 def read(client: Client, topic: str) -> None:
@@ -194,6 +201,13 @@ def store(client: Client, topic: str) -> None:
         assert_type(consumer.topics, tuple[str, ...])
         assert_type(next(consumer), tuple[Message, Connection])
         consumer.commit()
+        stop = threading.Event()
+        stop.set()
+
+        def book(message: Message, db: Connection) -> None:
+            db.execute("SELECT 1")
+
+        consumer.run(book, stop=stop, reject_on=ValueError)
         consumer.close()
     client.admin.delete_topic(f"{topic}-once")
 

@@ -19,7 +19,7 @@ from linn.wire import messages as m
 from linn.wire.connection import Connection
 
 ENDS = anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError
-WAIT_S = 30.0
+WAIT_S = 300.0
 
 
 class Restartable:

@@ -22,7 +22,7 @@ from linn.core.errors.tree import (
 )
 from linn.wire import messages as m
 
-WAIT_S = 20.0
+WAIT_S = 300.0
 
 
 def publish(client: linn.sync.Client, topic: str, count: int, first: int = 0) -> None:

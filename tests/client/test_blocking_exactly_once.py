@@ -334,3 +334,69 @@ def test_an_interrupt_in_the_store_undoes_the_transaction(
             assert _effects(tmp_path) == []
             assert _apply(consumer, 12) == VALUES
         assert _effects(tmp_path) == VALUES
+
+
+# --- parts of a delivery ---------------------------------------------------------------------------------------------
+
+
+def _until_leases_end(client: linn.sync.Client, topic: str) -> None:
+    while client.admin.subscription(topic)["leased"]:
+        pass
+
+
+class Slow(SqliteParticipant):
+    """Commits the first time when all leases have ended."""
+
+    def __init__(self, path: Path, client: linn.sync.Client, topic: str) -> None:
+        super().__init__(path / "ledger.db", prepare_connection=_make_table)
+        self.is_slow = True
+        self._client, self._topic = client, topic
+
+    def commit(self, marks: Sequence[Mark], floor: Floor) -> None:
+        if self.is_slow:
+            self.is_slow = False
+            _until_leases_end(self._client, self._topic)
+        super().commit(marks, floor)
+
+
+def test_what_was_decided_is_done_although_the_rest_of_its_delivery_was_lost_meanwhile(
+    broker: str, name: str, tmp_path: Path
+) -> None:
+    with linn.sync.connect(broker) as client, linn.sync.connect(broker) as other:
+        _filled(client, name, delivery="exactly-once", lease="100ms")
+        participant = Slow(tmp_path, other, name)
+        with client.consumer(name, name="ann", prefetch=12, renewal_max_s=0, exactly_once=participant) as consumer:
+            assert _apply(consumer, 3) == VALUES[:3]
+            assert not participant.is_slow
+            while len(_effects(tmp_path)) < len(VALUES):
+                _apply(consumer, 1)
+        assert sorted(_effects(tmp_path)) == sorted(VALUES)
+        assert _unsettled(client, name) == 0
+
+
+def test_a_lease_that_ends_before_the_consumer_is_ready_ends_no_loop(broker: str, name: str, tmp_path: Path) -> None:
+    with linn.sync.connect(broker) as client:
+        _filled(client, name, VALUES[:2], delivery="exactly-once", lease="100ms")
+        seen = []
+        with client.consumer(name, name="ann", prefetch=1, renewal_max_s=0, exactly_once=_ledger(tmp_path)) as consumer:
+            for message, db in consumer:
+                if not seen:
+                    _until_leases_end(client, name)
+                db.execute("INSERT INTO effects VALUES (?)", (message.text,))
+                seen.append(message.text)
+                if len(_effects(tmp_path)) == 1:
+                    consumer.commit()
+                if len(_effects(tmp_path)) == 2:
+                    break
+        assert sorted(_effects(tmp_path)) == VALUES[:2]
+
+
+def test_a_store_of_a_topic_whose_kind_was_changed_is_refused(broker: str, name: str, tmp_path: Path) -> None:
+    with linn.sync.connect(broker) as client:
+        _filled(client, name, kind="both", delivery="exactly-once")
+        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+            _apply(consumer, 12)
+        client.admin.alter_topic(name, kind="stream")
+        with pytest.raises(SubscriptionWrongKind), client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)):
+            pass
+        assert _effects(tmp_path) == VALUES

@@ -162,6 +162,9 @@ def test_values_added_together_make_the_batches_that_values_added_one_by_one_mak
     expected: list[tuple[int, int]] = []
     count = size = 0
     for value in values:
+        if count and len(value) >= bytes_max:
+            expected.append((count, size))
+            count = size = 0
         count, size = count + 1, size + len(value) + RECORD_BYTES
         if size >= bytes_max:
             expected.append((count, size))

@@ -147,7 +147,7 @@ def test_process_runs_in_the_calling_thread_until_it_is_interrupted(broker: str,
 def test_workers_of_a_process_have_threads_of_their_own(broker: str, name: str) -> None:
     threads = set()
     seen = threading.Semaphore(0)
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=300)
 
     def note(message: Message) -> bytes | None:
         if threading.current_thread() not in threads:

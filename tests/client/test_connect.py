@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 from both_loops import on_both_loops
-from scripted_peer import running_peer
+from scripted_peer import Peer, running_peer
 
 import linn
 from linn.client.connection.url import address_of
@@ -73,6 +73,52 @@ async def test_a_silent_peer_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(ConnectFailed, match=r"did not answer within 0\.1 s"):
             async with linn.connect(f"linn://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=0.1):
+                raise AssertionError
+
+
+@on_both_loops
+async def test_a_program_may_start_before_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = tmp_path / "linn.sock"
+    async with anyio.create_task_group() as tasks:
+
+        async def connect() -> None:
+            async with linn.connect(f"linn+unix://{place}", wait_s=60, backoff_s=0.001, backoff_max_s=0.001) as client:
+                assert client.broker
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(connect)
+        while "trying for up to 60 s: can't connect to unix:" not in caplog.text:
+            await anyio.lowlevel.checkpoint()
+        async with await anyio.create_unix_listener(place) as listener:
+            await listener.serve(Peer().accept)
+    assert caplog.text.count("no broker yet") == 1
+
+
+@on_both_loops
+async def test_a_wait_for_a_broker_ends_in_time_and_says_how_long_it_was(tmp_path: Path) -> None:
+    with pytest.raises(ConnectFailed, match=r"no broker after waiting for 0\.1 s: can't connect to unix:"):
+        async with linn.connect(f"linn+unix://{tmp_path}/linn.sock", wait_s=0.1):
+            raise AssertionError
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(ConnectFailed, match=r"waiting for 0\.1 s: 127.* did not answer"):
+            async with linn.connect(f"linn://127.0.0.1:{silent.getsockname()[1]}", wait_s=0.1):
+                raise AssertionError
+
+
+@on_both_loops
+async def test_a_wait_for_a_broker_can_be_cancelled(tmp_path: Path) -> None:
+    with anyio.move_on_after(0.05) as scope:
+        async with linn.connect(f"linn+unix://{tmp_path}/linn.sock", wait_s=600):
+            raise AssertionError
+    assert scope.cancelled_caught
+
+
+@on_both_loops
+async def test_what_no_wait_can_mend_is_raised_at_once() -> None:
+    async with running_peer() as peer:
+        peer.answers[m.Hello] = lambda session, event: m.Failed("protocol.version_unsupported", "9 only", False)
+        with pytest.raises(VersionUnsupported, match="9 only"):
+            async with linn.connect(peer.url, wait_s=600):
                 raise AssertionError
 
 

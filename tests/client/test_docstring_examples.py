@@ -8,6 +8,7 @@ import inspect
 import re
 import sqlite3
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,7 +25,7 @@ from linn.core.errors.tree import LinnError
 from linn.participants import SqliteParticipant
 
 DOCS_URL = "linn://127.0.0.1:5466"
-TIMEOUT_S = 20
+TIMEOUT_S = 300
 
 
 def described(module: Any) -> dict[str, object]:
@@ -87,6 +88,7 @@ def compiled(example: str, url: str, given: dict[str, Any], kind: str) -> Callab
         "timedelta": timedelta,
         "AnyEnv": linn.client.AnyEnv,
         "anyio": anyio,
+        "threading": threading,
         **given,
     }
     scope["contextlib"] = contextlib

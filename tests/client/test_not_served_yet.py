@@ -1,4 +1,4 @@
-"""Features that queues do not support yet are refused by name, in both clients, and never silently ignored."""
+"""Features that topics do not support yet are refused by name, in both clients, and never silently ignored."""
 
 from __future__ import annotations
 
@@ -16,18 +16,33 @@ STARTS: list[Any] = ["latest", 0, 7, datetime(2026, 1, 1, tzinfo=UTC)]
 
 
 @on_both_loops
-async def test_a_queue_refuses_message_fields_that_it_would_ignore(broker: str, name: str) -> None:
+async def test_a_topic_refuses_message_fields_that_it_would_ignore(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
-        await client.admin.create_topic(name, kind="both")
-        await client.admin.create_topic(f"{name}-stream", kind="stream")
-        for key, value, said in PROPERTIES:
-            async with client.producer(name) as producer, client.producer(f"{name}-stream") as to_stream:
-                with pytest.raises(FeatureUnsupported, match=f"{name} is a queue, and queues do not serve {said} yet"):
-                    await producer.publish(b"1", **{key: value})
-                with pytest.raises(FeatureUnsupported, match=said):
-                    await producer.publish_many([b"1", b"2"], **{key: value})
-                assert (await to_stream.publish(b"1", **{key: value})).offset is not None
-        assert (await client.admin.topic(name))["partitions"][0]["end"] == 0
+        for kind in ("queue", "both", "stream"):
+            topic = f"{name}-{kind}"
+            await client.admin.create_topic(topic, kind=kind)  # type: ignore[arg-type]
+            for key, value, said in PROPERTIES:
+                if (kind, key) == ("stream", "priority"):
+                    continue
+                async with client.producer(topic) as producer:
+                    with pytest.raises(FeatureUnsupported, match=f"{topic} is a .*, which does not serve {said}"):
+                        await producer.publish(b"1", **{key: value})
+                    with pytest.raises(FeatureUnsupported, match=said):
+                        await producer.publish_many([b"1", b"2"], **{key: value})
+            assert (await client.admin.topic(topic))["partitions"][0]["end"] == 0
+
+
+@on_both_loops
+async def test_a_stream_carries_priorities_to_its_readers(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream")
+        async with client.producer(name) as producer, client.consumer(name, start="earliest") as reader:
+            await producer.publish(b"low")
+            await producer.publish(b"high", priority=9)
+            assert [(m.value, m.priority) for m in [await anext(reader), await anext(reader)]] == [
+                (b"low", 0),
+                (b"high", 9),
+            ]
 
 
 @on_both_loops

@@ -5,6 +5,7 @@ import pytest
 from both_loops import on_both_loops
 
 import linn
+from linn.client.consume.processing import reason_of
 from linn.core.errors.tree import DeliveryNotCurrent, MessageInvalid
 
 
@@ -40,3 +41,67 @@ async def test_processing_settles_by_how_the_block_ends(broker: str, name: str) 
         async with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
             assert (await anext(consumer)).value == b"3"
             assert (await anext(dead)).value == b"2"
+
+
+class Odd(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("can't be read\nat all"), "ValueError: can't be read"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (ValueError("\n \n"), "ValueError"),
+        (ValueError(), "ValueError"),
+        (Odd(), "Odd"),
+        (ExceptionGroup("two", [ValueError()]), "ExceptionGroup: two (1 sub-exception)"),
+    ],
+)
+def test_the_reason_of_an_exception_is_its_type_and_first_line(error: Exception, reason: str) -> None:
+    assert reason_of(error) == reason
+
+
+@on_both_loops
+async def test_dead_letters_say_why(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(f"{name}-dead")
+        await client.admin.create_topic(name, dead_letter=f"{name}-dead", max_deliveries=1)
+        async with client.producer(name) as producer:
+            await producer.publish_many([b"%d" % number for number in range(6)])
+        async with client.consumer(name, prefetch=6) as consumer:
+            messages = [await anext(consumer) for _ in range(6)]
+            messages[0].reject("no currency")
+            messages[1].reject("no currency")
+            messages[2].reject()
+            messages[3].nack(reason="x\n" * 1_000)
+            for message, on_error in ((messages[4], "nack"), (messages[5], "reject")):
+                with pytest.raises(ZeroDivisionError):
+                    async with message.process(on_error=on_error):  # type: ignore[arg-type]
+                        raise ZeroDivisionError("by zero")
+            for wrong in (b"bytes", None, 1):
+                with pytest.raises(MessageInvalid, match="a reason must be text"):
+                    messages[0].reject(wrong)  # type: ignore[arg-type]
+        async with client.consumer(f"{name}-dead") as dead:
+            letters = sorted([await anext(dead) for _ in range(6)], key=lambda letter: letter.value or b"")
+            assert [letter.labels.get("linn.dead.error") for letter in letters] == [
+                *("no currency", "no currency", None, "x " * 127 + "x"),
+                *("ZeroDivisionError: by zero",) * 2,
+            ]
+
+
+def test_dead_letters_of_threads_say_why(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(f"{name}-dead")
+        client.admin.create_topic(name, dead_letter=f"{name}-dead", max_deliveries=1)
+        with client.producer(name) as producer:
+            producer.publish_many([b"%d" % number for number in range(3)])
+        with client.consumer(name, prefetch=3) as consumer:
+            next(consumer).reject("no currency").wait()
+            next(consumer).nack(reason="no room").wait()
+            with pytest.raises(ZeroDivisionError), next(consumer).process():
+                raise ZeroDivisionError("by zero")
+        with client.consumer(f"{name}-dead") as dead:
+            causes = {letter.value: letter.labels["linn.dead.error"] for letter in [next(dead) for _ in range(3)]}
+        assert causes == {b"0": "no currency", b"1": "no room", b"2": "ZeroDivisionError: by zero"}

@@ -15,9 +15,11 @@ from relay import Restartable, restartable
 import linn
 from linn.client import Client, SharedTransactions, TransactionTicket
 from linn.core.errors.tree import (
+    LimitExceeded,
     LinnError,
     MessageInvalid,
     PartitionUnknown,
+    SequenceTaken,
     TransactionAborted,
     TransactionError,
     TransactionFenced,
@@ -66,7 +68,7 @@ async def write(client: Client, ticket: TransactionTicket, *values: bytes) -> in
 
 
 async def made(client: Client) -> list[bytes | None]:
-    end = await client.find_offset("made", 0, -1)
+    end = await client.find_offset("made", 0, "latest")
     found, offset = [], 0
     while offset < end:
         fetched = await client.fetch("made", 0, offset)
@@ -97,17 +99,42 @@ async def test_all_processes_of_a_run_write_one_transaction_and_only_what_is_nam
 async def test_a_sequence_takes_effect_once_also_after_a_restart_and_in_another_run(broker: Restartable) -> None:
     async with linn.connect(url(broker)) as client:
         first = await transactions(client).join()
-        await transactions(client).commit(first, [await write(client, first, b"1")], sequence=5)
+        await transactions(client).commit(first, [await write(client, first, b"1")], sequence=5, identity="one")
     await restart(broker)
     async with linn.connect(url(broker)) as client:
         for run in (1, 2):
             shared = transactions(client, run)
-            for sequence in (4, 5):
-                again = await shared.join()
-                await shared.commit(again, [await write(client, again, b"again")], sequence=sequence)
+            again = await shared.join()
+            await shared.commit(again, [await write(client, again, b"again")], sequence=5, identity="one")
         following = await transactions(client, 2).join()
         await transactions(client, 2).commit(following, [await write(client, following, b"2")], sequence=6)
         assert await made(client) == [b"1", b"2"]
+
+
+@on_both_loops
+async def test_another_commit_under_a_sequence_that_was_used_is_refused_and_leaves_nothing(broker: Restartable) -> None:
+    async with linn.connect(url(broker)) as client:
+        shared = transactions(client)
+        for sequence in (5, 6):
+            ticket = await shared.join()
+            producer = await write(client, ticket, b"%d" % sequence)
+            await shared.commit(ticket, [producer], sequence=sequence, identity=f"rows of {sequence}")
+    await restart(broker)
+    async with linn.connect(url(broker)) as client:
+        shared = transactions(client, 2)
+        for sequence, identity in ((6, "other rows"), (6, ""), (5, "rows of 5"), (1, "")):
+            ticket = await shared.join()
+            producer = await write(client, ticket, b"other")
+            with pytest.raises(SequenceTaken, match="has committed sequence 6"):
+                await shared.commit(ticket, [producer], sequence=sequence, identity=identity)
+        ticket = await shared.join()
+        with pytest.raises(LimitExceeded, match="identity of a commit is longer than 200 characters"):
+            await shared.commit(ticket, [], sequence=7, identity="x" * 201)
+        await shared.commit(ticket, [], sequence=7)  # Nothing was written, and the sequence counts all the same.
+        ticket = await shared.join()
+        with pytest.raises(SequenceTaken, match="has committed sequence 7"):
+            await shared.commit(ticket, [], sequence=6, identity="rows of 6")
+        assert await made(client) == [b"5", b"6"]
 
 
 @on_both_loops

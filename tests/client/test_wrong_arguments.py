@@ -145,7 +145,7 @@ def client_cases(client: Any, topic: str) -> list[Case]:
         ("fetch wait_s", lambda wrong: fetch(topic, 0, 0, wait_s=wrong), (*WRONG_SPANS, math.inf, 2**32, None)),
         ("find_offset topic", lambda wrong: client.find_offset(wrong, 0, 0), WRONG_TEXTS),
         ("find_offset partition", lambda wrong: client.find_offset(topic, wrong, 0), (2**31, *WRONG_NUMBERS)),
-        ("find_offset timestamp_ms", lambda wrong: client.find_offset(topic, 0, wrong), (2**63, *WRONG_NUMBERS[1:])),
+        ("find_offset place", lambda wrong: client.find_offset(topic, 0, wrong), (2**63, *WRONG_NUMBERS[1:])),
         ("describe", client.describe, WRONG_TEXTS),
         ("perform verb", admin.perform, WRONG_TEXTS),
         ("perform argument", lambda wrong: admin.perform("topic.show", name=wrong), (object(), b"x", *WRONG_TEXTS)),

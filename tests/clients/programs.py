@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 """Limit of the wait for a line: far beyond the time that it takes."""
 ENDED = "ended"
 """Stands for the last line of a program that has ended."""

@@ -186,7 +186,7 @@ class Reading:
             settled.update(range(low, high))
             try:
                 low, high = batch.records.index_at(low), batch.records.index_at(high)
-                await batch._settle(low, high, verdict, command.get("ms", 0))
+                await batch._settle(low, high, verdict, command.get("ms", 0), command.get("reason", ""))
             except MessageInvalid:
                 raise
             except LinnError as error:

@@ -59,7 +59,9 @@ def subscribe(agent: AgentProcess, topic: str, **fields: Any) -> int:
     return number
 
 
-def settle(agent: AgentProcess, subscription: int, verdict: str, record: Said, ms: int = 0) -> list[str]:
+def settle(
+    agent: AgentProcess, subscription: int, verdict: str, record: Said, ms: int = 0, reason: str = ""
+) -> list[str]:
     """Settle one record; the codes of refusals."""
     answer = agent.ask(
         "settle",
@@ -70,6 +72,7 @@ def settle(agent: AgentProcess, subscription: int, verdict: str, record: Said, m
         first=record["offset"],
         end=record["offset"] + 1,
         ms=ms,
+        reason=reason,
     )
     return [refusal["code"] for refusal in answer["refused"]]
 

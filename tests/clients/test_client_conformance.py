@@ -214,9 +214,13 @@ def test_a_rejected_record_becomes_a_dead_letter(connected: AgentProcess, langua
     connected.ask("publish", topic="brief", records=plain(language.encode()))
     subscription, dead = subscribe(connected, "brief"), subscribe(connected, "dead")
     (record,) = take(connected, subscription, 1)
-    assert settle(connected, subscription, "reject", record) == []
+    reason = "no currency: \N{EURO SIGN}\n" + "x" * 5_000
+    assert settle(connected, subscription, "reject", record, reason=reason) == []
     (letter,) = take(connected, dead, 1)
     assert (values_of([letter]), letter["id"]) == ([language.encode()], record["id"])
+    cause = letter["labels"]["linn.dead.error"]
+    assert cause.startswith("no currency: \N{EURO SIGN} xxx")
+    assert 250 < len(cause.encode()) <= 255
     assert settle(connected, dead, "ack", letter) == []
 
 
@@ -432,6 +436,13 @@ def test_a_stream_keeps_what_a_queue_does_not_serve_yet(connected: AgentProcess,
     base = connected.ask("publish", topic="log", records=records)["placements"][0]["base_offset"]
     answer = connected.ask("fetch", topic="log", partition=0, offset=base, bytes_max=1 << 20)
     assert [content_of(record) for record in answer["records"][: len(records)]] == [*map(content_of, records)]
+
+
+def test_a_refused_record_fails_and_the_others_of_its_batch_are_stored(connected: AgentProcess, topic: str) -> None:
+    records = [*plain(b"a"), plain(b"bad")[0] | {"ttl_ms": 5}, *plain(b"b")]
+    assert code_of(connected, "publish", topic=topic, records=records) == "message.unsupported"
+    answer = connected.ask("fetch", topic=topic, partition=0, offset=0, bytes_max=1 << 20)
+    assert values_of(answer["records"]) == [b"a", b"b"]
 
 
 def test_a_consumer_of_a_queue_has_no_start(connected: AgentProcess, topic: str) -> None:

@@ -17,7 +17,7 @@ from linn.testing.process import BrokerProcess
 
 LEFT = 48
 """Descriptors that a broker may still open, in these tests."""
-WITHIN_S = 20.0
+WITHIN_S = 200.0
 SMALL_SEGMENTS = """
 [storage.segmented-log]
 segment_bytes_max = "64KiB"

@@ -27,7 +27,7 @@ KILLS = 50
 NAMES = ("ann", "bob")
 PROGRAM = Path(__file__).parent / "booking_program.py"
 ALIVE_S_MAX = 0.6
-DONE_S_MAX = 90.0
+DONE_S_MAX = 600.0
 CONFIG = """
 [topics.payments]
 delivery = "exactly-once"
@@ -112,7 +112,6 @@ class Consumer:
         return self._store.effects(self._name)
 
 
-@pytest.mark.timeout(300)
 async def test_each_record_is_booked_once_whoever_is_killed(tmp_path: Path, store: Sqlite | Postgres) -> None:
     seed = 1
     rng = random.Random(seed)

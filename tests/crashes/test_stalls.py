@@ -40,7 +40,7 @@ kind = "stream"
 """
 STALL_S = 2.0
 """Longer than a lease and than three keepalives."""
-WITHIN_S = 20.0
+WITHIN_S = 200.0
 
 
 def running(folder: Path) -> BrokerProcess:

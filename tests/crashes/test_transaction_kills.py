@@ -19,7 +19,7 @@ from linn.testing.process import BrokerProcess
 KILLS = 25
 HERE = Path(__file__).parent
 ALIVE_S_MAX = 0.6
-DONE_S_MAX = 60.0
+DONE_S_MAX = 600.0
 PARTITIONS = 3
 CONFIG = f"""
 [topics.orders]
@@ -65,7 +65,6 @@ class Program:
         self._process.wait()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("source", "sink", "group"), [("orders", "log", None), ("visits", "work", "counters")], ids=["queue", "stream"]
 )

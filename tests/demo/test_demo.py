@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 FLIGHTS = 20_000
-RUN_S_MAX = 400
+RUN_S_MAX = 800
 """Far more than a run takes: with Spark two minutes on a busy machine."""
 DEMO = [sys.executable, "-m", "linn", "demo"]
 
@@ -20,7 +19,6 @@ def demo(folder: Path, *command: str, **variables: str) -> "subprocess.Completed
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_S_MAX)
 
 
-@pytest.mark.timeout(RUN_S_MAX)
 def test_a_short_run_is_right_and_leaves_nothing(tmp_path: Path) -> None:
     done = demo(tmp_path, *DEMO, "--flights", str(FLIGHTS))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,7 +91,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
         running.send_signal(signal.SIGINT)
         assert running.wait(30) == 130
         assert running.stderr.read() == ""
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=300)
     assert alive == []
     assert list(tmp_path.iterdir()) == []
 

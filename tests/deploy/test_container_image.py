@@ -24,7 +24,7 @@ from linn import __version__
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 class Instruction(NamedTuple):

@@ -41,7 +41,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     """The kind of each metric that a broker exposes over HTTP."""
     with BrokerProcess(tmp_path_factory.mktemp("watched"), LISTENERS + "[topics.jobs]\n", listen=()) as broker:
         (url,) = [url for url in broker.urls if url.startswith("http://")]
-        yield dict(TYPE.findall(httpx.get(f"{url}/metrics", timeout=30).text))
+        yield dict(TYPE.findall(httpx.get(f"{url}/metrics", timeout=300).text))
 
 
 def metrics_of(query: str) -> list[str]:

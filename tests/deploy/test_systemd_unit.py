@@ -20,7 +20,7 @@ from linn.core.errors.tree import ConfigError, LinnError, LogCorrupt, SyncFailed
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "linn.service"
 LINN = str(Path(sys.executable).parent / "linn")
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def section(name: str) -> dict[str, str]:

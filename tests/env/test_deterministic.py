@@ -94,7 +94,7 @@ def test_a_seed_gives_the_same_trace_for_any_hash_seed() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
         )
         traces.append(run.stdout)
     assert traces[0] == traces[1]

@@ -64,13 +64,13 @@ def test_large_files_and_small_ones_behind_them_are_freed_by_one_thread(tmp_path
     small = closings.expect(tmp_path / "small", 1)
     disk = RealDisk()
     disk.unlink(large[0])
-    assert closings.begun.acquire(timeout=10)
+    assert closings.begun.acquire(timeout=300)
     for path in (*large[1:], small):
         disk.unlink(path)
     assert list(tmp_path.iterdir()) == []
     closings.may_go_on.set()
     for _ in range(3):
-        assert closings.begun.acquire(timeout=10)
+        assert closings.begun.acquire(timeout=300)
     (thread,) = set(closings.threads.values())
     assert thread not in (0, threading.get_ident())
 
@@ -83,9 +83,9 @@ def test_a_large_file_that_is_still_read_is_freed_there_as_well(tmp_path: Path, 
     region = file.region(0, 1)
     disk.unlink(path)
     file.close()
-    assert closings.begun.acquire(timeout=10)
+    assert closings.begun.acquire(timeout=300)
     del region
-    assert closings.begun.acquire(timeout=10)
+    assert closings.begun.acquire(timeout=300)
     assert threading.get_ident() not in closings.threads.values()
 
 
@@ -111,6 +111,9 @@ def test_a_process_ends_while_deleted_files_are_held(tmp_path: Path) -> None:
     for path in paths:
         path.write_bytes(bytes(FREED_AT_ONCE_BYTES_MAX))
     ended = subprocess.run(
-        [sys.executable, "-c", ENDS_WITH_ONE_THAT_IS_READ, *map(str, paths)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", ENDS_WITH_ONE_THAT_IS_READ, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-TIMEOUT_S = 110
+TIMEOUT_S = 600
 _PIP = ["--quiet", "--disable-pip-version-check", "--no-deps"]
 
 

@@ -32,8 +32,8 @@ _INSTALLED = re.compile(r"^(?:\$ )?(?:python3 -m venv|pip install (?!-e)).*\n", 
 _LINN = re.compile(r"\.\./linn(?:\[(?P<extras>[\w,]+)\])?")
 PORTS = ("5466", "9466", "5467")
 """The ports that pages name. A reader has free ones in their place: tests run beside one another."""
-COMMAND_TIMEOUT_S = 200.0
-STOP_TIMEOUT_S = 20.0
+COMMAND_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 200.0
 
 
 def installed_by(page: Path) -> tuple[set[str], set[str]]:

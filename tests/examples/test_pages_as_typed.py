@@ -57,7 +57,6 @@ def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield page
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", RUN, ids=name_of, indirect=True)
 def test_a_page_runs_unchanged(wheel: Path, tmp_path: Path, page: Path) -> None:
     extras, others = installed_by(page)
@@ -67,7 +66,6 @@ def test_a_page_runs_unchanged(wheel: Path, tmp_path: Path, page: Path) -> None:
         assert reader.read(page)
 
 
-@pytest.mark.timeout(300)
 def test_every_program_passes_mypy_strictly(everything: WheelEnvironment, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
     for page, programs in PROGRAMS.items():

@@ -16,7 +16,7 @@ from linn.core.errors.tree import LinnError, all_errors
 T = TypeVar("T")
 
 MEASURES = "MEASURE" in os.environ
-"""Copied from tests/tiers.py; this module is also part of a program of its own."""
+"""Copied from tests/stopwatch.py; this module is also part of a program of its own."""
 CPU_S_MAX = 2.0
 """A multiple of the cost of the slowest input, because memory is traced and, under atheris, every branch counted."""
 MEMORY_FACTOR_MAX = 64

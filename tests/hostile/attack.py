@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bystander import PERIOD_S, TOPICS, Bystander, Report
-from tiers import is_measured
+from stopwatch import MEASURES
 
 from linn.testing.process import BrokerProcess
 from linn.wire import messages as m
@@ -121,7 +121,7 @@ class WatchedBroker(BrokerProcess):
             self.usage = Usage(self.pid)
             self.bystander = started.enter_context(Bystander(self.url))
             self.bystander.report(ROUNDS_UNMEASURED_MIN)  # From here on it is connected.
-            if is_measured():
+            if MEASURES:
                 self._measure_before()
             self._started = started.pop_all()
         return self
@@ -419,7 +419,7 @@ def attacked(
     usage.forget_peak()
     memory_before = usage.memory_bytes()
     try:
-        with _in_bounds_of_time(broker, attack, cpu_s, answer_s, pause_s) if is_measured() else _at_work(broker):
+        with _in_bounds_of_time(broker, attack, cpu_s, answer_s, pause_s) if MEASURES else _at_work(broker):
             yield attack
             attack.leave()
             assert attack.is_judged(), "each attacker is answered or closed, and the test says how"

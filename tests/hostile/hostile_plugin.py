@@ -13,10 +13,11 @@ from linn.core.log.storage import EngineKind, PartitionId
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.ports.interceptor import InterceptorKind
 from linn.core.ports.observer import Observer
+from linn.core.queue.effects import Effects
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.semantics import SemanticsKind
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 from linn.core.routing.exchange import Binding, ExchangeKind, Subject
 from linn.core.routing.partitioner import PartitionerKind
 from linn.plugins.exchanges import FanoutExchange, NoSettings

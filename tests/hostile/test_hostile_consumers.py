@@ -26,6 +26,10 @@ max_deliveries = 5
 dead_letter = "dead"
 [topics.dead]
 kind = "stream"
+[topics.explained]
+dead_letter = "unexplained"
+[topics.unexplained]
+kind = "stream"
 [topics.s]
 kind = "stream"
 partitions = 2
@@ -273,9 +277,12 @@ def test_offsets_and_partitions_at_the_ends_of_their_range_are_refused_or_moved_
             for message in (m.Fetch("offsets", odd, 0), m.FindOffset("offsets", odd, 0)):
                 attack.tries({f"{message}": (request(message), "failed topic.partition_unknown")})
         found = {odd: peer.ask(m.FindOffset("offsets", 0, odd)) for odd in ODD_OFFSETS}
-        assert found[-1] == found[INT64_MAX] == found[INT64_MAX - 1] == m.FoundOffset(end)
-        assert found[-2] == found[-(2**63)] == m.FoundOffset(start)
-        begins = {-1: None, -2: start, -3: start, -(2**63): start, INT64_MAX: None, INT64_MAX - 1: None}
+        assert found[INT64_MAX] == found[INT64_MAX - 1] == m.FoundOffset(end)
+        assert found[-1] == found[-2] == found[-(2**63)] == m.FoundOffset(start)
+        for odd in (end + 1, INT64_MAX, INT64_MAX - 1):
+            for options in ({"start": odd}, {"starts": [odd]}, {"group": "odd", "start": odd}):
+                assert fails(peer, m.Subscribe("offsets", **options)) == "log.offset_out_of_range"
+        begins = {-1: None, -2: start, -3: start, -(2**63): start, end: None}
         for number, (odd, place) in enumerate(begins.items()):
             assert begin(peer, start=odd) == place
             assert begin(peer, starts=[odd]) == place
@@ -320,7 +327,10 @@ def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: Watched
         for number, place in {**moved, 10**30: end, -(10**30): 0}.items():
             for asked in ({"offset": number}, {"timestamp_ms": number}):
                 answer = reset(peer, **asked)
-                assert answer[0]["offset"] == place, (asked, answer)
+                if number > end and "offset" in asked:
+                    assert answer == "log.offset_out_of_range", asked
+                else:
+                    assert answer[0]["offset"] == place, (asked, answer)
         for number in (-1, 1, 10**30):
             assert reset(peer, offset=0, partitions=[number]) == "topic.partition_unknown"
         for odd_offset in (1.5, "0", True, None, [], {}):
@@ -341,7 +351,7 @@ def test_shared_subscriptions_are_limited_and_named_as_topics_are(broker: Watche
         assert fails(peer, m.Subscribe("s", "g", shared="work")) == "delivery.wrong_kind"
         for topic, most in (("s", 64), ("wide-0", 4)):
             for number in range(most):
-                subscription = peer.subscribe(topic, shared=f"work-{number}", start=INT64_MAX)
+                subscription = peer.subscribe(topic, shared=f"work-{number}", start=m.START_LATEST)
                 assert peer.ask(m.Unsubscribe(subscription)) == m.Done()
             for _ in range(20):
                 assert fails(peer, m.Subscribe(topic, shared="one-more")) == "limit.exceeded"
@@ -405,6 +415,40 @@ def test_nacked_records_without_a_consumer_cause_no_work(broker: WatchedBroker) 
         let_pass(peer, 1_200)
         shown = peer.administer("subscription.show", topic="leased")
         assert shown["delayed"] == 0
+        peer.is_served()
+
+
+def test_reasons_without_end_are_cut_and_kept_up_to_a_limit(broker: WatchedBroker) -> None:
+    many = 10_000
+    with attacked(broker, cpu_s=4, memory_bytes=48 << 20) as attack:
+        peer = attack.connect()
+        publish(peer, "explained", many)
+        subscription = peer.subscribe("explained", credit=many)
+        leased = [
+            m.Settlement(0, delivery.delivery_id, offset, offset + 1, m.Verdict.NACK, 3_600_000)
+            for delivery, batch in delivered(peer, many)
+            for offset in range(batch.base_offset, batch.end_offset)
+        ]
+        longest = "\x1b[31m\N{PILE OF POO}\r\n" * 12_000
+        first = m.Settlement(0, leased[0].delivery_id, 0, 1, m.Verdict.REJECT, 0, 1)
+        assert peer.ask(m.Settle(subscription, [first], [longest])) == m.Settled([])
+        for at in range(1, many, 1_000):
+            some = leased[at : at + 1_000]
+            for place, entry in enumerate(some, 1):
+                entry.reason = place
+            assert peer.ask(m.Settle(subscription, some, [f"{at + n} " * 40 for n in range(len(some))])) == m.Settled(
+                []
+            )
+        too_many = m.Settle(subscription, [], [""] * (m.SETTLE_ENTRIES_MAX + 1))
+        peer.send(request(too_many))
+        peer.is_failed("limit.exceeded")
+        odd = m.Settlement(0, leased[-1].delivery_id, 0, 1, m.Verdict.REJECT, 0, 65_535)
+        assert [refusal.code for refusal in peer.ask(m.Settle(subscription, [odd], ["x"])).refused] == [
+            "delivery.not_current"
+        ]
+        attack.until(
+            lambda: peer.administer("topic.show", name="unexplained")["partitions"][0]["end"] == 1, "it is dead"
+        )
         peer.is_served()
 
 

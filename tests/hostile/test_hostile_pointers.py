@@ -315,6 +315,16 @@ TEXTS = {
 
 def test_text_without_its_end_or_that_is_no_utf_8_is_refused(broker: WatchedBroker) -> None:
     requests = {f"a topic {name}": (describe_one(text), MALFORMED) for name, text in TEXTS.items()}
+    reasons = {
+        f"a reason {name}": (
+            wire.control(
+                "settle",
+                wire.struct_pointer(0, 1, 2) + NUL_WORD * 2 + wire.list_pointer(0, wire.POINTERS, 1) + wire.text(text),
+            ),
+            MALFORMED,
+        )
+        for name, text in TEXTS.items()
+    }
     published = {
         f"a target {name}": (
             wire.control("publish", wire.struct_pointer(0, 1, 1) + NUL_WORD + wire.text(text), batches=1)
@@ -336,7 +346,7 @@ def test_text_without_its_end_or_that_is_no_utf_8_is_refused(broker: WatchedBrok
         "a name": (administer('{"name": "\\u0000"}'), "failed config.invalid"),
     }
     with attacked(broker, memory_bytes=2 << 20, cpu_s=0.3) as attack:
-        attack.tries(requests | published | keys | labels | values | arguments)
+        attack.tries(requests | reasons | published | keys | labels | values | arguments)
         hellos = {name: (wire.control("hello", greeting(text)), MALFORMED) for name, text in TEXTS.items()}
         attack.tries(hellos, greeted=False)
 

@@ -31,7 +31,7 @@ RESET = struct.pack("ii", 1, 0)
 
 def come_and_go(broker: WatchedBroker, said: bytes, *, reset: bool) -> None:
     host, port = broker.address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=30) as stranger:
+    with socket.create_connection((host, int(port)), timeout=300) as stranger:
         if said:
             stranger.sendall(said)
         if reset:

@@ -86,7 +86,7 @@ def serve() -> None:
     Each request is one child, which alone imports linn. What else a run imports is there by then: it takes longer to
     import than most seeds take to run.
     """
-    for name in ("anyio", "capnp", "hypothesis.stateful", "msgspec", "pluggy", "pytest", "structlog", "trio.testing"):
+    for name in ("anyio", "capnp", "hypothesis.stateful", "msgspec", "pluggy", "pytest", "trio.testing"):
         importlib.import_module(name)
     for line in sys.stdin:
         request = json.loads(line)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-RUN_S_MAX = 100
+RUN_S_MAX = 600
 """Time limit of one request; a bug that makes a run endless is not caught."""
 
 

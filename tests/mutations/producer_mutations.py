@@ -17,12 +17,12 @@ PRODUCER_MUTATIONS = (
             offset = self.append(batch)
             producers = self.log.facts.producers
             before = len(producers)
-            producers.stored(numbers, offset, batch.append_time_ms)
+            producers.stored(numbers, offset, self._clock.monotonic(), batch.offset_span)
         """,
         planted="""
             producers = self.log.facts.producers
             before = len(producers)
-            producers.stored(numbers, self.log.bounds()[1], self._clock.now_ms())
+            producers.stored(numbers, self.log.bounds()[1], self._clock.monotonic())
             offset = self.append(batch)
         """,
         simulation="broker",

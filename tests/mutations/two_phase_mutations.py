@@ -26,9 +26,9 @@ TWO_PHASE_MUTATIONS = (
             except Exception:
                 return Effects()
         """,
-        simulation="arrows of two phases",
-        seed=170,
-        says="had their effect more than once",
+        simulation="subscription in two phases",
+        seed=0,
+        says="DID NOT RAISE",
     ),
     Mutation(
         name="ready is answered before its decision is committed",
@@ -124,10 +124,21 @@ TWO_PHASE_MUTATIONS = (
         breaks="A delivery that was not decided is aborted by the question, so that no stays no.",
         guarantee=_EXACTLY,
         module=_SUBSCRIPTION,
-        original="return self.return_leases(held, now)",
-        planted="return Effects()",
+        original="for lease in [lease for lease in self.leases_of(consumer) if lease.delivery_id == delivery_id]:",
+        planted="for lease in list[Lease]():",
         simulation="subscription in two phases",
-        seed=0,
+        seed=1,
+        says="assert",
+    ),
+    Mutation(
+        name="resolve answers for all of a delivery",
+        breaks="One part of a delivery may be decided, and another not.",
+        guarantee=_EXACTLY,
+        module=_SUBSCRIPTION,
+        original="if any((it.holder.name, it.delivery_id) == named for _, _, it in pieces):",
+        planted="if any(it.decision.delivery_id == delivery_id for it in self.decided_to(holder)):",
+        simulation="subscription in two phases",
+        seed=4,
         says="assert",
     ),
     Mutation(
@@ -135,8 +146,14 @@ TWO_PHASE_MUTATIONS = (
         breaks="In doubt a consumer rolls back; what was decided comes again.",
         guarantee=_EXACTLY,
         module=_SOURCE,
-        original="return was_asked and not settling.is_void and await self._resolve(subscription, work)",
-        planted="return settling.is_void or (was_asked and await self._resolve(subscription, work))",
+        original="""
+                return message.is_decided
+            return False
+        """,
+        planted="""
+                return message.is_decided
+            return True
+        """,
         simulation="arrows of two phases",
         seed=6,
         says="had their effect more than once",

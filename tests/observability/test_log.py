@@ -18,13 +18,11 @@ from typing import Any
 
 import pytest
 
-from linn.cli.server.log import Log, LogFormatter
+from linn.cli.server.log import HumanFormatter, JsonFormatter, Log
 from linn.core.config.tables import LogSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import DiskFull
 from linn.testing.process import BrokerProcess
-
-ROOT = Path(__file__).parents[2]
 
 
 def record(text: str, *arguments: Any, failed: bool = False) -> logging.LogRecord:
@@ -39,14 +37,14 @@ def record(text: str, *arguments: Any, failed: bool = False) -> logging.LogRecor
 
 def entry(written: logging.LogRecord) -> dict[str, Any]:
     """A log record as JSON."""
-    line = LogFormatter(as_json=True, colours=False).format(written)
+    line = JsonFormatter().format(written)
     assert "\n" not in line
     made: dict[str, Any] = json.loads(line)
     return made
 
 
 def human(written: logging.LogRecord) -> str:
-    return LogFormatter(as_json=False, colours=False).format(written)
+    return HumanFormatter(colours=False).format(written)
 
 
 def test_fields_are_keys_in_json_and_text_for_people() -> None:
@@ -124,7 +122,7 @@ def test_the_command_line_counts_more_than_the_file(root_logger: logging.Logger)
 def hostile(broker: BrokerProcess) -> None:
     """Send the broker input for which it writes a log line."""
     host, port = broker.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as client:
+    with socket.create_connection((host, int(port)), timeout=300) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         while client.recv(4096):
             pass
@@ -164,7 +162,7 @@ def test_the_level_can_be_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", [("--log-format", "xml"), ("--log-level", "loud")])
 def test_a_wrong_choice_is_refused(tmp_path: Path, option: tuple[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "linn", "serve", *option], cwd=tmp_path, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "linn", "serve", *option], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "must be" in done.stderr
@@ -174,7 +172,7 @@ def test_a_wrong_choice_is_refused(tmp_path: Path, option: tuple[str, str]) -> N
 def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "linn.toml").write_text('[log]\nlevel = "info"\nformat = "xml"\nlevle = 1\n')
     done = subprocess.run(
-        [sys.executable, "-m", "linn", "check", "linn.toml"], cwd=tmp_path, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "linn", "check", "linn.toml"], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert done.returncode != 0
     assert "linn.toml:3: log.format" in done.stdout
@@ -211,11 +209,4 @@ def test_the_library_does_not_configure_logging() -> None:
         "loggers = [l for n, l in logging.root.manager.loggerDict.items() if n.partition('.')[0] == 'linn']\n"
         "assert [l for l in loggers if isinstance(l, logging.Logger) and (l.handlers or l.level)] == []\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_only_the_command_line_imports_structlog() -> None:
-    found = [
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "linn").rglob("*.py") if "structlog" in path.read_text()
-    ]
-    assert found == ["linn/cli/server/log.py", "linn/cli/server/server.py"]
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -33,7 +33,7 @@ class HttpPeer:
         await self._stream.send([request])
         received = b""
         while (
-            whole := re.match(rb"HTTP/1\.1 (\d+) .*content-length: (\d+)\r\n.*\r\n\r\n", received, re.DOTALL)
+            whole := re.match(rb"HTTP/1\.1 (\d+) .*content-length: (\d+)\r\n(?:.*\r\n)?\r\n", received, re.DOTALL)
         ) is None:
             received += await self._more()
         while len(received) < whole.end() + int(whole[2]):

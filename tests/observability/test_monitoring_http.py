@@ -61,7 +61,7 @@ def rest_of(client: socket.socket) -> bytes:
 
 def publish(broker: BrokerProcess, topic: str, *values: str) -> None:
     command = [sys.executable, "-m", "linn", "publish", topic, *values, "--url", broker.url]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 def test_the_native_url_comes_first_whatever_the_order_in_the_file(broker: BrokerProcess) -> None:
@@ -190,17 +190,15 @@ def test_a_silent_or_slow_client_is_let_go(broker: BrokerProcess) -> None:
     assert time.monotonic() - started < IDLE_S_MAX + 20
 
 
-def test_websockets_and_http_2_harm_nobody(broker: BrokerProcess) -> None:
+def test_a_request_for_websockets_or_http_2_is_answered_in_http_1_1(broker: BrokerProcess) -> None:
     with web(broker) as client:
-        upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        upgrade = b"Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n" + upgrade + key)
-        assert rest_of(client).startswith(b"HTTP/1.1 403")
+        assert rest_of(client).startswith(b"HTTP/1.1 200")
     with web(broker) as client:
         client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100)
-        assert httpx.get(f"{http_of(broker)}/ready").status_code == 200
-    with httpx.Client(http1=False, http2=True) as client:
-        assert client.get(f"{http_of(broker)}/metrics").http_version == "HTTP/2"
+        assert rest_of(client).startswith(b"HTTP/1.1 4")
 
 
 def test_a_hundred_watchers_are_enough_and_clients_still_come(broker: BrokerProcess) -> None:
@@ -247,11 +245,11 @@ main()
 """
 
 
-@pytest.mark.parametrize("missing", ["hypercorn", "prometheus_client"])
+@pytest.mark.parametrize("missing", ["h11", "prometheus_client"])
 def test_without_the_extra_one_line_says_how_to_install_it(tmp_path: Path, missing: str) -> None:
     (tmp_path / "linn.toml").write_text(LISTENERS)
     command = [sys.executable, "-c", WITHOUT, missing, "serve", "linn.toml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 3
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -264,7 +262,7 @@ def test_a_broker_without_such_a_listener_loads_nothing_for_it() -> None:
     code = "import sys; from linn.core.plugins.manager import built_in; built_in(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "linn.protocols.http.plugin" in loaded
-    assert [name for name in loaded if name.partition(".")[0] in ("hypercorn", "prometheus_client", "h11")] == []
+    assert [name for name in loaded if name.partition(".")[0] in ("prometheus_client", "h11")] == []
 
 
 def test_a_stop_does_not_wait_for_watchers(tmp_path: Path) -> None:
@@ -282,7 +280,7 @@ def test_a_plugin_that_holds_up_the_loop_is_counted_by_name(tmp_path: Path, monk
     config = LISTENERS + '[plugins]\nload = ["dozing_plugin"]\n[broker]\nloop_held_max = "100ms"\n'
     with BrokerProcess(tmp_path, config, listen=()) as broker:
         command = [sys.executable, "-m", "linn", "topics", "create", "jobs", "--url", broker.url]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
         families = {
             family.name: family
             for family in text_string_to_metric_families(httpx.get(f"{http_of(broker)}/metrics").text)

@@ -8,8 +8,8 @@ from raw_client import ALWAYS, HEAD, broker_on, configured, connected, simulated
 
 from linn.core.broker.broker import running_broker
 from linn.core.env.env import Stream
-from linn.protocols.http.hypercorn_stream import SEND_S_MAX
 from linn.protocols.http.plugin import MetricsSettings
+from linn.protocols.http.server import SEND_S_MAX
 from linn.testing.sim_env import SimEnv
 from linn.testing.sim_pipe import PIPE_BYTES_MAX
 from linn.wire import messages as m

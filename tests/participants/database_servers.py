@@ -76,7 +76,7 @@ def postgres_server() -> Iterator[str]:
         options: dict[str, Any] = {"cwd": folder, "env": {"PATH": os.environ["PATH"], "LC_ALL": "C"}, **become}
         data = ["--encoding=UTF8", f"--pgdata={folder}/data"]
         initdb = [f"{programs}/initdb", "--auth=trust", "--username=linn", "--no-sync", *data]
-        subprocess.run(initdb, capture_output=True, check=True, timeout=120, **options)
+        subprocess.run(initdb, capture_output=True, check=True, timeout=300, **options)
         # What is committed survives the tests, which end no machine: without fsync they take a tenth of the time.
         settings = ["fsync=off", "listen_addresses=", f"unix_socket_directories={folder}", "log_min_messages=log"]
         command = [f"{programs}/postgres", f"-D{folder}/data", *(f"-c{setting}" for setting in settings)]

@@ -18,7 +18,7 @@ from killed_program import KINDS, PLACE
 
 from linn.participants import Mark
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 KILLS = 50
 KILLS_OF_SERVERS = 20
 """Kills of programs whose effects are in a server, which lives on."""

@@ -20,10 +20,11 @@ from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.protocol import ProtocolKind
 from linn.core.log.storage import EngineKind, PartitionId
 from linn.core.plugins.hookspecs import hookimpl
+from linn.core.queue.effects import Effects
 from linn.core.queue.lease import Lease, LeaseSettings
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.semantics import SemanticsKind
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 from linn.core.routing.exchange import Binding, ExchangeKind, Subject
 from linn.plugins.exchanges import FanoutExchange, NoSettings
 from linn.semantics.at_least_once import AtLeastOnce

@@ -6,6 +6,7 @@ import contextlib
 import struct
 import tracemalloc
 import typing
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -25,9 +26,9 @@ NARROW = {
     "subscription": 32, "lease_ms": 32, "ms": 32, "entry": 32, "epoch": 32, "session_ms": 32,
     "topic_id_high": 64, "topic_id_low": 64, "id_high": 64, "id_low": 64, "delivery_id": 64,
     "attempt": 16, "id": 32, "timeout_ms": 32, "number": 64, "sequence": 64, "opening": 64,
-    "leader": 32, "returned": 32, "formats": 32,
+    "leader": 32, "returned": 32, "formats": 32, "reason": 16,
 }  # fmt: skip
-ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2}
+ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2, "place": 3}
 SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch")
 TEXT = st.text(max_size=20)
 
@@ -179,11 +180,11 @@ def test_frames_with_several_segments_are_read() -> None:
     assert decoded == (9, 0, m.Publish("a topic whose name is in another segment", acks=0))
 
 
-def settle_frame(entries: list[m.Settlement], first_segment_words: int) -> bytearray:
+def settle_frame(entries: list[m.Settlement], first_segment_words: int, reasons: Sequence[str] = ()) -> bytearray:
     """A settle as pycapnp writes it; in several segments if the first is small."""
     frame = schema.load("protocol").Frame.new_message(num_first_segment_words=first_segment_words)
     frame.correlation = 9
-    codec._layout(m.Settle).write(frame.init("settle"), m.Settle(5, entries))
+    codec._layout(m.Settle).write(frame.init("settle"), m.Settle(5, entries, list(reasons)))
     return bytearray(frame.to_bytes())
 
 
@@ -194,6 +195,18 @@ def test_a_settle_of_many_entries_is_read_without_pycapnp(words: int) -> None:
     assert (frame[0] > 0) == (words == 4), "whether it has several segments"
     assert read_settle(memoryview(frame)) == (9, m.Settle(5, entries))
     assert codec.decode(memoryview(frame), from_client=True) == (9, 0, m.Settle(5, entries))
+
+
+@pytest.mark.parametrize("words", [4, 1_024])
+def test_a_settle_with_reasons_is_read_without_pycapnp(words: int) -> None:
+    reasons = ["first", "\N{EURO SIGN}" * 500, "a"]
+    entries = [m.Settlement(0, 7, n, n + 1, m.Verdict.NACK, 0, n % 4) for n in range(100)]
+    frame = settle_frame(entries, words, reasons)
+    assert read_settle(memoryview(frame)) == (9, m.Settle(5, entries, reasons))
+    for at in range(0, 8 * len(frame) if words == 4 else 0, 7):
+        damaged = frame.copy()
+        damaged[at // 8] ^= 1 << at % 8
+        assert outcome(codec.decode, damaged) == outcome(codec._decode, damaged)
 
 
 @pytest.mark.parametrize("words", [4, 1_024])
@@ -243,6 +256,7 @@ def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object
         m.Deliver(5, 1, 1 << 50, 2),
         m.Settle(5, [m.Settlement(-1, 1 << 50, 0, 1 << 40, m.Verdict.NACK, 1 << 31)]),
         m.Settle(5, [m.Settlement(1, 1, 0, 1), m.Settlement(1, 2, 1, 2)]),
+        m.Settle(5, [m.Settlement(1, 1, 0, 1, m.Verdict.NACK, 0, 1)], ["why"]),
         m.Settled([]),
         m.Settled([m.Refusal(0, "delivery.not_current", "it ended")]),
         m.Publish("t", False, 1, -1),
@@ -253,6 +267,8 @@ def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object
         m.EndTransaction(1, 2, 3, True, [4, 5]),
         m.EndTransaction(1, 2, 3, True),
         m.EndTransaction(1, 2, 3, True, [4], 5),
+        m.EndTransaction(1, 2, 3, True, [4], 5, "rows 7"),
+        m.EndTransaction(1, 2, 3, True, [4], identity="rows 7"),
     ],
 )
 def test_templates_and_caches_read_the_same_as_the_schema(message: m.Message) -> None:

@@ -12,7 +12,7 @@ SEEDS = ("2", "3", "11", "16")
 def traces(hash_seed: str, seeds: tuple[str, ...]) -> list[str]:
     """Traces of the runs in a separate process: one hash each, of all events and of all changes of the disk."""
     command = [sys.executable, str(Path(__file__).with_name("simulated_run.py")), *seeds]
-    process = subprocess.run(command, capture_output=True, text=True, env={"PYTHONHASHSEED": hash_seed}, timeout=100)
+    process = subprocess.run(command, capture_output=True, text=True, env={"PYTHONHASHSEED": hash_seed}, timeout=300)
     assert process.returncode == 0, process.stderr
     return sorted(process.stdout.splitlines())
 

@@ -19,7 +19,7 @@ import psutil
 
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 
-WAIT_S = 120.0
+WAIT_S = 600.0
 
 
 class Driver:
@@ -72,11 +72,6 @@ class Driver:
             at = len(self.events)
             if not self._read(until_s - time.monotonic()):
                 raise AssertionError(f"no {event} of {pipeline}: {self.events} {self.log()[-3000:]}")
-
-    def lags(self, pipeline: str) -> list[int]:
-        """Return the lag of each micro-batch that was reported so far, and not waited for."""
-        progress = [each for each in self.events if each["event"] == "progress" and each["pipeline"] == pipeline]
-        return [each["lag"] for each in progress]
 
     def read_all(self) -> list[dict[str, Any]]:
         """Read status lines up to the end."""

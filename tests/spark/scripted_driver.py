@@ -30,8 +30,12 @@ class ScriptedDriver:
         self.told: list[Any] = []
         self.running: SimProgram | None = None
         """The process that runs."""
+        self.committed: dict[str, dict[str, int]] = {}
+        """The offsets in the checkpoint of each pipeline, by topic and partition."""
         self.life: Callable[[SimProgram, dict[str, Any]], Awaitable[int]] = self.run
         """The life of a process, after it has read its specification."""
+        self.list_files: Callable[[SimProgram], Awaitable[int]] = self.run_no_listing
+        """The process that lists the committed files of a pipeline."""
 
     @property
     def names(self) -> list[str]:
@@ -39,7 +43,9 @@ class ScriptedDriver:
         return [each["name"] for each in self.specs[-1]["pipelines"]]
 
     async def main(self, program: SimProgram) -> int:
-        """The program."""
+        """The programs that run in the drivers' Python."""
+        if program.command[-1].endswith("committed_files"):
+            return await self.list_files(program)
         self.started_s.append(trio.current_time())
         self.running = program
         spec = await program.read_json()
@@ -52,17 +58,28 @@ class ScriptedDriver:
         await trio.sleep(self.start_s)
         await program.say({"event": "session", "spark": "4.3.0", "application": "local-1", "ui": None})
         for each in spec["pipelines"]:
-            await program.say({"event": "started", "pipeline": each["name"], "query": "q", "run": "r"})
+            await program.say({"event": "started", "pipeline": each["name"], "query": "q", "end": self.committed})
         while (line := await program.read_json()) is not None:
             self.told.append(line)
             for name in line.get("start", ()):
-                await program.say({"event": "started", "pipeline": name, "query": "q", "run": "r"})
+                await program.say({"event": "started", "pipeline": name, "query": "q", "end": self.committed})
             for name in line.get("stop", ()):
                 await trio.sleep(self.drain_s)
                 await program.say({"event": "stopped", "pipeline": name})
         await trio.sleep(self.drain_s)
         self.drained += 1
         return 0
+
+    async def commit(self, end: int, name: str = "orders") -> None:
+        """Report that the sink has everything up to an offset of the topic's one partition."""
+        assert self.running is not None
+        self.committed = {"orders": {"0": end}}
+        await self.running.say({"event": "progress", "pipeline": name, "rows": end, "end": self.committed})
+
+    async def run_no_listing(self, program: SimProgram) -> int:
+        """End as a Python without a package does."""
+        await program.print("ModuleNotFoundError: No module named 'pyarrow'")
+        return 1
 
     async def exit_1(self, program: SimProgram, spec: dict[str, Any]) -> int:
         """Fail at once."""

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 DRIVER = Path(__file__).with_name("stand_in_driver.py")
-HEARD_S_MAX = 60.0
+HEARD_S_MAX = 300.0
 """Longest wait for a word of a process, on a machine that is busy."""
 
 
 def stand_in(folder: Path, **spark: object) -> str:
     """Write the programs into a folder, which is JAVA_HOME; returns the table `[spark]`, with these keys as well."""
-    _script(folder / "driver", f'exec "{sys.executable}" "{DRIVER}"')
+    _script(folder / "driver", f'exec "{sys.executable}" "{DRIVER}" "$@"')
     _script(folder / "bin" / "java", "echo 'openjdk version \"17.0.9\" 2023-10-17' >&2")
     keys = {"python": str(folder / "driver"), **spark}
     return "[spark]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in keys.items())

@@ -6,7 +6,7 @@ import pytest
 
 from linn.core.errors.tree import LinnError
 from linn.spark_plugin.driver.failure import Failure, described, failure_of, one_line
-from linn.spark_plugin.errors import CheckpointMissing, SparkDataLost
+from linn.spark_plugin.errors import CheckpointMissing, CheckpointOutdated, SparkDataLost
 
 TRACEBACK = """Traceback (most recent call last):
   File "clientserver.py", line 644, in _call_proxy
@@ -38,6 +38,7 @@ class AnalysisException(Exception):
     [
         (SparkDataLost("it is gone"), Failure("it is gone", "spark.data_lost", True)),
         (CheckpointMissing("it is gone"), Failure("it is gone", "spark.checkpoint_missing", True)),
+        (CheckpointOutdated("it is old"), Failure("it is old", "spark.checkpoint_outdated", True)),
         (LinnError("try again"), Failure("try again", "linn.error", False)),
         (
             Exception(of("linn.spark_plugin.errors.SparkDataLost: partition 1 is gone [spark.data_lost]")),

@@ -103,12 +103,76 @@ def test_a_minute_of_running_forgets_the_failures() -> None:
     assert made.deadline_s == 271
 
 
-def test_a_driver_that_does_not_start_in_time_is_killed_and_has_failed() -> None:
+def late(seconds: int, who: str = "pipeline a was") -> Reason:
+    text = f"the driver was killed after {seconds} s (start_timeout): {who} still starting"
+    return Reason(text, "if that is too short, raise start_timeout in [spark]")
+
+
+def test_a_driver_that_does_not_start_in_time_is_killed_and_started_again() -> None:
     made = group("a")
     assert made.tick(119) == []
     assert made.tick(120) == [KillDriver()]
+    assert made.state_of("a") == (State.DRAINING, late(120))
     assert made.exited(-9, 121) == []
-    assert made.state_of("a") == (State.BACKING_OFF, Reason("not all pipelines ran within 120 s"))
+    assert made.state_of("a") == (State.BACKING_OFF, late(120))
+    assert started_with(made.tick(122)) == ["a"]
+    assert made.state_of("a") == (State.STARTING, late(120)), "the reason stays until it runs"
+    made.started("a", 130)
+    assert made.state_of("a") == (State.RUNNING, None)
+
+
+@pytest.mark.parametrize(("setting", "longest"), [(120, 900), (1, 512), (3_600, 3_600)])
+def test_each_try_has_twice_the_time_to_start_up_to_a_limit(setting: int, longest: int) -> None:
+    made = DriverGroup("default", uniform=lambda _, high: high, start_timeout_s=setting, drain_timeout_s=30)
+    made.configure({"a": spec("a")}, 0)
+    now_s, limits = 0.0, []
+    while made.state is not State.FAILED:
+        limits.append(made.due_s - now_s)
+        assert made.tick(made.due_s - 1e-3) == []
+        now_s = made.due_s
+        assert made.tick(now_s) == [KillDriver()]
+        made.exited(-9, now_s)
+        if made.state is State.BACKING_OFF:
+            now_s = made.due_s
+            assert started_with(made.tick(now_s)) == ["a"]
+    assert limits == pytest.approx([min(longest, setting * 2**number) for number in range(10)])
+    _, reason = made.state_of("a")
+    assert reason is not None
+    assert reason.text == f"{late(longest).text} (10 times in a row)"
+    assert reason.remedy == "if that is too short, raise start_timeout in [spark]; then: linn spark start NAME"
+
+
+def test_pipelines_that_a_driver_starts_one_after_the_other_have_the_time_of_a_start_each() -> None:
+    made = group("a", "b", "c")
+    for name, now_s in (("a", 100), ("b", 210)):
+        made.started(name, now_s)
+        assert made.tick(now_s + 119) == []
+    assert made.tick(329.9) == []
+    assert made.tick(330) == [KillDriver()]
+    assert made.exited(-9, 330) == []
+    assert made.state_of("a") == (State.BACKING_OFF, late(120, "pipeline c was"))
+    assert started_with(made.tick(331)) == ["a", "b", "c"]
+    made.tick(331 + 240)
+    made.exited(-9, 331 + 240)
+    assert made.state_of("a") == (State.BACKING_OFF, late(240, "3 pipelines were"))
+
+
+def test_the_last_reason_is_shown_until_the_pipeline_runs() -> None:
+    made = running("a", "b")
+    made.terminated("a", "connection lost", 20, fatal=False)
+    assert made.tick(21) == [StartPipelines(("a",))]
+    assert made.state_of("a") == (State.STARTING, Reason("connection lost"))
+    made.exited(-9, 22)
+    made.tick(23)
+    killed = Reason("the driver was killed by signal 9")
+    assert [made.state_of(name) for name in "ab"] == [(State.STARTING, killed)] * 2
+    made.started("b", 25)
+    assert [made.state_of(name) for name in "ab"] == [(State.STARTING, killed), (State.RUNNING, None)]
+    made.started("a", 26)
+    assert made.state_of("a") == (State.RUNNING, None)
+    made.restart(["a"], 100)
+    made.exited(0, 101)
+    assert made.state_of("a") == (State.STARTING, None)
 
 
 def test_a_stop_drains_and_a_drain_that_takes_too_long_is_killed() -> None:
@@ -220,7 +284,7 @@ def test_one_that_does_not_start_again_in_time_takes_the_driver_with_it() -> Non
     assert made.tick(140.9) == []
     assert made.tick(141) == [KillDriver()]
     made.exited(-9, 141)
-    assert made.state_of("b") == (State.BACKING_OFF, Reason("pipeline a did not run within 120 s"))
+    assert made.state_of("b") == (State.BACKING_OFF, late(120))
 
 
 def test_a_stop_of_one_that_waits_is_a_stop() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from linn.spark_plugin.service.backoff import FAILURES_MAX, FIRST_S, LONGEST_S
 from linn.spark_plugin.service.driver_group import (
+    START_LONGEST_S,
     Action,
     CloseInput,
     DriverGroup,
@@ -34,7 +35,8 @@ class World:
         self.now_s = 0.0
         self.process = False
         self.told_to_end_s = math.inf
-        self.started_s = math.inf
+        self.heard_s = math.inf
+        """The last time when the process was told to start something, or said that it has."""
         self.closed = False
         self.inside: set[str] = set()
         """The pipelines that the process was told to run."""
@@ -55,7 +57,7 @@ class World:
                 assert not self.process, "there is one already"
                 assert not self.closed, "the broker stops"
                 assert action.pipelines != (), "there is nothing to run"
-                self.process, self.started_s, self.told_to_end_s = True, self.now_s, math.inf
+                self.process, self.heard_s, self.told_to_end_s = True, self.now_s, math.inf
                 self.inside = set()
                 self.enter([each.name for each in action.pipelines])
             else:
@@ -66,7 +68,7 @@ class World:
                     self.end(-9)
                 elif isinstance(action, StartPipelines):
                     assert self.told_to_end_s == math.inf, "it was told to end"
-                    self.started_s = self.now_s
+                    self.heard_s = self.now_s
                     self.enter(action.names)
 
     def enter(self, names: Iterable[str]) -> None:
@@ -112,6 +114,7 @@ class World:
             self.process = False
             self.do(group.refused(Reason("nothing is installed")))
         elif happens in (9, 10):
+            self.heard_s = now_s
             self.do(group.started(name, now_s) if self.process else [])
         else:
             self.now_s += chance.choice((0.5, 5.0, 40.0, 200.0)) if chance.random() < 0.5 else 0.1
@@ -125,7 +128,8 @@ class World:
         if group.state is State.BACKING_OFF:
             assert self.now_s <= group.deadline_s <= self.now_s + LONGEST_S
         if self.process:
-            late_s = max(self.started_s + START_S, self.told_to_end_s + DRAIN_S)
+            told = self.told_to_end_s < math.inf
+            late_s = self.told_to_end_s + DRAIN_S if told else self.heard_s + START_LONGEST_S
             assert group.state is State.RUNNING or group.due_s <= late_s, "nobody would ever kill it"
         else:
             assert not any(each.in_driver for each in group.pipelines.values())

@@ -18,7 +18,7 @@ needs_spark()
 
 import duckdb  # noqa: E402
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.timeout(400)]
+pytestmark = pytest.mark.filterwarnings("error")
 
 CONFIG = """
 [topics.flights]

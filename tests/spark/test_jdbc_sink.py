@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from driver_process import driver
 from spark_session import needs_spark
 
@@ -14,7 +13,6 @@ from linn.spark_plugin.spec import PipelineSpec
 
 needs_spark()
 
-pytestmark = pytest.mark.timeout(300)
 
 CONFIG = """
 [topics.numbers]

@@ -394,7 +394,6 @@ def test_queries_read_what_kafkas_source_reads_batch_by_batch(
     check(run, seeds)
 
 
-@pytest.mark.timeout(900)
 def test_what_kafkas_source_refuses_is_refused(session: Any, twins: TwinBrokers) -> None:
     topics = filled(twins, Random(0), "refusals", partitions=2)
     found = {}
@@ -407,7 +406,6 @@ def test_what_kafkas_source_refuses_is_refused(session: Any, twins: TwinBrokers)
     assert not found, "\n".join(f"{options}: {what}" for options, what in found.items())
 
 
-@pytest.mark.timeout(900)
 def test_what_kafkas_source_refuses_of_a_stream_is_refused(session: Any, twins: TwinBrokers, tmp_path: Path) -> None:
     twins.create("endless", 1)
     found = {}
@@ -421,7 +419,6 @@ def test_what_kafkas_source_refuses_of_a_stream_is_refused(session: Any, twins: 
     assert not found, "\n".join(f"{options}: {what}" for options, what in found.items())
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_what_is_gone_is_lost_to_both(session: Any, twins: TwinBrokers, tmp_path: Path, fails: str) -> None:
     topic, rng = f"short-{fails}", Random(1)
@@ -446,7 +443,6 @@ def test_what_is_gone_is_lost_to_both(session: Any, twins: TwinBrokers, tmp_path
         assert difference(session, twins, given | options) == ""
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.soak(seeds=5, chunk=5)
 def test_micro_batches_wait_for_as_many_records(session: Any, twins: TwinBrokers, seeds: range, tmp_path: Path) -> None:
     def run(seed: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from spark_session import needs_spark
 
 from linn.cli.demo.lake import committed_files
-from linn.spark_plugin.errors import CheckpointMissing, PipelineInvalid
+from linn.spark_plugin.errors import CheckpointMissing, CheckpointOutdated, PipelineInvalid
 
 needs_spark()
 duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
@@ -133,13 +133,13 @@ def test_a_checkpoint_that_is_older_than_the_output_is_refused(first: Query, tmp
     first.run(*"cdefghijkl")
     Path(first.checkpoint).rename(tmp_path / "newest")
     shutil.copytree(tmp_path / "backup", first.checkpoint)
-    with pytest.raises(CheckpointMissing, match="is older than the output"):
+    with pytest.raises(CheckpointOutdated, match="is older than the output"):
         first.check()
     logs = sorted(Path(first.path, "_spark_metadata").glob("[0-9]*"))
     for each in logs[:-1]:
         each.unlink()
     assert logs[-1].name == "9.compact"
-    with pytest.raises(CheckpointMissing, match="is older than the output"):
+    with pytest.raises(CheckpointOutdated, match="is older than the output"):
         first.check()
 
 

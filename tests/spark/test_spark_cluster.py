@@ -136,7 +136,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-@pytest.mark.timeout(300)
 def test_executors_of_a_cluster_read_and_write(tmp_path: Path, broker: BrokerProcess) -> None:
     with linn.sync.connect(broker.url) as client, cluster(tmp_path, 2, "127.0.0.1") as master:
         with client.producer("flights") as producer:
@@ -148,7 +147,6 @@ def test_executors_of_a_cluster_read_and_write(tmp_path: Path, broker: BrokerPro
         assert in_order(message.value for message in committed(client, "copies")) == values
 
 
-@pytest.mark.timeout(300)
 def test_of_two_attempts_at_a_task_one_counts(tmp_path: Path, broker: BrokerProcess) -> None:
     # Spark gives a task that is late a second attempt, on another host.
     os.mkfifo(tmp_path / "nobody-writes")

@@ -59,7 +59,6 @@ spark.stop()
 """
 
 
-@pytest.mark.timeout(300)
 def test_a_client_of_spark_connect_reads_and_writes(tmp_path: Path) -> None:
     data = tmp_path / "broker"
     data.mkdir()

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from spark_session import needs_spark
 
 import linn.sync
@@ -49,7 +48,6 @@ def run(title: str, address: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(600)
 def test_the_programs_of_the_page_read_a_topic_and_write_counts_back(tmp_path: Path) -> None:
     data = tmp_path / "broker"
     data.mkdir()

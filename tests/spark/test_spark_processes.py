@@ -49,7 +49,7 @@ def linn(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[
     command = [sys.executable, "-m", "linn", *arguments]
     environment = {**os.environ, "LINN_URL": broker.url}
     environment.pop("COLUMNS", None)  # The width of a test runner's terminal would fold tables.
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def wait_for(broker: BrokerProcess, state: str) -> dict[str, object]:
@@ -127,7 +127,8 @@ def test_the_command_line_shows_stops_starts_and_prints_logs(start: Callable[...
     assert lines.endswith(" default Spark stands in\n")
     line = json.loads(linn(broker, "spark", "logs", "--lines", "1", "--json").stdout)
     assert set(line) == set(SHAPES["linn spark logs"])
-    for verb in ("status", "stop", "logs"):
+    assert linn(broker, "spark", "files", "orders").stdout == "lake/orders/one.parquet\n"
+    for verb in ("status", "stop", "logs", "files"):
         wrong = linn(broker, "spark", verb, "order")
         assert wrong.stderr == (
             'linn: there is no Spark pipeline "order"; did you mean "orders"? [spark.pipeline_unknown]\n'

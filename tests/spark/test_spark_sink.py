@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,17 +127,22 @@ def test_a_write_whose_tasks_all_fail_holds_back_no_reader(
 
 
 def test_a_numbered_write_takes_effect_once(spark: Any, url: str, client: linn.sync.Client, topic: str) -> None:
-    def numbered(number: int, first: int) -> None:
+    def numbered(number: int, first: int, **more: str) -> None:
         frame = spark.sql(f"SELECT cast(id AS string) AS value FROM range({first}, {first + 5})")
-        options = {"linn.transaction.name": "nightly", "linn.transaction.number": str(number)}
+        options = {"linn.transaction.name": "nightly", "linn.transaction.number": str(number), **more}
         save(frame, url, topic=topic, **options)
 
     numbered(0, 0)
     numbered(0, 0)
     numbered(1, 5)
     numbered(1, 5)
-    numbered(0, 0)
-    assert numbers(client, topic) == [*range(10)]
+    for number, first in ((0, 0), (1, 6)):
+        with pytest.raises(Exception, match=r"spark\.checkpoint_outdated"):
+            numbered(number, first)
+    identity = {"linn.transaction.identity": "the file of Monday"}
+    numbered(2, 10, **identity)
+    numbered(2, 99, **identity)
+    assert numbers(client, topic) == [*range(15)]
 
 
 def rewind(checkpoint: Path) -> None:
@@ -147,11 +153,11 @@ def rewind(checkpoint: Path) -> None:
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def run(spark: Any, url: str, source: str, target: str, checkpoint: Path, **options: Any) -> Any:
+def run(spark: Any, url: str, source: str, target: str, checkpoint: Path, columns: tuple[str, ...] = ("value",)) -> Any:
     """Copy what is there from topic to topic."""
     stream = spark.readStream.format("linn").options(**{"linn.bootstrap.servers": url, "subscribe": source})
     frame = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "40").load()
-    writer = frame.select("value").writeStream.format("linn").options(**{"linn.bootstrap.servers": url, **options})
+    writer = frame.selectExpr(*columns).writeStream.format("linn").option("linn.bootstrap.servers", url)
     query = writer.option("topic", target).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     running = query.start()
     try:
@@ -176,6 +182,27 @@ def test_a_streaming_query_writes_each_row_once_also_when_a_batch_runs_again(
         producer.publish_many([b"%d" % number for number in range(100, 130)])
     run(spark, url, "source", topic, tmp_path)
     assert numbers(client, topic) == [*range(130)]
+
+
+def test_a_query_that_makes_other_rows_each_time_is_refused_until_spark_is_told_that_its_batch_is_done(
+    spark: Any, url: str, client: linn.sync.Client, topic: str, tmp_path: Path
+) -> None:
+    client.admin.create_topic("random", kind="stream")
+
+    def copy(first: int) -> None:
+        with client.producer("random") as producer:
+            producer.publish_many([b"%d" % number for number in range(first, first + 10)])
+        run(spark, url, "random", topic, tmp_path, columns=("value", "uuid() AS key"))
+
+    copy(0)
+    copy(10)
+    rewind(tmp_path)
+    with pytest.raises(Exception, match=r"makes other rows each time .* \[spark\.checkpoint_outdated\]"):
+        copy(20)
+    assert numbers(client, topic) == [*range(20)]
+    shutil.copy(tmp_path / "commits" / "0", tmp_path / "commits" / "1")
+    copy(30)
+    assert numbers(client, topic) == [*range(40)]
 
 
 def test_updates_of_an_aggregate_are_written_once_also_when_a_batch_runs_again(
@@ -234,6 +261,11 @@ def test_what_an_earlier_run_left_open_is_aborted(
         ("SELECT 'a' AS value", {"topic": "even", "exchange": "news"}, "contradict each other"),
         ("SELECT 'a' AS value", {"topic": "even", "tpic": "x"}, "no option 'tpic'"),
         ("SELECT 'a' AS value", {"topic": "even", "linn.transaction.name": "x"}, "go together"),
+        (
+            "SELECT 'a' AS value",
+            {"topic": "even", "linn.transaction.identity": "x"},
+            "goes with linn.transaction.number",
+        ),
         ("SELECT 'a' AS value, 'k' AS Key", {"topic": "even"}, "the column Key would be passed over: call it key"),
         ("SELECT 'a' AS value, '' AS topic", {}, "the column topic is null or empty"),
         ("SELECT 'a' AS value, 1 AS partition", {"exchange": "news"}, "an exchange chooses partitions itself"),

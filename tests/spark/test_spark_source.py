@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -130,31 +131,82 @@ def test_the_broker_applies_a_predicate(read: Any, client: linn.sync.Client) -> 
     assert len(found) == len(expected)
 
 
-@pytest.mark.parametrize(
-    ("filters", "rest"),
-    [
-        ("partition in (0, 2) and offset between 5 and 8 and topic = 'flights'", ""),
-        ("routing_key like 'from.%' and length(value) = 7", "length"),
-        ("timestamp >= timestamp'2000-01-01' and not routing_key = 'from.1'", "timestamp"),
-        ("offset = 3 or partition = 1", "partition"),
-    ],
-)
-def test_filters_of_the_frame_narrow_the_read_where_asked(spark: Any, read: Any, filters: str, rest: str) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+def _cached(frame: Any) -> Any:
+    some = frame.where("partition = 0").cache()
     try:
-        frame = read(subscribe="flights", where="label.late = true", pushFilters="true").where(filters)
-        plan = frame._jdf.queryExecution().executedPlan().toString()
-        found = rows(frame)
+        return [some.count(), frame.where("partition <> 0").union(some), some.where("offset < 5"), frame]
+    finally:
+        some.unpersist()
+
+
+def _view(frame: Any) -> Any:
+    frame.createOrReplaceTempView("used_twice")
+    return frame.sparkSession.sql(
+        "SELECT * FROM used_twice WHERE offset < 4 UNION ALL SELECT * FROM used_twice WHERE partition = 2"
+    )
+
+
+def _late(frame: Any) -> Any:
+    return frame.where("routing_key LIKE 'from.1%' AND partition = 2")
+
+
+def _early(frame: Any) -> Any:
+    return frame.where("partition = 1 OR offset = 3")
+
+
+USES_TWICE: dict[str, Callable[[Any], Any]] = {
+    "two filters": lambda frame: [_late(frame), _early(frame)],
+    "a filter, then none": lambda frame: [_late(frame).count(), frame, frame.count(), _late(frame)],
+    "one filter on another": lambda frame: [_early(frame).where("routing_key = 'from.0'"), _early(frame)],
+    "union": lambda frame: _late(frame).union(_early(frame)).union(frame),
+    "self join": lambda frame: frame.where("partition = 0").join(_early(frame).select("offset"), "offset"),
+    "semi join": lambda frame: _early(frame).join(_late(frame).select("offset"), "offset", "left_semi"),
+    "intersection": lambda frame: _early(frame).intersect(frame.where("offset = 3")),
+    "difference": lambda frame: frame.exceptAll(_late(frame)),
+    "cache": _cached,
+    "SQL view": _view,
+}
+
+
+@pytest.mark.parametrize("pushes_down", [False, True])
+@pytest.mark.parametrize("where", [None, "label.late = true"])
+def test_a_frame_that_is_used_twice_has_the_rows_of_each_use(
+    spark: Any, read: Any, client: linn.sync.Client, where: str | None, pushes_down: bool
+) -> None:
+    schema = "partition int, offset long, routing_key string, value string"
+    of_topic = committed(client, "flights")
+    picked = [each for each in of_topic if where is None or each.labels["late"]]
+    truth = [(each.partition, each.offset, each.routing_key, (each.value or b"").decode()) for each in picked]
+    plain = spark.createDataFrame(truth, schema).coalesce(1)
+    options = {} if where is None else {"where": where}
+    frame = read(subscribe="flights", **options).selectExpr(
+        "partition", "offset", "routing_key", "cast(value as string) value"
+    )
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushes_down).lower())
+    try:
+        for name, use in USES_TWICE.items():
+            found, expected = (_rows_of(use(each)) for each in (frame, plain))
+            assert found == expected, name
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-    assert found == rows(read(subscribe="flights", where="label.late = true").where(filters))
-    left = [line for line in plan.splitlines() if "Filter (" in line]
-    assert [rest in line for line in left] == [True] * bool(rest), plan
+    assert len(truth) == (200 if where is None else 100)
 
 
-def test_a_session_without_push_down_says_what_to_set(read: Any) -> None:
-    with pytest.raises(Exception, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
-        rows(read(subscribe="flights", pushFilters="true").where("offset = 3"))
+def _rows_of(results: Any) -> list[Any]:
+    """Collect what a use returns: one frame, or several frames and counts."""
+    several = results if isinstance(results, list) else [results]
+    return [each if isinstance(each, int) else sorted(map(tuple, each.collect())) for each in several]
+
+
+def test_a_frame_reads_what_was_there_when_it_was_first_used(read: Any, client: linn.sync.Client) -> None:
+    client.admin.create_topic("snapshots", kind="stream")
+    with client.producer("snapshots") as producer:
+        producer.publish(b"1")
+        frame = read(subscribe="snapshots")
+        assert frame.count() == 1
+        producer.publish(b"2")
+    assert (frame.count(), frame.union(frame).count()) == (1, 2)
+    assert read(subscribe="snapshots").count() == 2
 
 
 def test_a_range_is_split_among_tasks(read: Any, client: linn.sync.Client) -> None:
@@ -189,14 +241,13 @@ def test_a_topic_that_was_made_again_is_data_loss(client: linn.sync.Client, url:
     from linn.spark_plugin.source.arrow_columns import arrow_schema
     from linn.spark_plugin.source.options import checked_options
     from linn.spark_plugin.source.planning import planned
-    from linn.spark_plugin.source.pushed_filters import PushedFilters
     from linn.spark_plugin.source.reading import read_range
 
     client.admin.create_topic("prices", kind="stream")
     with client.producer("prices") as producer:
         producer.publish(b"old")
     options = checked_options({"linn.bootstrap.servers": url, "subscribe": "prices"})
-    ((wanted,),) = planned(options, PushedFilters())
+    ((wanted,),) = planned(options)
     client.admin.delete_topic("prices")
     client.admin.create_topic("prices", kind="stream")
     with client.producer("prices") as producer:

@@ -18,8 +18,10 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip instal
 pytest.importorskip("numpy", reason="numpy is not installed: pip install 'linn[spark]'")
 
 from linn.spark_plugin.connections import forget_client  # noqa: E402
-from linn.spark_plugin.errors import SparkWriteInterrupted  # noqa: E402
+from linn.spark_plugin.errors import CheckpointOutdated, SparkWriteInterrupted  # noqa: E402
 from linn.spark_plugin.sink.job import WriteJob, abandon, abort, commit, run_number  # noqa: E402
+from linn.spark_plugin.sink.messages import checksum  # noqa: E402
+from linn.spark_plugin.sink.write_options import TYPES  # noqa: E402
 
 Values = list[bytes]
 
@@ -88,6 +90,64 @@ def test_a_batch_that_is_written_again_by_another_run_is_stored_once(client: lin
     commit([again.write(rows("1"))], sequence=1)
     commit([again.write(rows("2"))], sequence=2)
     assert made(client) == [b"1", b"2"]
+
+
+def test_a_batch_is_known_by_its_rows_in_whatever_order_and_by_however_many_tasks_they_are_written(
+    client: linn.sync.Client, job: WriteJob
+) -> None:
+    commit([job.write(rows("1", "2")), job.write(rows("3"))], sequence=1)
+    again = replace(job, run=run_number("run 2"))
+    commit([again.write(each) for each in (rows("3"), rows("2"), rows("1"), rows())], sequence=1)
+    assert made(client) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("other", [("1", "2", "4"), ("1", "2"), ("1", "2", "3", "3"), ("12", "", "3")])
+def test_other_rows_under_a_number_that_was_committed_are_refused(
+    client: linn.sync.Client, job: WriteJob, other: tuple[str, ...]
+) -> None:
+    commit([job.write(rows("1", "2", "3"))], sequence=1)
+    again = replace(job, run=run_number("run 2"))
+    with pytest.raises(CheckpointOutdated, match=r"write 0 of spark\.query was committed with other rows"):
+        commit([again.write(rows(*other))], sequence=1)
+    commit([again.write(rows("5"))], sequence=2)
+    with pytest.raises(CheckpointOutdated, match="or a later one was"):
+        commit([again.write(rows("1", "2", "3"))], sequence=1)
+    assert made(client) == [b"1", b"2", b"3", b"5"]
+
+
+def test_where_the_input_is_known_it_counts_and_the_rows_may_be_others(client: linn.sync.Client, job: WriteJob) -> None:
+    commit([job.write(rows("1", "random"))], 1, "offsets abc")
+    commit([job.write(rows("1", "modnar"))], 1, "offsets abc")
+    with pytest.raises(CheckpointOutdated, match="offsets def"):
+        commit([job.write(rows("1", "random"))], 1, "offsets def")
+    assert made(client) == [b"1", b"random"]
+
+
+def test_every_column_of_a_row_counts_for_its_checksum() -> None:
+    plain: dict[str, Any] = {
+        "value": ["a", "b"],
+        "key": ["k", None],
+        "topic": ["made", "other"],
+        "partition": [0, 1],
+        "routing_key": ["r.1", ""],
+        "labels": pa.array([[("late", "yes")], None], pa.map_(pa.string(), pa.string())),
+        "headers": [[{"key": "h", "value": b"1"}], []],
+    }
+    other: dict[str, Any] = {
+        "value": ["a", "c"],
+        "key": [None, None],
+        "topic": ["made", "made"],
+        "partition": [1, 1],
+        "routing_key": ["", ""],
+        "labels": pa.array([[("late", "no")], None], pa.map_(pa.string(), pa.string())),
+        "headers": [[{"key": "h", "value": b"2"}], []],
+    }
+    assert {*plain} == {*TYPES}
+    whole = pa.RecordBatch.from_pydict(plain)
+    assert checksum(whole.take(pa.array([1, 0]))) == checksum(whole) == sum(checksum(whole.slice(n, 1)) for n in (0, 1))
+    found = {checksum(pa.RecordBatch.from_pydict({**plain, name: column})) for name, column in other.items()}
+    swapped = pa.RecordBatch.from_pydict({**plain, "value": plain["key"], "key": plain["value"]})
+    assert len({*found, checksum(whole), checksum(swapped)}) == len(TYPES) + 2
 
 
 def test_an_abort_after_the_commit_takes_nothing_back(client: linn.sync.Client, job: WriteJob) -> None:

@@ -9,7 +9,7 @@ def committed(client: Client, topic: str) -> list[Message]:
     """The committed messages of a topic, by partition and offset."""
     found: list[Message] = []
     for partition in range(len(client.describe(topic).topics[0].partitions)):
-        offset, end = 0, client.find_offset(topic, partition, -1)
+        offset, end = 0, client.find_offset(topic, partition, "latest")
         while offset < end:
             fetched = client.fetch(topic, partition, offset)
             found += [message for batch in fetched.batches for message in batch]

@@ -9,7 +9,7 @@ from typing import Any
 
 import linn.sync
 
-WAIT_S = 180
+WAIT_S = 600
 
 
 def config(folder: Path, *, of_topics: str = "", of_pipelines: str = "") -> str:

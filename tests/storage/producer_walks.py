@@ -58,7 +58,7 @@ def walk(seed: int) -> None:
         found, wanted = outcome(producers, batch), expected(log, batch)
         assert found == wanted, f"{batch} is {found}, and by the log {wanted}"
         if found is None:
-            producers.stored(batch, len(log), append_ms=at)
+            producers.stored(batch, len(log), now_s=at)
             log.append(batch)
 
 
@@ -93,7 +93,7 @@ async def _live(env: SimEnv, rng: random.Random, sent: Counter[int], epoch: int)
             batch.number(producer_id, 0, sent[producer_id], 0)
             offset = log.append(batch, epoch)
             log.facts.epochs.note(epoch, offset)
-            log.facts.producers.stored(numbers_of(batch), offset, batch.append_time_ms)
+            log.facts.producers.stored(numbers_of(batch), offset, 0.0)
             sent[producer_id] += 1
             if rng.random() < 0.2:
                 nursery.start_soon(log.sync)

@@ -422,6 +422,61 @@ async def test_no_damage_to_a_killed_log_loses_a_record_without_a_line(
                 assert caplog.records or damage in (DAMAGES["cut"], DAMAGES["missing"])
 
 
+LOSSES: dict[str, Callable[[Path], None]] = {
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("syncs", [1, 2, 9, 10, 11, 12, 30])
+async def test_the_loss_of_a_file_of_a_killed_log_is_found_once_the_file_was_synced(
+    harness: EngineHarness, folder: Path, syncs: int, loss: Callable[[Path], None]
+) -> None:
+    log = await harness.make(harness.env).open(PARTITION)
+    messages: Messages = []
+    for _ in range(syncs):
+        messages += append_some(log, 1)
+        log.append(make_batch(1, value_bytes=300))
+        messages.append(messages_of(await read_through(log))[-1])
+        await log.sync()
+    before = snapshot(folder)
+    for name in before:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        for other, data in before.items():
+            (folder / other).write_bytes(data)
+        loss(folder / name)
+        if name.endswith(".log") or (name == "checkpoint" and loss is LOSSES["empty"]):
+            assert await refusal(harness, folder), name
+        else:
+            assert await use(harness) == messages, name
+
+
+async def test_what_an_idle_log_loses_at_its_end_is_found_whatever_the_policy(
+    harness: EngineHarness, folder: Path
+) -> None:
+    log = await harness.make(harness.env).open(PARTITION)
+    messages = append_some(log, 3)
+    for _ in range(2):
+        await log.enforce_retention(0, age_ms=None, bytes_max=None, before=None)
+    cut(segments(folder)[-1], len(messages[-1]))
+    assert "was on stable storage" in await refusal(harness, folder)
+
+
+async def test_an_empty_segment_that_gets_its_first_batch_is_missed_when_it_is_lost(
+    harness: EngineHarness, folder: Path
+) -> None:
+    log = await harness.make(harness.env).open(PARTITION)
+    append_some(log, 3)
+    await log.enforce_retention(1 << 50, age_ms=1000, bytes_max=None, before=None)
+    assert log.bounds() == (6, 6)
+    log.append(make_batch(1))
+    await log.sync()
+    segments(folder)[-1].write_bytes(b"")
+    assert "was on stable storage" in await refusal(harness, folder)
+
+
 async def test_a_process_that_was_killed_loses_nothing(harness: EngineHarness) -> None:
     messages = await kill(harness, syncs=0, unsynced=30)
     assert await use(harness) == messages

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import trio
+from engine_cases import segmented_log_in
 from hypothesis import given
 from hypothesis import strategies as st
 from producer_walks import live_and_lose_power, outcome, walk
@@ -11,7 +13,13 @@ from linn.core.batch.batch import SCATTERED
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.errors.tree import ProducerDuplicate, ProducerFenced, ProducerOutOfOrder
-from linn.core.log.producers import WINDOW, Numbered, Producers, numbers_of
+from linn.core.log.partition import Partition
+from linn.core.log.producers import IDLE_S, WINDOW, Numbered, Producers, numbers_of
+from linn.core.log.storage import PartitionLog
+from linn.core.log.storage_stats import StorageStats
+from linn.testing.deterministic import run_simulation
+from linn.testing.engines import PARTITION, make_batch
+from linn.testing.sim_env import SimEnv
 
 
 def numbered(first: int, count: int = 1, epoch: int = 0, producer_id: int = 7, *, scattered: bool = False) -> Numbered:
@@ -22,7 +30,7 @@ def with_batches(count: int) -> Producers:
     """A producer that has sent so many batches of one record, stored at every tenth offset."""
     producers = Producers()
     for first in range(count):
-        producers.stored(numbered(first), 10 * first, append_ms=first)
+        producers.stored(numbered(first), 10 * first, now_s=first)
     return producers
 
 
@@ -61,7 +69,7 @@ def test_an_earlier_epoch_is_fenced_and_a_later_one_begins_at_0() -> None:
     assert producers.check(numbered(0, epoch=1)) is None
     with pytest.raises(ProducerOutOfOrder):
         producers.check(numbered(3, epoch=1))
-    producers.stored(numbered(0, epoch=1), 30, append_ms=9)
+    producers.stored(numbered(0, epoch=1), 30, now_s=9)
     with pytest.raises(ProducerFenced, match="epoch 0 of producer 7 was replaced by epoch 1"):
         producers.check(numbered(3))
     assert producers.check(numbered(0, epoch=1)) == 30
@@ -70,29 +78,29 @@ def test_an_earlier_epoch_is_fenced_and_a_later_one_begins_at_0() -> None:
 def test_where_the_broker_chooses_partitions_gaps_are_no_fault() -> None:
     producers = Producers()
     for first in (0, 4, 9):
-        producers.stored(numbered(first, scattered=True), 10 * first, append_ms=0)
+        producers.stored(numbered(first, scattered=True), 10 * first, now_s=0)
     assert producers.check(numbered(12, scattered=True)) is None
     assert producers.check(numbered(4, scattered=True)) == 40
     assert producers.check(numbered(5, scattered=True)) is None
-    producers.stored(numbered(5, scattered=True), 50, append_ms=0)
+    producers.stored(numbered(5, scattered=True), 50, now_s=0)
     assert producers.check(numbered(9, scattered=True)) == 90
     assert producers.check(numbered(10, scattered=True)) is None
 
 
 def test_a_batch_of_which_nothing_is_stored_counts_in_the_sequence() -> None:
     producers = with_batches(2)
-    producers.passed_over(numbered(2), now_ms=0)
+    producers.passed_over(numbered(2), now_s=0)
     assert producers.check(numbered(3)) is None
-    producers.passed_over(numbered(0, producer_id=8), now_ms=0)
+    producers.passed_over(numbered(0, producer_id=8), now_s=0)
     assert producers.check(numbered(1, producer_id=8)) is None
 
 
 def test_only_idle_producers_are_forgotten() -> None:
     producers = Producers()
-    for producer_id, append_ms in ((1, 100), (2, 200), (3, 300), (1, 400)):
-        first = 1 if append_ms == 400 else 0
-        producers.stored(numbered(first, producer_id=producer_id), 0, append_ms)
-    producers.expire(before_ms=300)
+    for producer_id, now_s in ((1, 100), (2, 200), (3, 300), (1, 400)):
+        first = 1 if now_s == 400 else 0
+        producers.stored(numbered(first, producer_id=producer_id), 0, now_s)
+    producers.expire(before_s=300)
     assert [producer_id in producers for producer_id in (1, 2, 3)] == [True, False, True]
 
 
@@ -138,15 +146,64 @@ def test_a_snapshot_and_what_was_scanned_behind_it_are_the_whole(
     for at, (producer_id, epoch, first, count, scattered) in enumerate(sends):
         batch = Numbered(producer_id, epoch, first, first + count, scattered)
         if outcome(producers, batch) is None:
-            producers.stored(batch, len(log), append_ms=at)
+            producers.stored(batch, len(log), now_s=at)
             log.append(batch)
     places = sorted(min(place, len(log)) for place in (snapshot_at, scan_at))
     parts = [Producers(), Producers(), Producers()]
     for offset, batch in enumerate(log):
-        parts[sum(offset >= place for place in places)].stored(batch, offset, append_ms=offset)
+        parts[sum(offset >= place for place in places)].stored(batch, offset, now_s=offset)
     rebuilt = Producers.decode(parts[0].encode())
     rebuilt.extend(parts[1])
     rebuilt.extend(Producers.decode(parts[2].encode()))
     for producer_id, epoch, first, count, scattered in sends:
         batch = Numbered(producer_id, epoch, first, first + count, scattered)
         assert outcome(rebuilt, batch) == outcome(producers, batch)
+
+
+# --- idle time --------------------------------------------------------------------------------------------------------
+
+YEAR_MS = 365 * 86_400_000
+
+
+def partition_of(env: SimEnv, log: PartitionLog) -> Partition:
+    return Partition(PARTITION, log, StorageStats("t"), env.clock, lambda task: None)
+
+
+def append_numbered(partition: Partition, producer_id: int) -> None:
+    batch = make_batch(1)
+    batch.number(producer_id, 0, 0, 0)
+    partition.append_numbered(batch, numbers_of(batch))
+
+
+@pytest.mark.parametrize("jump_ms", [YEAR_MS, -YEAR_MS])
+def test_idle_producers_are_forgotten_after_a_day_whatever_the_clock_was(jump_ms: int) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with segmented_log_in("storage", env).log() as log:
+            partition = partition_of(env, log)
+            append_numbered(partition, 1)
+            env.clock.jump(jump_ms)
+            append_numbered(partition, 2)
+            await partition.enforce_retention(env.clock.now_ms())
+            env.clock.jump(-jump_ms)
+            for idle_s, left in ((IDLE_S / 2, 2), (IDLE_S, 0)):
+                await trio.sleep(idle_s)
+                await partition.enforce_retention(env.clock.now_ms())
+                assert len(log.facts.producers) == left
+
+    run_simulation(0, scenario, virtual_s_max=4 * IDLE_S)
+
+
+def test_producers_that_a_start_finds_are_forgotten_a_day_later() -> None:
+    async def scenario(env: SimEnv) -> None:
+        harness = segmented_log_in("storage", env)
+        async with harness.log() as log:
+            append_numbered(partition_of(env, log), 1)
+        await trio.sleep(2 * IDLE_S)
+        async with harness.log() as log:
+            partition = partition_of(env, log)
+            for idle_s, left in ((IDLE_S / 2, 1), (IDLE_S, 0)):
+                await trio.sleep(idle_s)
+                await partition.enforce_retention(env.clock.now_ms())
+                assert len(log.facts.producers) == left
+
+    run_simulation(0, scenario, virtual_s_max=4 * IDLE_S)

@@ -147,17 +147,25 @@ async def test_a_segment_rolls_at_its_age(autojump_clock: MockClock) -> None:
     await log.close()
 
 
-async def test_append_times_do_not_follow_a_clock_that_is_set_back(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(("jump_ms", "segments"), [(-50_000, 1), (-3_600_000, 2)])
+async def test_append_times_ascend_in_a_segment_and_a_clock_that_is_set_back_far_begins_another(
+    autojump_clock: MockClock, jump_ms: int, segments: int
+) -> None:
     env = SimEnv(0)
     harness = segmented_log_in("storage", env)
     async with harness.log() as log:
         append_some(log, 2)
-        env.clock.jump(-3_600_000)
+        env.clock.jump(jump_ms)
         append_some(log, 2)
     async with harness.log() as log:
         append_some(log, 2)
         times = [batch.append_time_ms for batch in await read_through(log)]
-    assert times == sorted(times)
+        statistics = log.statistics()
+        assert statistics is not None
+        assert statistics.segments == segments
+    assert times[:2] == sorted(times[:2])
+    assert times[2:] == sorted(times[2:])
+    assert (times[2] < times[1]) == (segments == 2)
 
 
 async def test_opening_does_not_read_sealed_segments(harness: EngineHarness, folder: Path) -> None:

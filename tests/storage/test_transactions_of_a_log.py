@@ -12,8 +12,8 @@ from engine_cases import dram_in, segmented_log_in
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.batch.batch import TRANSACTIONAL, RecordBatch
-from linn.core.batch.builder import build_marker
+from linn.core.batch.batch import CONTROL, TRANSACTIONAL, RecordBatch
+from linn.core.batch.builder import build_marker, pick_batch
 from linn.core.env.real.env import RealEnv
 from linn.core.log.facts import LogFacts
 from linn.core.log.storage import PartitionLog
@@ -21,7 +21,7 @@ from linn.core.log.transactions import LogTransactions, OpenTransaction
 from linn.testing.engines import make_batch
 
 SPAN = 2
-"""Offsets of each batch."""
+"""Offsets of each batch, but for markers and some with gaps."""
 
 
 class Step(NamedTuple):
@@ -31,8 +31,8 @@ class Step(NamedTuple):
     kind: str
 
 
-PLAIN, DATA, COMMIT, ABORT = "plain", "data", "commit", "abort"
-KINDS = st.sampled_from([PLAIN, DATA, DATA, DATA, COMMIT, ABORT])
+PLAIN, DATA, GAPS, COMMIT, ABORT = "plain", "data", "gaps", "commit", "abort"
+KINDS = st.sampled_from([PLAIN, DATA, DATA, DATA, GAPS, COMMIT, ABORT])
 STEPS = st.lists(st.builds(Step, st.integers(1, 3), KINDS), max_size=40)
 
 
@@ -48,6 +48,9 @@ def written(steps: Sequence[Step]) -> list[RecordBatch]:
             is_open.discard(producer)
         else:
             batch = make_batch(SPAN)
+            if kind == GAPS:
+                batch.stamp(0, 0)
+                batch = RecordBatch(bytearray(pick_batch(batch, [at % SPAN], range(SPAN + at % 2)).message))
             batch.number(producer, 0, SPAN * at, *((TRANSACTIONAL, numbers[producer]) if kind == DATA else (0, 0)))
             if kind == DATA:
                 is_open.add(producer)
@@ -70,6 +73,10 @@ class Naive:
         self.open: dict[int, OpenTransaction] = {}
         self.hidden: set[int] = set()
         self.markers = 0
+        self.unreadable: set[int] = set()
+        for batch in log:
+            records = set() if batch.attributes & CONTROL else {batch.offset(index) for index in range(batch.count)}
+            self.unreadable.update(set(range(batch.base_offset, batch.end_offset)) - records)
         for at, batch in enumerate(log):
             if not batch.attributes & TRANSACTIONAL:
                 continue
@@ -80,6 +87,8 @@ class Naive:
                 self.open.pop(batch.producer_id)
                 if not batch.first_sequence:
                     self.hidden.update(each.base_offset for each in mine)
+                    for each in mine:
+                        self.unreadable.update(range(each.base_offset, each.end_offset))
             elif not mine:
                 self.open[batch.producer_id] = OpenTransaction(batch.transaction, batch.base_offset)
 
@@ -99,6 +108,9 @@ def check(found: LogTransactions, log: Sequence[RecordBatch], start: int = 0) ->
     for batch in log:
         if start <= batch.base_offset < stable:
             assert found.hides(batch) == (batch.base_offset in wanted.hidden), batch.base_offset
+    end = min(stable, log[-1].end_offset) if log else 0
+    for first in range(start, end + 1):
+        assert found.hidden.count(first, end) == len(wanted.unreadable & set(range(first, end))), first
     for producer, opened in wanted.open.items():
         assert found.is_open(producer, opened.number)
         assert not found.is_open(producer, opened.number + 1)

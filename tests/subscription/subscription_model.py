@@ -122,10 +122,14 @@ class Model:
             and (decision[0], decision[2]) == (holder, delivery_id)
         ]
 
-    def end_lease(self, delivery_id: int, now: float) -> str:
-        """Returns the state that the records got."""
-        held = self.leases.pop(delivery_id)
-        return self.put_back(sorted(held.offsets), held.attempt, now)
+    def end_lease(self, delivery_id: int, now: float, named: list[int] | None = None) -> str:
+        """End a lease, or the named part of it. Returns the state that the records got."""
+        held = self.leases[delivery_id]
+        ended = sorted(held.offsets if named is None else named)
+        held.offsets -= set(ended)
+        if not held.offsets:
+            del self.leases[delivery_id]
+        return self.put_back(ended, held.attempt, now)
 
     def expire(self, now: float) -> None:
         for delivery_id in [key for key, held in self.leases.items() if held.deadline <= now]:

@@ -78,7 +78,8 @@ def _end_decision(machine: SubscriptionMachine, rng: random.Random) -> None:
 
 def _resolve(machine: SubscriptionMachine, rng: random.Random) -> None:
     if machine.given:
-        machine.resolve(rng.randrange(10), rng.random() < 0.2, rng.choice([None] * 6 + [1, 2]))
+        forger, begin, count = rng.choice([None] * 6 + [1, 2]), rng.randint(-1, 3), rng.randrange(7)
+        machine.resolve(rng.randrange(10), rng.random() < 0.2, forger, begin, count)
 
 
 _DEEDS: list[tuple[Callable[[SubscriptionMachine, random.Random], None], int]] = [

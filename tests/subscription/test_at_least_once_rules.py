@@ -8,8 +8,9 @@ import pytest
 
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.effects import Effects
 from linn.core.queue.lease import LEASE_MS_MAX, STALE_DEADLINES_MIN, LeaseSettings
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 
 END = 1_000
 ANN, BOB = 1, 2
@@ -264,7 +265,6 @@ def test_an_intent_splits_the_dead_and_the_first_one_stays():
     subscription.dead_letter_intended(2, 6, DeadLetterTarget(1, 700))
     expected = [(0, 4, DeadLetterTarget(1, 500)), (4, 6, DeadLetterTarget(1, 700)), (6, 9, None)]
     assert [(dead.first, dead.end, dead.target) for dead in subscription.dead()] == expected
-    assert [(dead.first, dead.end, dead.target) for dead in subscription.dead_letter_intents()] == expected[:2]
 
 
 def test_purge_settles_waiting_records_and_leaves_leased_ones():

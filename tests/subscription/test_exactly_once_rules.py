@@ -6,10 +6,11 @@ import pytest
 
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadReason
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import Decided, decode_events, encode_events
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.subscription import DECIDED_RANGES_MAX, Effects, SharedSubscription
+from linn.core.queue.subscription import DECIDED_RANGES_MAX, SharedSubscription
 from linn.semantics import exactly_once
 from linn.semantics.exactly_once import ExactlyOnce, TwoPhaseSubscription
 
@@ -105,15 +106,31 @@ def test_resolve_ends_a_lease_that_was_not_decided() -> None:
     subscription = make()
     lease = subscription.acquire(ANN, 5, END, 0.0)
     assert lease is not None
-    assert subscription.resolve(BOB, "bob", lease.delivery_id, 1.0) == Effects(), "it is another's"
+    assert subscription.resolve(BOB, "bob", lease.delivery_id, 0, 5, 1.0) == Effects(), "it is another's"
     assert subscription.leased_count == 5
-    assert subscription.resolve(ANN, "ann", lease.delivery_id, 1.0) == Effects(ready=5)
+    assert subscription.resolve(ANN, "ann", lease.delivery_id, 0, 5, 1.0) == Effects(ready=5)
     with pytest.raises(DeliveryNotCurrent):
         subscription.ready(ANN, lease.delivery_id, None, ANN_NOW, 1.0)
     delivery_id = decided(subscription)
-    assert subscription.resolve(ANN, "ann", delivery_id, 1.0) is None
-    assert subscription.resolve(ANN, "bob", delivery_id, 1.0) == Effects()
+    assert subscription.resolve(ANN, "ann", delivery_id, 0, 5, 1.0) is None
+    assert subscription.resolve(ANN, "bob", delivery_id, 0, 5, 1.0) == Effects()
     assert subscription.decided_count == 5
+
+
+def test_resolve_answers_for_the_named_part_of_a_delivery_and_leaves_the_others() -> None:
+    subscription = make()
+    lease = subscription.acquire(ANN, 9, END, 0.0)
+    assert lease is not None
+    subscription.ready(ANN, lease.delivery_id, [(0, 3)], ANN_NOW, 0.0)
+    assert subscription.resolve(ANN, "ann", lease.delivery_id, 0, 3, 1.0) is None
+    assert subscription.resolve(ANN, "ann", lease.delivery_id, 3, 6, 1.0) == Effects(ready=3)
+    assert subscription.resolve(ANN, "ann", lease.delivery_id, 3, 6, 1.0) == Effects(), "it is aborted already"
+    for nothing in ((6, 6), (8, 6), (-1, -1)):
+        assert subscription.resolve(ANN, "ann", lease.delivery_id, *nothing, 1.0) == Effects()
+    assert subscription.leased_count == 3
+    assert subscription.ready(ANN, lease.delivery_id, [(6, 9)], ANN_NOW, 1.0) == Effects(decided=3)
+    assert subscription.give_up_decided("ann", lease.delivery_id, 6, 8, 1.0) == Effects(ready=2)
+    assert subscription.resolve(ANN, "ann", lease.delivery_id, 6, 9, 1.0) is None, "the decision was made"
 
 
 def test_an_operator_gives_decided_records_to_others_or_to_nobody() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from linn.core.errors.tree import DeliveryNotCurrent
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import decode_events, encode_events
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.semantics import ConfirmWhen
-from linn.core.queue.subscription import Effects
 from linn.semantics import at_least_once, at_most_once
 
 END = 1_000

@@ -9,12 +9,13 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from linn.core.errors.tree import DeliveryNotCurrent
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import Decided, SubscriptionEvent
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import Lease, LeaseSettings
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 from linn.semantics.at_least_once import AtLeastOnce
 from linn.semantics.at_most_once import AtMostOnce
 from linn.semantics.exactly_once import ExactlyOnce, TwoPhaseSubscription

@@ -17,6 +17,7 @@ from linn.core.queue.event import (
     DeliveryIdsStarted,
     Died,
     EventBuffer,
+    Explained,
     Returned,
     Settled,
     Skipped,
@@ -50,6 +51,9 @@ def events(offset_max: int):
         st.builds(Skipped, offsets),
         st.builds(DeliveryIdsStarted, delivery_ids),
         st.builds(lambda span, *rest: Decided(*span, *rest), spans, st.integers(1, 2**32 - 1), delivery_ids, holders),
+        st.builds(
+            lambda span, *rest: Explained(*span, *rest), spans, st.sampled_from(["a", "\N{EURO SIGN}", "b" * 255])
+        ),
     )
 
 
@@ -57,7 +61,10 @@ def events(offset_max: int):
 def test_any_events_survive_the_codec(some):
     data = encode_events(some)
     holders = {event.holder for event in some if isinstance(event, Decided)}
-    assert len(data) == 1 + 32 * len(some) + 3 * bool(holders) + sum(9 + len(holder.name) for holder in holders)
+    texts = {event.cause.encode() for event in some if isinstance(event, Explained)}
+    tables = 3 * bool(holders) + sum(9 + len(holder.name) for holder in holders)
+    tables += 3 * bool(texts) + sum(1 + len(text) for text in texts)
+    assert len(data) == 1 + 32 * len(some) + tables
     assert single_events(decode_events(data)) == some
     assert single_events(decode_events(memoryview(bytearray(data)))) == some
 
@@ -68,11 +75,19 @@ DECIDED = "0900000001000000 0400000000000000 0500000000000000 0700000000000000"
 """A row: offset 4, attempt 1, delivery 7."""
 
 
+WHY_IN_A_TABLE = bytes.fromhex("04 0100 03") + b"why"
+"""A record's table of reasons."""
+EXPLAINED = "0a00000000000000 0400000000000000 0500000000000000"
+"""A row: offset 4."""
+
+
 @given(
     st.binary(max_size=100)
     | st.binary(min_size=32, max_size=32).map(lambda row: b"\x01" + row)
     | st.binary(min_size=16, max_size=60).map(lambda snapshot: b"\x02" + snapshot)
     | st.binary(max_size=70).map(lambda rest: ANN_IN_A_TABLE + rest)
+    | st.binary(max_size=70).map(lambda rest: WHY_IN_A_TABLE + rest)
+    | st.binary(min_size=30, max_size=30).map(lambda row: WHY_IN_A_TABLE + b"\x01\x0a\x00" + row[1:])
     | st.binary(min_size=30, max_size=30).map(lambda row: ANN_IN_A_TABLE + b"\x01\x09\x00" + row[1:])
 )
 def test_any_bytes_are_events_or_corrupt(data):
@@ -87,7 +102,8 @@ def test_any_bytes_are_events_or_corrupt(data):
     "row",
     [
         "00",  # no such kind
-        "0a",
+        "0b",
+        EXPLAINED,  # by nothing: the record has no table
         "0300000000000000 0500000000000000 0500000000000000",  # an empty range
         "0300000000000000 0500000000000000 0400000000000000",  # a range that ends before it begins
         "0300000000000000 ffffffffffffffff 0400000000000000",  # a negative offset
@@ -150,6 +166,33 @@ def test_a_table_of_holders_that_nothing_can_have_written_is_corrupt(table):
         decode_events(bytes.fromhex(table) + b"\x01" + bytes.fromhex(DECIDED))
     with pytest.raises(LogCorrupt):
         decode_events(bytes.fromhex(table))
+
+
+def test_a_row_names_its_reason_by_the_place_in_the_records_table():
+    row = b"\x01" + bytes.fromhex(EXPLAINED).ljust(32, b"\0")
+    assert decode_events(WHY_IN_A_TABLE + row) == [Explained(4, 5, "why")]
+    decided = bytes.fromhex(DECIDED)
+    both = ANN_IN_A_TABLE + WHY_IN_A_TABLE + row + decided
+    assert decode_events(both) == [Explained(4, 5, "why"), Decided(4, 5, 1, 7, Holder("ann", 5))]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "04",
+        "04 0000",  # no reasons
+        "04 0100 04 776879",  # ends inside a reason
+        "04 0100 00",  # an empty one
+        "04 0100 03 fffefd",  # not UTF-8
+        "04 0200 03 776879 03 776879",  # twice the same
+        "04 0200 03 776879 01 78",  # one that explains nothing
+        "04 0100 03 776879 04 0100 03 776879",  # two tables
+    ],
+)
+def test_a_table_of_reasons_that_nothing_can_have_written_is_corrupt(table):
+    for rest in (b"", b"\x01" + bytes.fromhex(EXPLAINED).ljust(32, b"\0")):
+        with pytest.raises(LogCorrupt):
+            decode_events(bytes.fromhex(table) + rest)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x02", b"\x01" + bytes(31)])

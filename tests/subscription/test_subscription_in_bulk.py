@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import Returned, Settled
 from linn.core.queue.event_run import EventRun, Snapshot
 from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 
 COUNT = 2_000
 ANN = 1

@@ -12,10 +12,11 @@ from subscription_model import Model, Record
 
 from linn.core.errors.tree import DeliveryNotCurrent, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import decode_events, encode_events
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 from linn.semantics.exactly_once import TwoPhaseSubscription
 
 consumers = st.integers(1, 3)
@@ -193,19 +194,21 @@ class SubscriptionMachine(RuleBasedStateMachine):
             assert effects == Effects(**{self.model.put_back(named, attempt, self.now): len(named)})
 
     @precondition(lambda self: self.kind.is_two_phase and self.given)
-    @rule(which=st.integers(0, 9), stale=seldom, forger=forgers)
-    def resolve(self, which, stale, forger):
-        delivery_id, consumer, _, _ = self.pick(which, stale)
+    @rule(which=st.integers(0, 9), stale=seldom, forger=forgers, begin=st.integers(-1, 3), count=st.integers(0, 6))
+    def resolve(self, which, stale, forger, begin, count):
+        delivery_id, consumer, granted, _ = self.pick(which, stale)
         consumer = forger or consumer
-        is_decided = bool(self.model.decided_to(f"c{consumer}", delivery_id, 0, len(self.model.records)))
-        effects = self.subscription.resolve(consumer, f"c{consumer}", delivery_id, self.now)
+        first = granted + begin
+        end = first + count
+        is_decided = bool(self.model.decided_to(f"c{consumer}", delivery_id, first, end))
+        effects = self.subscription.resolve(consumer, f"c{consumer}", delivery_id, first, end, self.now)
         assert (effects is None) == is_decided
         held = self.model.leases.get(delivery_id)
-        if is_decided or held is None or held.consumer != consumer:
+        named = [] if held is None or held.consumer != consumer else [it for it in held.offsets if first <= it < end]
+        if is_decided or not named:
             assert effects in (None, Effects())
             return
-        count = len(held.offsets)
-        assert effects == Effects(**{self.model.end_lease(delivery_id, self.now): count})
+        assert effects == Effects(**{self.model.end_lease(delivery_id, self.now, named): len(named)})
 
     @rule(
         what=st.sampled_from(["time passes", "time passes", "expire", "expire", "consumer gone"]),

@@ -10,10 +10,12 @@ from types import FrameType
 import pytest
 
 from linn.core.errors.tree import DeliveryNotCurrent, LogCorrupt
+from linn.core.queue import record_states
 from linn.core.queue.dead_letter import DeadLetterTarget
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import Acquired, DeadLetterIntended, Returned, Settled, decode_events, encode_events
 from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.subscription import DELIVERY_ID_GAP, Effects, SharedSubscription
+from linn.core.queue.subscription import DELIVERY_ID_GAP, SharedSubscription
 
 END = 1_000
 ANN = 1
@@ -78,8 +80,79 @@ def test_a_dead_letter_under_way_is_reported_again_with_its_target():
     after = restarted([encode_events(before.take_events())])
     after.recovered(0.0)
     assert [(dead.first, dead.end) for dead in after.dead()] == [(1, 3), (3, 4)]
-    (intent,) = after.dead_letter_intents()
+    intent, _ = after.dead()
     assert (intent.first, intent.end, intent.target) == (1, 3, DeadLetterTarget(2, 77))
+
+
+def explained() -> SharedSubscription:
+    """Records 0 and 1 that died for a reason, 2 returned for one and leased again, 3 acked after it, 4 without any."""
+    subscription = make(max_deliveries=2)
+    lease = subscription.acquire(ANN, 5, END, 0.0)
+    subscription.nack(ANN, lease.delivery_id, [(1, 5)], 0.0, reason="first")
+    subscription.reject(ANN, lease.delivery_id, [(0, 1)], 0.0, "rejected")
+    again = subscription.acquire(ANN, 4, END, 0.0)
+    subscription.nack(ANN, again.delivery_id, [(1, 2)], 0.0, reason="second")
+    subscription.ack(ANN, again.delivery_id, [(3, 4)], 0.0)
+    return subscription
+
+
+@pytest.mark.parametrize("is_snapshot", [False, True])
+def test_the_last_reason_of_a_record_survives_a_restart_until_it_is_settled(is_snapshot):
+    before = explained()
+    log = [encode_events(before.take_events())]
+    log += [encode_events(before.snapshot_events(0.0))] * is_snapshot
+    for subscription in (before, restarted(log, max_deliveries=2)):
+        assert [subscription.cause_of(offset) for offset in range(6)] == [
+            "rejected",
+            "second",
+            "first",
+            "",
+            "first",
+            "",
+        ]
+    after = restarted(log, max_deliveries=2)
+    assert after.recovered(0.0) == Effects(dead=2), "the last attempt was lost with the broker"
+    assert [after.cause_of(offset) for offset in (2, 4)] == ["first", "first"]
+    after.dead_lettered(0, 5)
+    assert [after.cause_of(offset) for offset in range(5)] == [""] * 5
+    assert after._states.causes.count == 0
+
+
+def test_a_reason_goes_with_its_record():
+    for end in (lambda it: it.skip_to(5), lambda it: (it.consumer_gone(ANN, 0.0), it.dead_lettered(0, 5))):
+        subscription = explained()
+        end(subscription)
+        assert subscription._states.causes.count == 0
+
+
+def test_reasons_are_one_printable_line_of_a_limited_length():
+    subscription = make()
+    for reason, kept in [
+        ("\x1b[31mred\r\n\x00\u202e", "[31mred"),
+        ("\N{EURO SIGN}" * 1_000, "\N{EURO SIGN}" * 85),
+        ("a" + "\N{EURO SIGN}" * 1_000, "a" + "\N{EURO SIGN}" * 84),
+        ("lone \udcff surrogate", "lone   surrogate"),
+        (" \t\n", "lone   surrogate"),  # No reason: the one before stays.
+    ]:
+        lease = subscription.acquire(ANN, 1, END, 0.0)
+        subscription.nack(ANN, lease.delivery_id, None, 0.0, reason=reason)
+        assert subscription.cause_of(0) == kept
+        assert len(kept.encode()) <= 255
+
+
+def test_reasons_are_kept_up_to_a_limit_and_those_of_the_dead_come_first(monkeypatch):
+    monkeypatch.setattr(record_states, "CAUSES_MAX", 4)
+    subscription = make()
+    lease = subscription.acquire(ANN, 10, END, 0.0)
+    for offset in range(3):
+        subscription.nack(ANN, lease.delivery_id, [(offset, offset + 1)], 0.0, reason=f"nack {offset}")
+    for offset in range(3, 6):
+        subscription.reject(ANN, lease.delivery_id, [(offset, offset + 1)], 0.0, f"reject {offset}")
+    assert [subscription.cause_of(offset) for offset in range(6)] == [
+        *("nack 0", "nack 1", ""),
+        *("reject 3", "reject 4", ""),
+    ]
+    assert restarted([encode_events(subscription.take_events())]).cause_of(4) == "reject 4"
 
 
 def test_a_snapshot_replaces_all_earlier_rows_of_the_log():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from linn.core.errors.tree import LogCorrupt
 from linn.core.groups.event import OffsetCommitted
 from linn.core.transactions.event import (
+    IDENTITY_CHARACTERS_MAX,
     TRANSACTION_EVENT_VERSION,
     Committed,
     Named,
@@ -29,7 +30,13 @@ OFFSETS = st.builds(OffsetCommitted, st.sampled_from(["prices", "t"]), st.intege
 EVENTS: st.SearchStrategy[TransactionEvent] = st.one_of(
     st.builds(Named, NAMES, NUMBERS, EPOCHS, NUMBERS, NUMBERS, st.integers(-1, 2**16 - 1)),
     st.builds(
-        Committed, NAMES, NUMBERS, st.lists(NUMBERS, max_size=3), st.lists(st.tuples(NAMES, OFFSETS), max_size=3)
+        Committed,
+        NAMES,
+        NUMBERS,
+        st.lists(NUMBERS, max_size=3),
+        st.lists(st.tuples(NAMES, OFFSETS), max_size=3),
+        NUMBERS,
+        st.text(max_size=IDENTITY_CHARACTERS_MAX),
     ),
     st.builds(OffsetsApplied, NAMES),
     st.builds(NameForgotten, NAMES),

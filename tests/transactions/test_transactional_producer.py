@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from linn.core.errors.tree import (
     LimitExceeded,
+    SequenceTaken,
     TransactionAborted,
     TransactionBusy,
     TransactionError,
@@ -240,19 +241,26 @@ def test_branches_have_a_limit() -> None:
         each.add_branch(BRANCHES_MAX + 1)
 
 
-def test_a_sequence_that_was_committed_has_taken_effect_for_good() -> None:
+def test_the_last_sequence_has_taken_effect_for_good_and_only_with_its_identity() -> None:
     each = opened()
-    each.work.sequence = 7
+    assert not each.has_taken_effect(7, "rows 3")
+    each.work.sequence, each.work.identity = 7, "rows 3"
     each.end(each.decided([]))
     each.ended()
-    assert [each.has_taken_effect(sequence) for sequence in (0, 6, 7, 8)] == [False, True, True, False]
     each.end(each.decided([]))  # A commit without a sequence forgets nothing.
     each.ended()
     again = TransactionalProducer("billing")
     for event in each.snapshot():
         again.apply(event)
-    assert again.has_taken_effect(7)
-    assert not again.has_taken_effect(8)
+    for one in (each, again):
+        assert [one.has_taken_effect(*wanted) for wanted in ((0, ""), (7, "rows 3"), (8, "rows 3"))] == [
+            False, True, False,
+        ]  # fmt: skip
+        for identity in ("", "rows 4"):
+            with pytest.raises(SequenceTaken, match=f'sequence 7 with the identity "rows 3", not "{identity}"'):
+                one.has_taken_effect(7, identity)
+        with pytest.raises(SequenceTaken, match="has committed sequence 7, which is later than 6"):
+            one.has_taken_effect(6, "rows 3")
 
 
 def test_a_name_with_sequences_makes_room_later() -> None:

@@ -254,7 +254,8 @@ class Agent {
                                  .first = command["first"].number(),
                                  .end = command["end"].number(),
                                  .verdict = verdict_of(command["verdict"].text()),
-                                 .ms = static_cast<std::uint32_t>(command["ms"].number())};
+                                 .ms = static_cast<std::uint32_t>(command["ms"].number()),
+                                 .reason = command["reason"].text()};
     Json::List refused;
     for (const linn::Refusal& refusal : consumer_of(command).settle({entry}))
       refused.push_back(Json::Object{{"entry", refusal.entry}, {"code", refusal.code}, {"text", refusal.text}});

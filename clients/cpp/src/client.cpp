@@ -39,6 +39,11 @@ std::int64_t Client::find_offset(std::string_view topic, std::int32_t partition,
   return session_->request<detail::FoundOffset>(request).first.offset;
 }
 
+std::int64_t Client::find_offset(std::string_view topic, std::int32_t partition, Place place) const {
+  const detail::FindOffset request{std::string(topic), partition, 0, static_cast<std::uint16_t>(place)};
+  return session_->request<detail::FoundOffset>(request).first.offset;
+}
+
 std::vector<TopicInfo> Client::describe(const std::vector<std::string>& topics) const {
   return session_->request<detail::Description>(detail::Describe{topics}).first.topics;
 }

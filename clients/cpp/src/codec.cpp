@@ -1,10 +1,13 @@
 #include "codec.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <utility>
 
 #include <capnp/message.h>
 
 #include "control_message.h"
+#include "utf8.h"
 
 namespace linn::detail {
 namespace {
@@ -72,9 +75,13 @@ std::vector<IndexRange> read_ranges(capnp::List<std::uint32_t>::Reader bounds) {
 
 Published read(wire::Published::Reader source) {
   Published published;
-  for (const auto placement : checked_list(source.getPlacements()))
+  for (const auto placement : checked_list(source.getPlacements())) {
+    std::vector<RefusedRecords> refused;
+    for (const auto each : checked_list(placement.getRefused()))
+      refused.push_back({read_text(each.getCode()), read_text(each.getText()), read_ranges(each.getRecords())});
     published.placements.push_back({placement.getPartition(), placement.getBaseOffset(), placement.getCopies(),
-                                    read_ranges(placement.getReturned())});
+                                    read_ranges(placement.getReturned()), std::move(refused)});
+  }
   return published;
 }
 
@@ -216,6 +223,7 @@ std::string encode(std::uint64_t correlation, const FindOffset& message) {
     find.setTopic(to_text(message.topic));
     find.setPartition(message.partition);
     find.setTimestampMs(message.timestamp_ms);
+    find.setPlace(static_cast<wire::Place>(message.place));
   });
 }
 
@@ -261,7 +269,18 @@ std::string encode(std::uint64_t correlation, const Heartbeat& message) {
 }
 
 std::string encode(std::uint64_t correlation, const Settle& message) {
-  const auto words = static_cast<unsigned>(16 + 5 * message.entries.size());
+  // Those of neighbours are mostly the same one.
+  std::vector<std::string> reasons;
+  std::vector<std::uint16_t> places;
+  std::size_t reason_words = 0;
+  for (const Settlement& entry : message.entries) {
+    std::string reason = utf8_of(entry.reason, reason_bytes_max);
+    const bool is_new = !reason.empty() && (reasons.empty() || reasons.back() != reason);
+    if (is_new) reason_words += 2 + reason.size() / 8;
+    places.push_back(reason.empty() ? 0 : static_cast<std::uint16_t>(reasons.size() + (is_new ? 1 : 0)));
+    if (is_new) reasons.push_back(std::move(reason));
+  }
+  const auto words = static_cast<unsigned>(17 + 5 * message.entries.size() + reason_words);
   const auto fill = [&](Frame::Builder root) {
     auto settle = root.initSettle();
     settle.setSubscription(message.subscription);
@@ -274,7 +293,9 @@ std::string encode(std::uint64_t correlation, const Settle& message) {
       entries[index].setEnd(entry.end);
       entries[index].setVerdict(static_cast<wire::Verdict>(entry.verdict));
       entries[index].setMs(entry.ms);
+      entries[index].setReason(places[index]);
     }
+    if (!reasons.empty()) write_texts(settle.initReasons(static_cast<unsigned>(reasons.size())), reasons);
   };
   return frame(correlation, 0, fill, words);
 }

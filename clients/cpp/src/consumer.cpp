@@ -326,16 +326,17 @@ std::uint32_t to_ms(std::chrono::milliseconds time) noexcept {
 }
 
 Settlement about(const Message& message, Verdict verdict,
-                 std::chrono::milliseconds time = std::chrono::milliseconds(0)) {
-  return {message.partition, message.delivery_id, message.offset(), message.record().next_offset(), verdict, to_ms(time)};
+                 std::chrono::milliseconds time = std::chrono::milliseconds(0), std::string_view reason = {}) {
+  return {message.partition, message.delivery_id, message.offset(), message.record().next_offset(), verdict,
+          to_ms(time),       std::string(reason)};
 }
 
 Settlement about(const Delivery& delivery, Verdict verdict,
-                 std::chrono::milliseconds time = std::chrono::milliseconds(0)) {
+                 std::chrono::milliseconds time = std::chrono::milliseconds(0), std::string_view reason = {}) {
   const bool is_leased = delivery.delivery_id != 0;
   const std::int64_t first = is_leased ? whole_lease : delivery.first_offset();
   return {delivery.partition, delivery.delivery_id, first, is_leased ? whole_lease : delivery.end_offset(), verdict,
-          to_ms(time)};
+          to_ms(time),        std::string(reason)};
 }
 
 }  // namespace
@@ -376,15 +377,17 @@ std::optional<Delivery> Consumer::next_delivery(std::chrono::milliseconds timeou
 
 void Consumer::ack(const Message& message) { state_->settle_later(message.origin, about(message, Verdict::ack)); }
 void Consumer::ack(const Delivery& delivery) { state_->settle_later(delivery.origin, about(delivery, Verdict::ack)); }
-void Consumer::nack(const Message& message, std::chrono::milliseconds delay) {
-  state_->settle_later(message.origin, about(message, Verdict::nack, delay));
+void Consumer::nack(const Message& message, std::chrono::milliseconds delay, std::string_view reason) {
+  state_->settle_later(message.origin, about(message, Verdict::nack, delay, reason));
 }
-void Consumer::nack(const Delivery& delivery, std::chrono::milliseconds delay) {
-  state_->settle_later(delivery.origin, about(delivery, Verdict::nack, delay));
+void Consumer::nack(const Delivery& delivery, std::chrono::milliseconds delay, std::string_view reason) {
+  state_->settle_later(delivery.origin, about(delivery, Verdict::nack, delay, reason));
 }
-void Consumer::reject(const Message& message) { state_->settle_later(message.origin, about(message, Verdict::reject)); }
-void Consumer::reject(const Delivery& delivery) {
-  state_->settle_later(delivery.origin, about(delivery, Verdict::reject));
+void Consumer::reject(const Message& message, std::string_view reason) {
+  state_->settle_later(message.origin, about(message, Verdict::reject, std::chrono::milliseconds(0), reason));
+}
+void Consumer::reject(const Delivery& delivery, std::string_view reason) {
+  state_->settle_later(delivery.origin, about(delivery, Verdict::reject, std::chrono::milliseconds(0), reason));
 }
 void Consumer::extend(const Message& message, std::chrono::milliseconds lease) {
   state_->settle_later(message.origin, about(message, Verdict::extend, lease));

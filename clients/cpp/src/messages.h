@@ -32,6 +32,8 @@ struct FindOffset {
   std::string topic;
   std::int32_t partition = 0;
   std::int64_t timestamp_ms = 0;
+  /// 0: that time; else a `Place`.
+  std::uint16_t place = 0;
 };
 
 struct Subscribe {

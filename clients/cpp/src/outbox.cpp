@@ -14,6 +14,15 @@ Error may_be_stored(const Error& error) {
   return {"connection.lost", error.text() + "; the batch was sent, and may or may not be stored", true};
 }
 
+/// The error for what the broker refuses: what was sent before without an answer may be stored all the same.
+Error refused_as(const Shipment& shipment, const Error& error) {
+  if (shipment.unanswered == 0 || error.code() == "client.closed") return error;
+  return {"connection.lost",
+          "it was sent before the connection was lost, and may or may not be stored; sent again, it failed: " +
+              std::string(error.what()),
+          true};
+}
+
 /// Whether a batch was refused because one before it is not stored.
 bool is_out_of_order(const std::optional<Error>& refusal) {
   return refusal && refusal->code() == "producer.out_of_order";
@@ -52,15 +61,26 @@ void Outbox::wait_until_done(Shipment& shipment, std::unique_lock<std::mutex>& l
 Placement Outbox::wait(Shipment& shipment) {
   std::unique_lock lock(mutex_);
   wait_until_done(shipment, lock);
-  if (!shipment.error) return *shipment.placement;
+  const auto records_refused = refusal_in(shipment);
+  if (!shipment.error && !records_refused) return *shipment.placement;
   shipment.is_told = true;
+  if (records_refused) throw RecordsRefused(*records_refused);
   throw Error(*shipment.error);
+}
+
+/// What some records of a batch were refused with, all the others of which are stored.
+std::optional<RecordsRefused> Outbox::refusal_in(const Shipment& shipment) {
+  if (!shipment.placement || shipment.placement->refused.empty()) return std::nullopt;
+  const RefusedRecords& first = shipment.placement->refused.front();
+  return RecordsRefused(refused_as(shipment, {first.code, first.text}), *shipment.placement);
 }
 
 std::optional<Error> Outbox::wait_for_untold(Shipment& shipment) {
   std::unique_lock lock(mutex_);
   wait_until_done(shipment, lock);
-  return std::exchange(shipment.is_told, true) ? std::nullopt : shipment.error;
+  if (std::exchange(shipment.is_told, true)) return std::nullopt;
+  if (const auto records_refused = refusal_in(shipment)) return Error(*records_refused);
+  return shipment.error;
 }
 
 bool Outbox::is_done(const Shipment& shipment) const {
@@ -118,6 +138,7 @@ Outbox::Next Outbox::next_to_send() {
     }
     shipment->is_in_flight = true;
     ++shipment->attempts;
+    ++shipment->unanswered;
     return next;
   }
   return {};
@@ -128,6 +149,7 @@ void Outbox::put_back(Shipment& shipment) {
   const std::lock_guard lock(mutex_);
   shipment.is_in_flight = false;
   --shipment.attempts;
+  --shipment.unanswered;
 }
 
 /// By whoever finds out first: the answer, or that the connection is lost, may be told more than once.
@@ -138,6 +160,7 @@ void Outbox::answered(Shipment& shipment, Outcome outcome, bool is_lost) {
     refused(shipment, *error, is_lost);
   } else if (const auto* published = std::get_if<Published>(&std::get<Reply>(outcome).message);
              published != nullptr && published->placements.size() == 1) {
+    --shipment.unanswered;
     shipment.placement = published->placements.front();
     shipment.batch.reset();
     done_.notify_all();
@@ -150,10 +173,11 @@ void Outbox::answered(Shipment& shipment, Outcome outcome, bool is_lost) {
 /// Keep a batch that may be sent again, fail another one. Under `mutex_`.
 void Outbox::refused(Shipment& shipment, const Error& error, bool is_lost) {
   shipment.refusal = is_lost ? std::nullopt : std::optional(error);
+  if (!is_lost) --shipment.unanswered;
   if (is_out_of_order(shipment.refusal)) --shipment.attempts;
   const bool may_go_again = is_lost ? error.code() != "client.closed" : error.retriable() && !closed_;
   if (!may_go_again || (options_.retries_max && shipment.attempts > *options_.retries_max))
-    fail(shipment, is_lost && may_go_again ? may_be_stored(error) : error);
+    fail(shipment, is_lost && may_go_again ? may_be_stored(error) : refused_as(shipment, error));
   else if (!is_lost)
     hold();
 }
@@ -219,9 +243,7 @@ void Outbox::fail_waiting(const Error& error) {
   const std::lock_guard lock(mutex_);
   for (const auto& shipment : open_)
     if (!shipment->is_done() && !shipment->is_in_flight)
-      fail(*shipment, shipment->attempts > 0 && !shipment->refusal && error.code() != "client.closed"
-                          ? may_be_stored(error)
-                          : error);
+      fail(*shipment, shipment->unanswered > 0 && error.code() != "client.closed" ? may_be_stored(error) : error);
   go_on();
 }
 
@@ -244,10 +266,9 @@ void Outbox::look_at_time() {
 
 /// The error for a batch whose time is over. Under `mutex_`.
 Error Outbox::overdue(const Shipment& shipment) const {
-  const bool is_refused = shipment.refusal && !shipment.is_in_flight;
-  if (is_refused && !is_out_of_order(shipment.refusal)) return *shipment.refusal;
-  if (shipment.attempts > 0 && !is_refused)
+  if (shipment.unanswered > 0)
     return {"request.timeout", publish_.target + " did not confirm a batch in time; it may or may not be stored", true};
+  if (shipment.refusal && !is_out_of_order(shipment.refusal)) return *shipment.refusal;
   const std::string reason = held_until_ != not_held ? "those before it were not confirmed" : outage_->text();
   return {"request.timeout", "a batch for " + publish_.target + " was not sent in time: " + reason, true};
 }

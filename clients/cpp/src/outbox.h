@@ -35,6 +35,8 @@ struct Shipment {
   Deadline deadline;
   /// Times that it was sent, without those after which a batch before it was found missing.
   std::uint64_t attempts = 0;
+  /// Times that it was sent without an answer, so that it may be stored.
+  std::uint64_t unanswered = 0;
   /// Whether it has the numbers that it keeps.
   bool is_numbered = false;
   /// Whether it was sent and an answer may come.
@@ -59,7 +61,7 @@ class Outbox : public std::enable_shared_from_this<Outbox> {
 
   /// Take a batch, to be numbered, sealed and sent by the next `send_all`. Throws Error client.closed.
   std::shared_ptr<Shipment> put(std::string batch);
-  /// Wait for the end of a shipment. Throws the error that it failed with.
+  /// Wait for the end of a shipment. Throws the error that it failed with, RecordsRefused if some records were refused.
   Placement wait(Shipment& shipment);
   /// Wait for its end; the error that it failed with, unless somebody was told of it.
   std::optional<Error> wait_for_untold(Shipment& shipment);
@@ -86,6 +88,7 @@ class Outbox : public std::enable_shared_from_this<Outbox> {
   void put_back(Shipment& shipment);
   void answered(Shipment& shipment, Outcome outcome, bool is_lost);
   void refused(Shipment& shipment, const Error& error, bool is_lost);
+  static std::optional<RecordsRefused> refusal_in(const Shipment& shipment);
   void wait_until_done(Shipment& shipment, std::unique_lock<std::mutex>& lock);
   void fail(Shipment& shipment, const Error& error);
   void look_at_time();

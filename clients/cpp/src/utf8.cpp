@@ -25,19 +25,37 @@ bool may_follow(unsigned char first, unsigned char second) noexcept {
   }
 }
 
+/// Bytes of the character that `bytes` begin with; 0 where they begin with none.
+std::size_t first_of(std::string_view bytes) noexcept {
+  const auto at = [&](std::size_t place) { return static_cast<unsigned char>(bytes[place]); };
+  const std::size_t length = length_of(at(0));
+  if (length > bytes.size() || (length > 1 && !may_follow(at(0), at(1)))) return 0;
+  for (std::size_t next = 2; next < length; ++next)
+    if ((at(next) & 0xc0) != 0x80) return 0;
+  return length;
+}
+
 }  // namespace
 
 bool is_utf8(std::string_view bytes) noexcept {
-  const auto at = [&](std::size_t place) { return static_cast<unsigned char>(bytes[place]); };
-  for (std::size_t place = 0; place < bytes.size();) {
-    const std::size_t length = length_of(at(place));
-    if (length == 0 || length > bytes.size() - place) return false;
-    if (length > 1 && !may_follow(at(place), at(place + 1))) return false;
-    for (std::size_t next = 2; next < length; ++next)
-      if ((at(place + next) & 0xc0) != 0x80) return false;
-    place += length;
+  while (!bytes.empty()) {
+    const std::size_t length = first_of(bytes);
+    if (length == 0) return false;
+    bytes.remove_prefix(length);
   }
   return true;
+}
+
+std::string utf8_of(std::string_view bytes, std::size_t bytes_max) {
+  std::string text;
+  while (!bytes.empty()) {
+    const std::size_t length = first_of(bytes);
+    const std::string_view next = length == 0 ? "?" : bytes.substr(0, length);
+    if (text.size() + next.size() > bytes_max) break;
+    text += next;
+    bytes.remove_prefix(length == 0 ? 1 : length);
+  }
+  return text;
 }
 
 }  // namespace linn::detail

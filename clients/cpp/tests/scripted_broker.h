@@ -113,6 +113,20 @@ class Peer {
          [&](wire::Frame::Builder root) { root.initPublished().initPlacements(1)[0].setBaseOffset(offset); });
   }
 
+  /// Refuse the second of three records, and confirm the others.
+  void refuse_second(std::uint64_t correlation) const {
+    send(correlation, [&](wire::Frame::Builder root) {
+      auto placement = root.initPublished().initPlacements(1)[0];
+      placement.setCopies(2);
+      auto refused = placement.initRefused(1)[0];
+      refused.setCode("message.too_large");
+      refused.setText("as the test wants it");
+      auto records = refused.initRecords(2);
+      records.set(0, 1);
+      records.set(1, 2);
+    });
+  }
+
   void found(std::uint64_t correlation, std::int64_t offset) const {
     send(correlation, [&](wire::Frame::Builder root) { root.initFoundOffset().setOffset(offset); });
   }

@@ -78,7 +78,8 @@ void what_is_written_says_what_was_meant() {
   CHECK(told(encode(3, linn::FetchRequest{"t", 1, 1LL << 62, 2, 3, std::chrono::milliseconds(4), "key = 1", true})) ==
         "3 fetch(topic='t' partition=1 offset=4611686018427387904 bytesMin=2 bytesMax=3 waitMaxMs=4 where='key = 1' "
         "unsettled=true leaderEpoch=0 topicIdHigh=0 topicIdLow=0 formats=[] uncommitted=false )");
-  CHECK(told(encode(4, FindOffset{"t", 1, -2})) == "4 findOffset(topic='t' partition=1 timestampMs=-2 )");
+  CHECK(told(encode(4, FindOffset{"t", 1, -2})) == "4 findOffset(topic='t' partition=1 timestampMs=-2 place=0 )");
+  CHECK(told(encode(4, FindOffset{"t", 1, 0, 2})) == "4 findOffset(topic='t' partition=1 timestampMs=0 place=2 )");
   CHECK(told(encode(5, Subscribe{"t", "g", 7, -1, {0, 2}, {9}, "true", "ann", "work"})) ==
         "5 subscribe(topic='t' group='g' credit=7 start=-1 partitions=[0 2 ] starts=[9 ] where='true' member='ann' "
         "sessionMs=0 isStatic=false leaderEpoch=0 topicIdHigh=0 topicIdLow=0 shared='work' formats=[] "
@@ -86,8 +87,16 @@ void what_is_written_says_what_was_meant() {
   CHECK(told(encode(0, Unsubscribe{9})) == "0 unsubscribe(subscription=9 )");
   CHECK(told(encode(0, Credit{9, 10})) == "0 credit(subscription=9 records=10 )");
   CHECK(told(encode(6, Settle{9, {{1, ~0ULL, 5, 6, linn::Verdict::extend, 70}}})) ==
-        "6 settle(subscription=9 entries=[(partition=1 deliveryId=18446744073709551615 first=5 end=6 verdict=3 ms=70 ) "
-        "] )");
+        "6 settle(subscription=9 entries=[(partition=1 deliveryId=18446744073709551615 first=5 end=6 verdict=3 ms=70 "
+        "reason=0 ) ] reasons=[] )");
+  CHECK(told(encode(6, Settle{9, {{0, 1, 5, 6, linn::Verdict::nack, 0, "why"},
+                                  {0, 1, 6, 7, linn::Verdict::nack, 0, "why"},
+                                  {0, 1, 7, 8, linn::Verdict::ack},
+                                  {0, 1, 8, 9, linn::Verdict::reject, 0, "b\xff"}}})) ==
+        "6 settle(subscription=9 entries=[(partition=0 deliveryId=1 first=5 end=6 verdict=1 ms=0 reason=1 ) "
+        "(partition=0 deliveryId=1 first=6 end=7 verdict=1 ms=0 reason=1 ) "
+        "(partition=0 deliveryId=1 first=7 end=8 verdict=0 ms=0 reason=0 ) "
+        "(partition=0 deliveryId=1 first=8 end=9 verdict=2 ms=0 reason=2 ) ] reasons=['why' 'b?' ] )");
   CHECK(told(encode(7, Describe{{"a", ""}})) == "7 describe(topics=['a' '' ] )");
   CHECK(told(encode(8, Administer{"topic.list", "{}"})) == "8 administer(verb='topic.list' arguments='{}' )");
   CHECK(told(encode(0, Goodbye{"done"})) == "0 goodbye(reason='done' )");

@@ -56,6 +56,16 @@ void utf8_takes_text_and_nothing_else() {
     CHECK(!is_utf8(bytes));
 }
 
+void any_bytes_become_text_of_a_length() {
+  using linn::detail::utf8_of;
+  CHECK(utf8_of("plain \xe2\x82\xac", 255) == "plain \xe2\x82\xac");
+  CHECK(utf8_of("sp\xe4ter", 255) == "sp?ter");
+  CHECK(utf8_of("\xf0\x9f\x90", 255) == "???");
+  CHECK(utf8_of("a\xe2\x82\xac", 3) == "a");
+  CHECK(utf8_of(std::string(1000, 'x'), 255) == std::string(255, 'x'));
+  CHECK(utf8_of("", 255).empty());
+}
+
 void uuids_keep_their_bytes_and_count_over_the_end() {
   const auto id = linn::Uuid::parse("018BCFE5-6800-7abc-8def-000000000000");
   CHECK(id.high == 0x018bcfe568007abc && id.low == 0x8def000000000000);
@@ -75,5 +85,6 @@ int main() {
                crc_is_the_same_by_table_in_parts_and_at_any_alignment},
               {"murmur2 is Kafka's", murmur2_is_kafkas},
               {"UTF-8 takes text and nothing else", utf8_takes_text_and_nothing_else},
+              {"any bytes become text of a length", any_bytes_become_text_of_a_length},
               {"UUIDs keep their bytes, and count over the end", uuids_keep_their_bytes_and_count_over_the_end}});
 }

@@ -256,6 +256,69 @@ void refusals_for_now_are_counted_as_attempts() {
   broker.finish();
 }
 
+void records_that_are_refused_fail_and_the_others_are_confirmed() {
+  ScriptedBroker broker([](Peer& peer) {
+    peer.welcome();
+    peer.refuse_second(expect_publish(peer, "a", 0, 0));
+    peer.refuse_second(expect_publish(peer, "b", 0, 3));
+    peer.confirm(expect_publish(peer, "c", 0, 6));
+    peer.until_closed();
+  });
+  const Client client = Client::connect(broker.url(), options());
+  linn::Producer producer = client.producer({.topic = "t"});
+  const Confirmation a = send(producer, "a", 3);
+  for (int count = 0; count < 2; ++count) {
+    try {
+      a.wait();
+      CHECK(false);
+    } catch (const linn::RecordsRefused& refused) {
+      CHECK(refused.code() == "message.too_large");
+      CHECK(refused.placement.copies == 2);
+      CHECK(refused.placement.refused.at(0).records.at(0).first == 1);
+    }
+  }
+  producer.flush();  // Somebody was told.
+  send(producer, "b", 3);
+  CHECK(code_of([&] { producer.flush(); }) == "message.too_large");
+  send(producer, "c").wait();
+  client.close();
+  broker.finish();
+}
+
+void a_refusal_of_what_may_be_stored_already_says_so() {
+  for (const bool of_records : {false, true}) {
+    ScriptedBroker broker({[](Peer& peer) {
+                             peer.welcome();
+                             expect_publish(peer, "a", 0, 0);
+                           },
+                           [of_records](Peer& peer) {
+                             peer.welcome();
+                             const auto again = expect_publish(peer, "a", 0, 0);
+                             of_records ? peer.refuse_second(again) : peer.fail(again, "message.too_large");
+                             peer.until_closed();
+                           }});
+    const Client client = Client::connect(broker.url(), options());
+    linn::Producer producer = client.producer({.topic = "t"});
+    CHECK(code_of([&] { send(producer, "a", 3).wait(); }) == "connection.lost");
+    client.close();
+    broker.finish();
+  }
+}
+
+void a_batch_that_was_sent_again_without_an_answer_is_not_reported_as_refused() {
+  ScriptedBroker broker([](Peer& peer) {
+    peer.welcome();
+    peer.fail(expect_publish(peer, "a", 0, 0), "topic.full", true);
+    expect_publish(peer, "a", 0, 0);
+    peer.until_closed();
+  });
+  const Client client = Client::connect(broker.url(), hasty());
+  linn::Producer producer = client.producer({.topic = "t"});
+  CHECK(code_of([&] { producer.publish({.value = "a"}); }) == "request.timeout");
+  client.close();
+  broker.finish();
+}
+
 void only_idempotent_producers_number_their_batches() {
   ScriptedBroker broker([](Peer& peer) {
     peer.welcome();
@@ -334,6 +397,11 @@ int main() {
         a_hold_ends_when_the_time_of_what_is_in_flight_is_over},
        {"a refusal for now becomes final when the time is over", a_refusal_for_now_becomes_final_when_the_time_is_over},
        {"refusals for now are counted as attempts", refusals_for_now_are_counted_as_attempts},
+       {"records that are refused fail, and the others are confirmed",
+        records_that_are_refused_fail_and_the_others_are_confirmed},
+       {"a refusal of what may be stored already says so", a_refusal_of_what_may_be_stored_already_says_so},
+       {"a batch that was sent again without an answer is not reported as refused",
+        a_batch_that_was_sent_again_without_an_answer_is_not_reported_as_refused},
        {"only idempotent producers number their batches", only_idempotent_producers_number_their_batches},
        {"a batch of another producer gets new numbers", a_batch_of_another_producer_gets_new_numbers},
        {"bytes that are no sealed batch are not sent", bytes_that_are_no_sealed_batch_are_not_sent}});

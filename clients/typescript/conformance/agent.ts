@@ -206,7 +206,8 @@ class Agent {
     };
     const [first, end] = [command["first"] as bigint, command["end"] as bigint];
     try {
-      await consumer.settle(delivery, first, end, command["verdict"] as Verdict, Number(command["ms"] ?? 0n));
+      const [ms, reason] = [Number(command["ms"] ?? 0n), (command["reason"] ?? "") as string];
+      await consumer.settle(delivery, first, end, command["verdict"] as Verdict, ms, reason);
       return { refused: [] };
     } catch (error) {
       if (!(error instanceof LinnError) || error.code === "message.invalid") throw error;

@@ -8,7 +8,7 @@ import { invalid } from "./errors.js";
 import { encodeFlat, type Field } from "./flat-message.js";
 import { keyHash } from "./partitioner.js";
 import type { RecordInput } from "./record.js";
-import { distinctPairs, encodeRoutes, NO_PAIR, pairOf, type Pair } from "./routes.js";
+import { distinctPairs, encodeRoutes, NO_PAIR, pairBytes, pairOf, type Pair } from "./routes.js";
 import { idPlus, parseId } from "./uuid.js";
 import type { Zstd } from "./zstd.js";
 
@@ -56,7 +56,7 @@ export function checkRecord(record: RecordInput, nowMs: number): CheckedRecord {
 
 /** Bytes that a record adds to a batch, about. */
 export function recordBytes(record: CheckedRecord): number {
-  return record.size + RECORD_BYTES + RECORD_BYTES * record.headers.length;
+  return record.size + RECORD_BYTES + RECORD_BYTES * record.headers.length + pairBytes(record.pair);
 }
 
 function bytesOf(content: unknown, what: string): Uint8Array | null {

@@ -96,6 +96,9 @@ function checked(name: string, value: number, most = TIMER_MS_MAX): number {
   throw invalid(`${name} must be a number from 0 to ${most}, not ${String(value)}`);
 }
 
+/** Of a partition, as the protocol numbers them; 0 is a time. */
+const PLACES = { earliest: 1, latest: 2 };
+
 /** Made by `connect`. */
 export class Client {
   readonly #session: Session;
@@ -161,9 +164,11 @@ export class Client {
     return { batches: found, startOffset, highWatermark, nextOffset };
   }
 
-  /** The offset of the first batch with a timestamp not before `timestampMs`; -1: the end, -2: the start. */
-  async findOffset(topic: string, partition: number, timestampMs: bigint | number): Promise<bigint> {
-    const content = { topic, partition, timestampMs: BigInt(timestampMs) };
+  /** The offset of the start, of the end, or of the first batch with a timestamp not before `place`, in milliseconds
+   * since 1970. */
+  async findOffset(topic: string, partition: number, place: "earliest" | "latest" | bigint | number): Promise<bigint> {
+    const isTime = typeof place !== "string";
+    const content = { topic, partition, timestampMs: isTime ? BigInt(place) : 0n, place: isTime ? 0 : PLACES[place] };
     const { message } = await this.#session.request({ member: "findOffset", content }, "foundOffset");
     return message.content.offset;
   }

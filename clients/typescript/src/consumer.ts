@@ -369,8 +369,8 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
   // --- settling ---
 
   /** Settle a range of offsets of a delivery by its numbers; see `Batch` and `Message`. Throws message.invalid. */
-  settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
-    return (subscriptionOf(delivery) ?? this.#latest).settle(delivery, first, end, verdict, ms);
+  settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number, reason = ""): Settled {
+    return (subscriptionOf(delivery) ?? this.#latest).settle(delivery, first, end, verdict, ms, reason);
   }
 
   /** Send all settlements that wait. */

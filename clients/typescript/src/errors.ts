@@ -19,6 +19,9 @@ export class LinnError extends Error {
   override readonly name = "LinnError";
   /** Whether the same request may succeed later without being changed. */
   readonly retriable: boolean;
+  /** Of one `publishBatch`, the records that it is about, ascending: they are not stored, and the others are. Empty: it
+   * is about all of them. */
+  readonly indexes: readonly number[] = [];
 
   constructor(
     readonly code: string,
@@ -31,14 +34,21 @@ export class LinnError extends Error {
   }
 }
 
-/** exchange.unroutable: messages were published as mandatory, and no topic takes those at `indexes` of their call. They
- * are not stored; the others are. */
-export class Unroutable extends LinnError {
+/** What the broker refused some records of a call with. */
+export class RecordsRefused extends LinnError {
   constructor(
+    code: string,
     text: string,
-    readonly indexes: readonly number[],
+    override readonly indexes: readonly number[],
   ) {
-    super("exchange.unroutable", text);
+    super(code, text);
+  }
+}
+
+/** exchange.unroutable: messages were published as mandatory, and no topic takes them. */
+export class Unroutable extends RecordsRefused {
+  constructor(text: string, indexes: readonly number[]) {
+    super("exchange.unroutable", text, indexes);
   }
 }
 

@@ -3,11 +3,11 @@
 export { RecordBatch, LIMITS, type BatchHeader, type BatchLimits } from "./batch.js";
 export { Client, connect, type ClientOptions, type Fetched, type FetchOptions, type TopicInfo } from "./client.js";
 export { Consumer, type ConsumerOptions, type Start } from "./consumer.js";
-export { LinnError, Unroutable } from "./errors.js";
+export { LinnError, RecordsRefused, Unroutable } from "./errors.js";
 export { Batch, Message, type Delivery } from "./message.js";
 export type { ConnectionEvent } from "./outage.js";
 export { partitionOf } from "./partitioner.js";
-export type { Placement } from "./pending-batch.js";
+export type { Placement, RefusedRecords } from "./pending-batch.js";
 export {
   Producer,
   type Acks,

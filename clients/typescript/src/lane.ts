@@ -64,6 +64,7 @@ export class Lane {
     this.waiting.shift();
     this.inFlight.add(batch);
     batch.attempts += 1;
+    batch.unanswered += 1;
     if (numbers === undefined || batch.numbers !== undefined) return;
     batch.numbers = numbers;
     this.#next = { ...numbers, firstSequence: numbers.firstSequence + batch.records.length };

@@ -114,7 +114,7 @@ export const STRUCTS = {
   },
   EndTransaction: {
     words: 4,
-    pointers: 1,
+    pointers: 2,
     fields: {
       producerId: ["i64", 0],
       epoch: ["u32", 8],
@@ -122,6 +122,7 @@ export const STRUCTS = {
       isCommit: ["bool", 96],
       branches: ["i64s", 0],
       sequence: ["u64", 24],
+      identity: ["text", 1],
     },
   },
   Ended: {
@@ -180,6 +181,7 @@ export const STRUCTS = {
       topic: ["text", 0],
       partition: ["i32", 0],
       timestampMs: ["i64", 8],
+      place: ["u16", 4],
     },
   },
   FoundOffset: {
@@ -262,7 +264,7 @@ export const STRUCTS = {
   },
   Placement: {
     words: 5,
-    pointers: 1,
+    pointers: 2,
     fields: {
       partition: ["i32", 0],
       baseOffset: ["i64", 8],
@@ -271,6 +273,7 @@ export const STRUCTS = {
       leaderEpoch: ["i32", 16],
       topicIdHigh: ["u64", 24],
       topicIdLow: ["u64", 32],
+      refused: ["structs", 1, "RefusedRecords"],
     },
   },
   Publish: {
@@ -312,13 +315,24 @@ export const STRUCTS = {
       text: ["text", 1],
     },
   },
+  RefusedRecords: {
+    words: 0,
+    pointers: 3,
+    fields: {
+      code: ["text", 0],
+      text: ["text", 1],
+      records: ["u32s", 2],
+    },
+  },
   Resolve: {
-    words: 2,
+    words: 4,
     pointers: 0,
     fields: {
       subscription: ["u32", 0],
       partition: ["i32", 4],
       deliveryId: ["u64", 8],
+      first: ["i64", 16],
+      end: ["i64", 24],
     },
   },
   Resolved: {
@@ -340,10 +354,11 @@ export const STRUCTS = {
   },
   Settle: {
     words: 1,
-    pointers: 1,
+    pointers: 2,
     fields: {
       subscription: ["u32", 0],
       entries: ["structs", 0, "Settlement"],
+      reasons: ["texts", 1],
     },
   },
   SettleInTransaction: {
@@ -374,6 +389,7 @@ export const STRUCTS = {
       end: ["i64", 24],
       verdict: ["u16", 4],
       ms: ["u32", 32],
+      reason: ["u16", 6],
     },
   },
   Subscribe: {

@@ -16,7 +16,7 @@ export interface Delivery {
 
 /** Settles ranges of offsets: a subscription. */
 export interface Settler {
-  settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): Settled;
+  settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number, reason?: string): Settled;
 }
 
 /** Records of one partition, in their order. */
@@ -58,14 +58,15 @@ export class Batch implements Iterable<Message> {
     return this.settle(this.startOffset, this.endOffset, "ack", 0);
   }
 
-  /** All messages are to be delivered again; on a stream, the group reads on from the first. */
-  nack(delayMs = 0): Settled {
-    return this.settle(this.startOffset, this.endOffset, "nack", delayMs);
+  /** All messages are to be delivered again; on a stream, the group reads on from the first. `reason` is for people: a
+   * dead letter has the last one, cut to 255 bytes. */
+  nack(delayMs = 0, reason = ""): Settled {
+    return this.settle(this.startOffset, this.endOffset, "nack", delayMs, reason);
   }
 
-  /** No message can be dealt with: to the dead-letter topic with them. */
-  reject(): Settled {
-    return this.settle(this.startOffset, this.endOffset, "reject", 0);
+  /** No message can be dealt with: to the dead-letter topic with them, and with the reason. */
+  reject(reason = ""): Settled {
+    return this.settle(this.startOffset, this.endOffset, "reject", 0, reason);
   }
 
   /** The lease lasts `leaseMs` from now. */
@@ -74,11 +75,11 @@ export class Batch implements Iterable<Message> {
   }
 
   /** Settle a range of offsets. Throws delivery.wrong_kind where the records were fetched. */
-  settle(first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
+  settle(first: bigint, end: bigint, verdict: Verdict, ms: number, reason = ""): Settled {
     if (this.settler === undefined) {
       throw new LinnError("delivery.wrong_kind", "fetched records can't be settled: no consumer received them");
     }
-    return this.settler.settle(this.delivery, first, end, verdict, ms);
+    return this.settler.settle(this.delivery, first, end, verdict, ms, reason);
   }
 }
 
@@ -160,13 +161,13 @@ export class Message {
   }
 
   /** It is to be delivered again; after `delayMs`, or as the topic says where that is 0. */
-  nack(delayMs = 0): Settled {
-    return this.#settle("nack", delayMs);
+  nack(delayMs = 0, reason = ""): Settled {
+    return this.#settle("nack", delayMs, reason);
   }
 
   /** It can't be dealt with: to the dead-letter topic with it. */
-  reject(): Settled {
-    return this.#settle("reject", 0);
+  reject(reason = ""): Settled {
+    return this.#settle("reject", 0, reason);
   }
 
   /** Its lease lasts `leaseMs` from now. */
@@ -174,7 +175,7 @@ export class Message {
     return this.#settle("extend", leaseMs);
   }
 
-  #settle(verdict: Verdict, ms: number): Settled {
-    return this.batch.settle(this.offset, this.batch.records.offset(this.index + 1), verdict, ms);
+  #settle(verdict: Verdict, ms: number, reason = ""): Settled {
+    return this.batch.settle(this.offset, this.batch.records.offset(this.index + 1), verdict, ms, reason);
   }
 }

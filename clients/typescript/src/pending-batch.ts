@@ -7,12 +7,22 @@ import type { LinnError } from "./errors.js";
 export interface Placement {
   /** -1: several partitions, or none. */
   readonly partition: number;
-  /** Of the first record; -1n where `partition` is -1. */
+  /** Of the first record that was not refused; -1n where `partition` is -1. */
   readonly baseOffset: bigint;
   /** Records stored, in all topics together; 0: no binding took any. */
   readonly copies: number;
   /** With `mandatory`, the records that no topic took, as ranges of their indexes: first, end (exclusive), ... */
   readonly returned: readonly number[];
+  /** Records that the broker refused, in ranges like `returned`; offsets count on without them. `publish` and
+   * `publishBatch` reject where there are any. */
+  readonly refused: readonly RefusedRecords[];
+}
+
+/** Records that were refused for one reason. */
+export interface RefusedRecords {
+  readonly code: string;
+  readonly text: string;
+  readonly records: readonly number[];
 }
 
 export class PendingBatch {
@@ -22,6 +32,8 @@ export class PendingBatch {
   closed = false;
   /** How often it was sent. */
   attempts = 0;
+  /** How often of those without an answer, so that it may be stored. */
+  unanswered = 0;
   /** Set when it is first sent, if its lane gives numbers. */
   numbers: Numbers | undefined;
   /** Why it was not confirmed when it was last sent. */

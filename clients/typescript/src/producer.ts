@@ -7,13 +7,22 @@
 
 import { buildBatch, checkRecord, recordBytes, type CheckedRecord, type Numbers } from "./batch-builder.js";
 import type { Message } from "./codec.js";
-import { again, clientClosed, connectionLost, invalid, LinnError, protocolError, Unroutable } from "./errors.js";
+import {
+  again,
+  clientClosed,
+  connectionLost,
+  invalid,
+  LinnError,
+  protocolError,
+  RecordsRefused,
+  Unroutable,
+} from "./errors.js";
 import type { Caller, Connection } from "./connection.js";
 import { isOutOfOrder, Lane } from "./lane.js";
 import { PendingBatch, type Placement } from "./pending-batch.js";
 import type { Identity } from "./producer-ids.js";
 import type { RecordInput } from "./record.js";
-import { indexesReturned, isReturned } from "./returned.js";
+import { indexesAmong, isAmong } from "./returned.js";
 import type { Session, SessionUser } from "./session.js";
 import { baseId, formatId, idPlus } from "./uuid.js";
 import { noZstd } from "./zstd.js";
@@ -126,24 +135,29 @@ export class Producer implements SessionUser {
    * may be stored); or what the broker refused it with. */
   async publish(record: RecordInput, options: PublishOptions = {}): Promise<Receipt> {
     const checked = this.#checked(record);
-    const batch = this.#openBatch(this.#asksReturn(options));
+    const bytes = recordBytes(checked);
+    const batch = this.#openBatch(this.#asksReturn(options), bytes);
     const index = batch.add(checked);
-    this.#buffer(recordBytes(checked));
+    this.#buffer(bytes);
     if (batch.bytes >= this.#options.batchBytesMax || batch.records.length >= RECORDS_MAX) batch.closed = true;
     const placement = await this.#confirmed(batch);
-    if (placement !== undefined && isReturned(placement.returned, index)) throw this.#unroutable("the message", [0]);
+    for (const { code, text, records } of placement?.refused ?? []) {
+      if (isAmong(records, index)) throw refusedAs(batch, new RecordsRefused(code, text, [0]));
+    }
+    if (placement !== undefined && isAmong(placement.returned, index)) throw this.#unroutable("the message", [0]);
     const id = formatId(checked.id ?? idPlus(batch.baseId, index));
     if (placement === undefined || placement.partition < 0) {
       return { partition: undefined, offset: undefined, id, batchCopies: placement?.copies };
     }
-    const { partition, baseOffset, copies } = placement;
-    return { partition, offset: baseOffset + BigInt(index), id, batchCopies: copies };
+    const { partition, baseOffset, copies, refused } = placement;
+    const before = refused.flatMap(({ records }) => indexesAmong(records, index)).length;
+    return { partition, offset: baseOffset + BigInt(index - before), id, batchCopies: copies };
   }
 
   /** Publish records as one batch; rejects as `publish` does, and with batch.too_large.
    *
-   * An `Unroutable` has the indexes of the records that no topic takes; the others are confirmed then. With acks "none"
-   * there is no placement. */
+   * Where no topic takes some records, or the broker refuses some, the error has their `indexes`, and the others are
+   * confirmed. With acks "none" there is no placement. */
   async publishBatch(records: readonly RecordInput[], options: BatchOptions = {}): Promise<Placement | undefined> {
     const checked = records.map((record) => this.#checked(record));
     if (checked.length === 0) throw invalid("a batch holds at least one record");
@@ -152,7 +166,13 @@ export class Producer implements SessionUser {
     batch.closed = true;
     this.#buffer(batch.bytes);
     const placement = await this.#confirmed(batch);
-    const lost = indexesReturned(placement?.returned ?? [], records.length);
+    const lost = indexesAmong(placement?.returned ?? [], records.length);
+    const [first, ...others] = placement?.refused ?? [];
+    if (first !== undefined) {
+      const refused = [first, ...others].flatMap((each) => indexesAmong(each.records, records.length));
+      const indexes = [...refused, ...lost].sort((one, other) => one - other);
+      throw refusedAs(batch, new RecordsRefused(first.code, first.text, indexes));
+    }
     if (lost.length > 0) throw this.#unroutable(`${lost.length} of ${records.length} messages`, lost);
     return placement;
   }
@@ -183,11 +203,13 @@ export class Producer implements SessionUser {
     return checked;
   }
 
-  /** The batch that waits and may be joined, or another. */
-  #openBatch(mandatory: boolean): PendingBatch {
+  /** The batch that waits and may be joined by so many bytes, or another. */
+  #openBatch(mandatory: boolean, bytes: number): PendingBatch {
     const last = this.#last;
     const sinceMs = performance.now() - this.#session.options.requestTimeoutMs / JOINS_PER_TIMEOUT;
-    if (last === undefined || last.closed || last.mandatory !== mandatory || last.sinceMs < sinceMs) {
+    // Or a record that is nearly too large would take those before it along.
+    const isFull = last !== undefined && last.bytes + bytes > this.#options.batchBytesMax;
+    if (last === undefined || last.closed || isFull || last.mandatory !== mandatory || last.sinceMs < sinceMs) {
       return this.#newBatch(-1, mandatory);
     }
     last.timer.refresh(); // Whoever joins may wait as long as whoever was first.
@@ -341,6 +363,7 @@ export class Producer implements SessionUser {
       this.#fail(lane, batch, protocolError(`the broker answered publish with ${message.member}`));
     } else {
       lane.inFlight.delete(batch);
+      batch.unanswered -= 1;
       this.#settle(batch, placement);
     }
     this.#goOn(lane);
@@ -350,8 +373,10 @@ export class Producer implements SessionUser {
   #failed(lane: Lane, batch: PendingBatch, error: LinnError): void {
     // A batch behind a refused one is refused with it, as often as that takes.
     const isUsedUp = this.#session.isUsedUp(batch.attempts) && !isOutOfOrder(error);
+    const isLost = error.code === "connection.lost";
+    if (!isLost && error.code !== "client.closed") batch.unanswered -= 1;
     if (error.retriable && !isUsedUp) lane.putBack(batch, error);
-    else this.#fail(lane, batch, error.code === "connection.lost" ? mayBeStored(batch, error) : error);
+    else this.#fail(lane, batch, isLost ? mayBeStored(batch, error) : refusedAs(batch, error));
     this.#goOn(lane);
   }
 
@@ -371,11 +396,12 @@ export class Producer implements SessionUser {
     this.#goOn(lane);
   }
 
-  #lateness({ attempts, refusal }: PendingBatch): LinnError {
-    if (refusal !== undefined && refusal.code !== "connection.lost") return refusal;
+  /** A refusal only if the batch was refused whenever it was sent. */
+  #lateness({ unanswered, refusal }: PendingBatch): LinnError {
+    if (unanswered === 0 && refusal !== undefined && !isOutOfOrder(refusal)) return refusal;
     const within = `within ${this.#session.options.requestTimeoutMs} ms`;
     const why = this.#session.outage?.error.message ?? "those before it were not confirmed";
-    const text = attempts
+    const text = unanswered
       ? `${this.target} did not confirm a batch ${within}; it may or may not be stored`
       : `a batch for ${this.target} was not sent ${within}: ${why}`;
     return new LinnError("request.timeout", text);
@@ -440,7 +466,14 @@ export class Producer implements SessionUser {
 }
 
 /** What a batch fails with that is not sent again because of `error`. */
-function mayBeStored({ attempts }: PendingBatch, error: LinnError): LinnError {
-  if (attempts === 0 || error.code === "client.closed") return error;
+function mayBeStored({ unanswered }: PendingBatch, error: LinnError): LinnError {
+  if (unanswered === 0 || error.code === "client.closed") return error;
   return connectionLost(`${error.message}; the batch was sent, and may or may not be stored`);
+}
+
+/** What a batch, or records of it, fail with that the broker refuses: what was sent before may be stored all the same. */
+function refusedAs({ unanswered }: PendingBatch, error: LinnError): LinnError {
+  if (unanswered === 0 || error.code === "client.closed") return error;
+  const text = "it was sent before the connection was lost, and may or may not be stored; sent again, it failed";
+  return connectionLost(`${text}: ${error.message}`);
 }

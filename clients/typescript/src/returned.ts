@@ -1,7 +1,7 @@
-// Which records of a batch a broker returned, because no topic took them: ranges as `Placement.returned` has them.
+// Which records of a batch a broker returned or refused: ranges of indexes as `Placement.returned` has them.
 
-/** Whether the record at `index` of its batch was returned. */
-export function isReturned(ranges: readonly number[], index: number): boolean {
+/** Whether the record at `index` of its batch is in one of the ranges. */
+export function isAmong(ranges: readonly number[], index: number): boolean {
   let [low, high] = [0, ranges.length];
   while (low < high) {
     const middle = (low + high) >>> 1;
@@ -12,8 +12,8 @@ export function isReturned(ranges: readonly number[], index: number): boolean {
   return low % 2 === 1;
 }
 
-/** The indexes of all that were returned of a batch of `count` records, whatever a broker says beyond it. */
-export function indexesReturned(ranges: readonly number[], count: number): number[] {
+/** The indexes in the ranges below `count`, whatever a broker says beyond it. */
+export function indexesAmong(ranges: readonly number[], count: number): number[] {
   if (ranges.length === 0) return [];
-  return Array.from({ length: count }, (_, index) => index).filter((index) => isReturned(ranges, index));
+  return Array.from({ length: count }, (_, index) => index).filter((index) => isAmong(ranges, index));
 }

@@ -42,6 +42,13 @@ export function pairOf(routingKey = "", labels?: Labels | ReadonlyMap<string, La
   return { routingKey, labels: entries.sort(([a], [b]) => Buffer.compare(Buffer.from(a), Buffer.from(b))) };
 }
 
+/** Bytes that a pair adds to the routes of a batch, about; none if another record has it too. */
+export function pairBytes({ routingKey, labels }: Pair): number {
+  if (routingKey === "" && labels.length === 0) return 0;
+  const sizes = labels.map(([name, value]) => 56 + name.length + (typeof value === "string" ? value.length : 0));
+  return sizes.reduce((sum, size) => sum + size, 32 + routingKey.length);
+}
+
 function checkText(text: unknown, what: string): void {
   if (typeof text !== "string") throw invalid(`${what} must be text, not ${typeof text}`);
   if (!text.isWellFormed()) throw invalid(`${what} is not valid Unicode`);

@@ -29,6 +29,7 @@ export class Settling implements PromiseLike<void> {
     readonly verdict: Verdict,
     readonly ms: number,
     readonly send: () => void,
+    readonly reason = "",
   ) {
     this.done = new Promise((resolve) => (this.#finish = resolve));
   }
@@ -58,6 +59,7 @@ export class Settling implements PromiseLike<void> {
       this.delivery.deliveryId === later.delivery.deliveryId &&
       this.verdict === later.verdict &&
       this.ms === later.ms &&
+      this.reason === later.reason &&
       this.end === later.first
     );
   }
@@ -85,8 +87,20 @@ export function merged(
   return entries;
 }
 
+/** Have entries name their reasons, and return these. */
+export function withReasons(entries: { entry: Struct<"Settlement">; settlings: Settling[] }[]): string[] {
+  const reasons: string[] = [];
+  for (const { entry, settlings } of entries) {
+    const reason = settlings[0]!.reason;
+    if (reason === "") continue;
+    if (reasons.at(-1) !== reason) reasons.push(reason);
+    entry.reason = reasons.length;
+  }
+  return reasons;
+}
+
 function entryOf(settling: Settling): Struct<"Settlement"> {
   const { delivery, first, end, verdict, ms } = settling;
   const { partition, deliveryId } = delivery;
-  return { partition, deliveryId, first, end, verdict: VERDICTS.indexOf(verdict), ms };
+  return { partition, deliveryId, first, end, verdict: VERDICTS.indexOf(verdict), ms, reason: 0 };
 }

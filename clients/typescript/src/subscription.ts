@@ -12,7 +12,7 @@ import { invalid, LinnError, protocolError } from "./errors.js";
 import type { Caller, Connection, PushHandler } from "./connection.js";
 import { Batch, type Delivery, type Settler } from "./message.js";
 import { AdaptivePrefetch, PREFETCH_FIRST, PREFETCH_MAX } from "./prefetch.js";
-import { merged, Settling, type Settled, type Verdict } from "./settling.js";
+import { merged, Settling, withReasons, type Settled, type Verdict } from "./settling.js";
 import type { Struct } from "./struct.js";
 
 export type SubscriptionKind = "shared" | "group" | "reader";
@@ -20,6 +20,8 @@ export type SubscriptionKind = "shared" | "group" | "reader";
 const KINDS: readonly SubscriptionKind[] = ["shared", "group", "reader"];
 /** How long a settlement that nobody awaits may wait for more: far below any lease. */
 const SETTLE_LINGER_MS = 5;
+/** Characters of a reason that are sent: the broker keeps 255 bytes. */
+const REASON_CHARACTERS_MAX = 255;
 /** Settlements that wait together. */
 const SETTLINGS_MAX = 1_024;
 /** How long an application that has all there may be, and settles nothing, waits until there may be twice as much. */
@@ -420,11 +422,12 @@ export class Subscription implements PushHandler, Settler {
   // --- settling ---
 
   /** Settle a range of offsets of a delivery; see `Batch` and `Message`. Throws message.invalid. */
-  settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
+  settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number, reason = ""): Settled {
     if (!Number.isInteger(ms) || ms < 0 || ms > U32_MAX) {
       throw invalid(`milliseconds must be from 0 to ${U32_MAX}, not ${ms}`);
     }
-    const settling = new Settling(delivery, first, end, verdict, ms, () => this.flush());
+    const sent = reason.slice(0, REASON_CHARACTERS_MAX);
+    const settling = new Settling(delivery, first, end, verdict, ms, () => this.flush(), sent);
     if (verdict === "ack" && !this.leased && this.kind !== "group") settling.finish(undefined);
     else this.#add(settling);
     return settling;
@@ -464,7 +467,8 @@ export class Subscription implements PushHandler, Settler {
       const lease = leaseOf(delivery);
       return lease?.first === first && lease.end === end;
     });
-    const content = { subscription: this.id, entries: entries.map(({ entry }) => entry) };
+    const reasons = withReasons(entries);
+    const content = { subscription: this.id, entries: entries.map(({ entry }) => entry), reasons };
     const caller: Caller = {
       answered: (message) => {
         const refused = message.member === "settled" ? message.content.refused : [];

@@ -3,7 +3,7 @@ import { afterEach, test } from "node:test";
 import { buildBatch, checkRecord } from "../src/batch-builder.js";
 import type { Request } from "../src/codec.js";
 import { Client, connect, LinnError, RecordBatch, Unroutable, type ClientOptions } from "../src/index.js";
-import { indexesReturned, isReturned } from "../src/returned.js";
+import { indexesAmong, isAmong } from "../src/returned.js";
 import { Peer, WELCOME, type Script } from "./peer.js";
 
 const open: { close(): Promise<void> }[] = [];
@@ -196,6 +196,66 @@ test("a message that can't be carried fails alone", async () => {
   assert.equal((await good).offset, 0n);
 });
 
+test("a message that the broker refuses fails alone, and the others have the offsets that they got", async () => {
+  const refused = [
+    { code: "message.too_large", text: "large", records: [1, 2] },
+    { code: "message.unsupported", text: "odd", records: [3, 4] },
+  ];
+  const placements = [{ partition: 0, baseOffset: 40n, copies: 3, refused }];
+  const peer = await peerWith({ publish: () => ({ member: "published", content: { placements } }) });
+  const producer = (await connected(peer)).producer({ topic: "t" });
+  const outcomes = await Promise.allSettled(["a", "b", "c", "d", "e"].map((value) => producer.publish({ value })));
+  assert.deepEqual(
+    outcomes.map((each) => (each.status === "fulfilled" ? each.value.offset : (each.reason as LinnError).code)),
+    [40n, "message.too_large", 41n, "message.unsupported", 42n],
+  );
+  const batch = ["a", "b", "c", "d", "e"].map((value) => ({ value }));
+  await assert.rejects(producer.publishBatch(batch), { code: "message.too_large", indexes: [1, 3] });
+});
+
+test("a message that has no room in the batch that waits takes none of it along", async () => {
+  const peer = await peerWith({ publish: () => published(0n) });
+  const producer = (await connected(peer)).producer({ topic: "t" }, { batchBytesMax: 1_000 });
+  const values = ["a", "b", "x".repeat(1_000), "c"];
+  await Promise.all(values.map((value) => producer.publish({ value })));
+  const heard = await peer.hears("publish", 3);
+  assert.deepEqual(
+    heard.map(({ batches }) => batches[0]!.count),
+    [2, 1, 1],
+  );
+});
+
+test("a refusal does not say that nothing was stored of what was sent before without an answer", async () => {
+  const partly: Request = {
+    member: "published",
+    content: {
+      placements: [{ partition: -1, copies: 0, refused: [{ code: "message.too_large", text: "", records: [0, 1] }] }],
+    },
+  };
+  for (const answer of [failed("message.too_large"), failed("topic.unknown"), partly]) {
+    let asked = 0;
+    const peer = await peerWith({
+      publish: (_, { hangUp }) => {
+        asked += 1;
+        if (asked > 1) return answer;
+        hangUp.call(peer);
+        return undefined;
+      },
+    });
+    const producer = (await connected(peer)).producer({ topic: "t" });
+    await assert.rejects(producer.publish({ value: "a" }), { code: "connection.lost", message: /may or may not/ });
+    await assert.rejects(producer.publish({ value: "a" }), ({ code }: LinnError) => code !== "connection.lost");
+  }
+});
+
+test("a batch whose last attempt was not answered in time is not reported as refused", async () => {
+  let asked = 0;
+  const peer = await peerWith({ publish: () => (asked++ === 0 ? failed("topic.full", true) : undefined) });
+  const producer = (await connected(peer, { requestTimeoutMs: 1_000 })).producer({ topic: "t" });
+  await assert.rejects(producer.publish({ value: "a" }), { code: "request.timeout", message: /may or may not/ });
+  assert.equal(asked, 2);
+});
+
 test("no more batches are on their way than in_flight_max, and they go in order", async () => {
   const peer = await peerWith();
   const producer = (await connected(peer)).producer({ topic: "t" }, { inFlightMax: 2 });
@@ -358,9 +418,9 @@ test("a topic is not asked, and without acks nobody can be", async () => {
 
 test("ranges of any number are looked up by halves", () => {
   const ranges = Array.from({ length: 2_000 }, (_, index) => 3 * Math.floor(index / 2) + (index % 2));
-  for (let index = 0; index < 3_000; index += 1) assert.equal(isReturned(ranges, index), index % 3 === 0);
-  assert.deepEqual(indexesReturned(ranges, 7), [0, 3, 6]);
-  assert.deepEqual(indexesReturned([], 7), []);
+  for (let index = 0; index < 3_000; index += 1) assert.equal(isAmong(ranges, index), index % 3 === 0);
+  assert.deepEqual(indexesAmong(ranges, 7), [0, 3, 6]);
+  assert.deepEqual(indexesAmong([], 7), []);
 });
 
 // --- consuming -------------------------------------------------------------------------------------------------------

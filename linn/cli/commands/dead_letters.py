@@ -54,7 +54,8 @@ def list_dead_letters(
 ) -> None:
     """List dead-letter topics with the number of waiting messages, and the topics they come from.
 
-    With TOPIC, lists each message as well: source, reason, attempts and time. Nothing is consumed.
+    With TOPIC, lists each message as well: source, reason, what the consumer said, attempts and time. Nothing
+    is consumed.
     """
     if topic is not None:
         _list_messages(url, topic, where, count, as_json=as_json)
@@ -79,7 +80,7 @@ async def _dead_letter_topics(client: Client) -> list[dict[str, Any]]:
 
 
 def _dead_letter_topic(topic: Mapping[str, Any], topics: Any) -> dict[str, Any]:
-    kept = sum(partition["end"] - partition["start"] for partition in topic["partitions"])
+    kept = sum(partition["records"] for partition in topic["partitions"])
     return {
         "topic": topic["name"],
         "waiting": topic["queue"]["unsettled"] if "queue" in topic else kept,
@@ -117,7 +118,7 @@ def _list_messages(url: str, name: str, where: str | None, count: int, *, as_jso
 
 def _message_data(message: Message) -> dict[str, Any]:
     from linn.cli.render.message_format import readable
-    from linn.core.queue.dead_letter import ATTEMPTS, OFFSET, PARTITION, REASON, TIME_MS, TOPIC
+    from linn.core.queue.dead_letter import ATTEMPTS, ERROR, OFFSET, PARTITION, REASON, TIME_MS, TOPIC
 
     labels = message.labels
     return {
@@ -128,6 +129,7 @@ def _message_data(message: Message) -> dict[str, Any]:
         "from_partition": labels.get(PARTITION),
         "from_offset": labels.get(OFFSET),
         "reason": labels.get(REASON),
+        "error": labels.get(ERROR),
         "attempts": labels.get(ATTEMPTS),
         "time_ms": labels.get(TIME_MS),
         "value": readable(message.value),
@@ -135,7 +137,7 @@ def _message_data(message: Message) -> dict[str, Any]:
 
 
 def _print_messages(messages: Sequence[Message]) -> None:
-    from linn.core.queue.dead_letter import ATTEMPTS, OFFSET, PARTITION, REASON, TIME_MS, TOPIC
+    from linn.core.queue.dead_letter import ATTEMPTS, ERROR, OFFSET, PARTITION, REASON, TIME_MS, TOPIC
 
     rows = []
     for message in messages:
@@ -144,7 +146,8 @@ def _print_messages(messages: Sequence[Message]) -> None:
         value = (message.value or b"")[: 4 * _VALUE_CHARACTERS_MAX].decode(errors="replace")
         if len(value) > _VALUE_CHARACTERS_MAX:
             value = f"{value[: _VALUE_CHARACTERS_MAX - 3]}..."
-        texts = (came, labels.get(REASON, ""), labels.get(ATTEMPTS, ""), _time(labels.get(TIME_MS)), value)
+        why = ": ".join([str(labels[name]) for name in (REASON, ERROR) if name in labels])
+        texts = (came, why, labels.get(ATTEMPTS, ""), _time(labels.get(TIME_MS)), value)
         rows.append([f"{message.partition}/{message.offset}", *map(str, texts)])
     print_table(["place", "from", "why", number("attempts"), wide("when"), "value"], rows)
 

@@ -70,7 +70,7 @@ dead_letter = "jobs.dead"           # and then it goes here
 """
 
 _DEAD = """
-[topics."jobs.dead"]                # a name with a dot is quoted
+[topics."{topic}.dead"]                # a name with a dot is quoted
 kind = "queue"
 """
 
@@ -89,6 +89,8 @@ _BOTH = """
 kind = "both"
 retention = "14d"
 lease = "30s"
+max_deliveries = 5
+dead_letter = "changes.dead"
 """
 
 _BINDING = """\
@@ -101,11 +103,11 @@ key = "{key}"
 def initial_config(kind: str | None) -> str:
     """Return the TOML text: with one topic of a kind or, for None, with an exchange, a queue and a stream."""
     if kind == "queue":
-        return _BROKER + _QUEUE + _DEAD
+        return _BROKER + _QUEUE + _DEAD.format(topic="jobs")
     if kind == "stream":
         return _BROKER + _STREAM
     if kind == "both":
-        return _BROKER + _BOTH
+        return _BROKER + _BOTH + _DEAD.format(topic="changes")
     jobs = _QUEUE + _BINDING.format(topic="jobs", key="*.paid")
     events = _STREAM + _BINDING.format(topic="events", key="#")
-    return _BROKER + _EXCHANGE + jobs + _DEAD + events
+    return _BROKER + _EXCHANGE + jobs + _DEAD.format(topic="jobs") + events

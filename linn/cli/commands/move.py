@@ -114,7 +114,10 @@ class Move:
         """Number of messages by target name."""
         self._in_progress = 0
         """Messages whose copies may be stored, and that are not settled yet."""
-        self._unroutable = 0
+        self._without_copy = 0
+        """Messages whose copies no topic takes, or the broker refused."""
+        self._refusal: LinnError | None = None
+        """Why one of these was refused; None: all of them are unroutable."""
         self._without_target: Counter[str] = Counter()
         """Number of messages by the missing topic that they name; "" where they name none."""
         self._held = 0
@@ -123,17 +126,18 @@ class Move:
     def run(self, url: str, *, as_json: bool) -> None:
         """Move, and print the result.
 
-        Raises LinnError, BadParameter, KeyboardInterrupt; Unroutable at the end.
+        Raises LinnError, BadParameter, KeyboardInterrupt; at the end Unroutable, or another error of those that stay.
         """
         with on_interrupt(lambda: complain(f"interrupted: {self._progress()}")):
             with_client(url, self._work)
         print_result(self._data(), self._text(), as_json=as_json)
-        if self._unroutable:
+        if self._without_copy:
+            stay = f"{counted(self._without_copy, 'message')} {'stays' if self._without_copy == 1 else 'stay'}"
+            if self._refusal is not None:
+                self._refusal.text = f"{stay}: {self._refusal.text}"
+                raise self._refusal
             assert self._plan.target is not None
-            name, stay = self._plan.target.name, "stays" if self._unroutable == 1 else "stay"
-            raise Unroutable(
-                f"{counted(self._unroutable, 'message')} {stay}: no binding of exchange {name} leads to a topic"
-            )
+            raise Unroutable(f"{stay}: no binding of exchange {self._plan.target.name} leads to a topic")
 
     async def _work(self, client: Client) -> None:
         plan = self._plan
@@ -219,7 +223,7 @@ class Move:
         self._producers[target] = await stack.enter_async_context(producer)
 
     async def _copy(self, producer: Producer, messages: Sequence[Message]) -> set[int]:
-        """Publish copies, and wait for their confirmation. Returns the indexes of unroutable messages."""
+        """Publish copies, and wait for their confirmation. Returns the indexes of messages that have none."""
         copy_of = self._plan.copy_of
         records = [message.record() if copy_of is None else copy_of(message) for message in messages]
         try:
@@ -233,17 +237,21 @@ class Move:
                 timestamp_ms=[record.timestamp_ms for record in records],
                 mandatory=True,
             )
-        except Unroutable as error:
+        except LinnError as error:
+            if not error.indexes:
+                raise
+            if not isinstance(error, Unroutable):
+                self._refusal = error
             return set(error.indexes)
         return set()
 
-    async def _settle(self, messages: Sequence[Message], unroutable: set[int]) -> int:
+    async def _settle(self, messages: Sequence[Message], without_copy: set[int]) -> int:
         """Settle the messages that have a copy, and count them. Raises DeliveryNotCurrent: they are in both places."""
-        for settled in [message.ack() for index, message in enumerate(messages) if index not in unroutable]:
+        for settled in [message.ack() for index, message in enumerate(messages) if index not in without_copy]:
             await settled
-        await self._release([messages[index] for index in sorted(unroutable)])
-        self._unroutable += len(unroutable)
-        return len(messages) - len(unroutable)
+        await self._release([messages[index] for index in sorted(without_copy)])
+        self._without_copy += len(without_copy)
+        return len(messages) - len(without_copy)
 
     async def _release(self, messages: Iterable[Message]) -> None:
         for settled in _release(messages):
@@ -261,7 +269,7 @@ class Move:
             "source": self._plan.source,
             "moved": self._moved.total(),
             "to": dict(self._moved),
-            "stay": self._unroutable + self._without_target.total(),
+            "stay": self._without_copy + self._without_target.total(),
             "dry_run": self._dry_run,
         }
 

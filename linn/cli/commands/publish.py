@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -173,9 +174,9 @@ class Publication:
         try:
             self._total = _sum(self._total, await self._receipt(producer, messages))
             self._in_flight = 0
-        except Unroutable as error:
-            raise self._unroutable(error, len(messages)) from error
         except LinnError as error:
+            if error.indexes:
+                raise self._numbered(error, len(messages)) from error
             if isinstance(error, MessageTooLarge):
                 error.text = self._too_large(messages, producer.message_bytes_max) or error.text
             before = self._total.count
@@ -208,16 +209,20 @@ class Publication:
                 )
         return None
 
-    def _unroutable(self, error: Unroutable, count: int) -> Unroutable:
-        """Return the error of the last `count` messages with indexes among all."""
-        before, returned = self._total.count, len(error.indexes)
+    def _numbered(self, error: LinnError, count: int) -> LinnError:
+        """Return the error of some of the last `count` messages with indexes among all."""
+        before, failed = self._total.count, len(error.indexes)
         places = [before + index for index in error.indexes]
-        return Unroutable(
-            f"no binding of exchange {self._target} leads message {places[0] + 1:,} to a topic"
-            + (f", nor {returned - 1:,} after it" if returned > 1 else "")
-            + f"; confirmed: {counted(before + count - returned, 'message')}, {places[0]:,} of them before it",
-            places,
-        )
+        numbered = copy(error)
+        if isinstance(error, Unroutable):
+            numbered.text = f"no binding of exchange {self._target} leads message {places[0] + 1:,} to a topic"
+            numbered.text += f", nor {failed - 1:,} after it" if failed > 1 else ""
+        else:
+            numbered.text += f": message {places[0] + 1:,}"
+            numbered.text += f", and {failed - 1:,} after it" if failed > 1 else ""
+        confirmed = counted(before + count - failed, "message")
+        numbered.text += f"; confirmed: {confirmed}, {places[0]:,} of them before it"
+        return numbered.of_messages(places)
 
     # --- the result ---
 

@@ -1,4 +1,4 @@
-"""`linn spark`: show, start, stop and restart Spark pipelines, and print what their drivers say."""
+"""`linn spark`: show, start, stop and restart Spark pipelines, print what their drivers say, and list their files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from linn.spark_plugin.errors import SparkPipelineUnknown
 if TYPE_CHECKING:
     from linn.client.client import Client
 
-app = noun("Show, start, stop and restart Spark pipelines, and print what their drivers say.", StatusNoun)
+app = noun(
+    "Show, start, stop and restart Spark pipelines, print what their drivers say, and list their files.", StatusNoun
+)
 
 SERVICE = "spark"
 FOLLOW_S = 1.0
@@ -34,6 +36,7 @@ Name = Annotated[
 Names = Annotated[
     list[str], typer.Argument(metavar="NAME...", help="Names of pipelines.", autocompletion=pipeline_names)
 ]
+OneName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.", autocompletion=pipeline_names)]
 Follow = Annotated[bool, typer.Option("--follow", help="Go on with new lines, until Ctrl-C.")]
 Lines = Annotated[
     int, typer.Option("--lines", min=0, max=1_000, metavar="COUNT", help="Number of lines that are there already.")
@@ -161,6 +164,21 @@ def _print_lines(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         else:
             time = datetime.fromtimestamp(line["time_ms"] / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
             print(f"{time} {line['driver']} {one_line(line['text'])}", flush=True)
+
+
+@app.command("files")
+def files(name: OneName, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """List the files that a pipeline has committed: what any tool can read, without those of attempts that failed.
+
+    They are the whole output of the formats parquet, json, delta and iceberg at this moment: paths on the broker's
+    machine, or URLs.
+    """
+    found = with_client(url, lambda client: _perform(client, "files", pipeline=name))
+    if as_json:
+        print_json(found)
+    else:
+        for file in found["files"]:
+            print_text(one_line(file))
 
 
 async def _perform(client: Client, action: str, **arguments: Any) -> Any:

@@ -29,7 +29,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Settings as in TOML: kind=stream retention=14d, or --kind stream --retention 14d",
+        help="Settings as in TOML: kind=stream retention=14d, or --kind stream --retention 14d; "
+        "spark_sink.value=json for a key of a table",
         autocompletion=setting_keys,
     ),
 ]
@@ -59,7 +60,7 @@ def _summary(topic: Mapping[str, Any]) -> list[str]:
         topic["name"],
         topic["settings"]["kind"],
         str(len(partitions)),
-        f"{sum(partition['end'] - partition['start'] for partition in partitions):,}",
+        f"{sum(partition['records'] for partition in partitions):,}",
         f"{sum(partition['bytes'] for partition in partitions):,}",
         f"{queue['unsettled']:,}" if queue else "",
         f"{queue['consumers']:,}" if queue else "",
@@ -76,10 +77,10 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     print_settings(topic["settings"], topic["name"])
     print(f"id: {topic['id']}")
     partitions = [
-        [str(index), *(f"{partition[column]:,}" for column in ("start", "end", "bytes"))]
+        [str(index), *(f"{partition[column]:,}" for column in ("start", "end", "records", "bytes"))]
         for index, partition in enumerate(topic["partitions"])
     ]
-    print_table(numbers("partition", "start", "end", "bytes"), partitions)
+    print_table(numbers("partition", "start", "end", "records", "bytes"), partitions)
     for state, count in topic.get("queue", {}).items():
         print(f"{state}: {count:,}")
 

@@ -6,20 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
-LOG = "_spark_metadata"
-_COMPACT = ".compact"
-
-
-class _Entry(msgspec.Struct):
-    """Line of Spark's log of files."""
-
-    path: str
-    action: str = "add"
-
-
-_read_entry = msgspec.json.Decoder(_Entry).decode
+from linn.spark_plugin.spark_metadata import LOG, committed_urls
 
 
 class Written(NamedTuple):
@@ -36,16 +23,9 @@ def committed_files(folder: Path) -> list[Path]:
 
     Raises OSError; ValueError: the log is not one.
     """
-    logs = {int(path.name.removesuffix(_COMPACT)): path for path in (folder / LOG).glob("[0-9]*")}
-    # A compact log holds everything up to its number.
-    compact = max((number for number, path in logs.items() if path.name.endswith(_COMPACT)), default=0)
-    found: dict[Path, None] = {}
-    for number, path in sorted(logs.items()):
-        for line in path.read_text().splitlines()[1:] if number >= compact else ():
-            entry = _read_entry(line)
-            if entry.action == "add":
-                found[Path(unquote(urlsplit(entry.path).path))] = None
-    return list(found)
+    log = folder / LOG
+    urls = committed_urls((path.name for path in log.glob("[0-9]*")), lambda name: (log / name).read_text())
+    return [Path(unquote(urlsplit(url).path)) for url in urls]
 
 
 def read_lake(folder: Path) -> list[Written]:

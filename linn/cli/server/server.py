@@ -27,7 +27,7 @@ import trio
 from linn import __version__
 from linn.cli.exit_code import ExitCode, complain
 from linn.cli.server.collector import Collector
-from linn.cli.server.log import Log, load_structlog
+from linn.cli.server.log import Log
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.checks import Listener
 from linn.core.config.config import Config, load_config, plugin_settings, read_toml
@@ -102,7 +102,7 @@ class Server:
                 async with running_broker(self.config, RealEnv(), self.plugins) as broker:
                     stopping.append(broker)
                     collector.keep()
-                    nursery.start_soon(trio.to_thread.run_sync, self._say_limits)
+                    self._say_limits()
                     with self._watched() as watchdog:
                         if watchdog is not None:
                             broker.metrics.loop_held = watchdog.held
@@ -112,8 +112,7 @@ class Server:
             logger.info("stopped")
 
     def _say_limits(self) -> None:
-        """Write the first line of the log, once the broker serves, as loading structlog takes a while."""
-        load_structlog()
+        """Write the first line of the log, once the broker serves."""
         limit, wanted = file_limits().soft, descriptors_wanted(self.config)
         about = {"limit": limit, "wanted": wanted}
         if limit < wanted:

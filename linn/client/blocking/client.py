@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
@@ -387,16 +388,18 @@ class Client:
         )
         return FetchedBatches([Batch(batch) for batch in batches], *offsets)
 
-    def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+    def find_offset(self, topic: str, partition: int, place: Literal["earliest", "latest"] | int | datetime) -> int:
+        """Return an offset: of the start, of the end, or of the first batch with a timestamp not before a time.
+
+        A time is a `datetime`, or a number of milliseconds since 1970, and may lie before that.
 
         Raises TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
 
         Example:
             yesterday = datetime.now() - timedelta(days=1)
-            offset = client.find_offset("prices", 0, int(yesterday.timestamp() * 1000))
+            offset = client.find_offset("prices", 0, yesterday)
         """
-        return self._thread.call(self._made.find_offset, topic, partition, timestamp_ms)
+        return self._thread.call(self._made.find_offset, topic, partition, place)
 
     def describe(self, *topics: str) -> Description:
         """Return kind, partitions and bounds of topics; of all if none is named. An unknown topic's kind is "".
@@ -415,6 +418,7 @@ def connect(
     *,
     name: str = "linn-python",
     connect_timeout_s: float = 5.0,
+    wait_s: float = 0.0,
     request_timeout_s: float = 30.0,
     retries_max: int | None = None,
     backoff_s: float = 0.05,
@@ -424,8 +428,8 @@ def connect(
     """Connect to the broker at `url`. For the options see `linn.connect` and `docs/reference/client.md`.
 
     Raises:
-        AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens there. VersionUnsupported: an older
-            or newer broker. ProtocolError: the peer is no linn broker.
+        AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens there, for `wait_s` seconds.
+        VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
 
     Example:
         with linn.sync.connect("linn://127.0.0.1:5466", name="shop") as client:
@@ -436,6 +440,7 @@ def connect(
         url,
         name=name,
         connect_timeout_s=connect_timeout_s,
+        wait_s=wait_s,
         request_timeout_s=request_timeout_s,
         retries_max=retries_max,
         backoff_s=backoff_s,

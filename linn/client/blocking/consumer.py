@@ -21,10 +21,12 @@ import anyio
 from linn.client.arguments import checked_timeout
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.blocking.message import Batch, Message
+from linn.client.blocking.running import Handler, Run, StopEvent
 from linn.client.blocking.settling import Settled, Settlements
 from linn.client.consume import consumer as asynchronous
 from linn.client.consume import message as asynchronous_message
 from linn.client.consume.arrivals import Matches, Unread, rest_of
+from linn.client.consume.running import ATTEMPTS_MAX, Exceptions, Rules, check_concurrency
 from linn.client.consume.start_position import Start
 from linn.core.errors.tree import ClientClosed
 from linn.wire.messages import Verdict
@@ -176,6 +178,41 @@ class Consumer:
         if found is None and self._closed:
             raise ClientClosed("the consumer is closed")
         return found
+
+    def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        stop: StopEvent | None = None,
+        reject_on: Exceptions = (),
+        attempts_max: int | None = ATTEMPTS_MAX,
+    ) -> None:
+        """Call `handler` with each message, and ack it when the call has ended; until `stop` is set, or SIGTERM.
+
+        For the options, and for what becomes of a message whose call raises an exception, see
+        `linn.client.Consumer.run`. This thread and `concurrency` - 1 others call the handler; `stop` is an event of
+        `threading` or `multiprocessing`. A KeyboardInterrupt leaves the message in this thread unsettled; the other
+        threads finish theirs.
+
+        Raises as `linn.client.Consumer.run`.
+
+        Example:
+            def work(message):
+                print(message.value)
+                if message.value == b"9":
+                    stop.set()
+
+            stop = threading.Event()
+            consumer.run(work, concurrency=4, stop=stop)
+        """
+        rules = Rules(reject_on, attempts_max)
+        check_concurrency(self._made._kind, concurrency)
+        Run(self, self._thread, handler, rules).run(concurrency, stop)
+
+    def _next_within(self, timeout_s: float) -> Message | None:
+        """Wait for the next message; None if there is none in time, or the consumer is closed."""
+        return self._step(self._pick_message, timeout_s)
 
     def _next_delivery(self) -> list[Batch] | None:
         """Wait for the next batch, and take it with the others of its delivery; None if the consumer is closed."""
@@ -348,9 +385,11 @@ class Consumer:
 
     # --- settling ---
 
-    def _settle(self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def _settle(
+        self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int, reason: str
+    ) -> Settled:
         """Settle records by index; see `Batch.ack`. Raises MessageInvalid, ConnectionLost."""
-        return self._settlements.add(batch, first, end, verdict, ms)
+        return self._settlements.add(batch, first, end, verdict, ms, reason)
 
 
 class Batches:

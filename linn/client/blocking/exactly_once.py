@@ -14,15 +14,25 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+import anyio
+
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.blocking.message import Batch, Message
+from linn.client.blocking.running import STOP_CHECK_S, StopEvent, StopFlag, check_blocking
 from linn.client.blocking.settling import Settled, Settlements
 from linn.client.consume import exactly_once as asynchronous
 from linn.client.consume import message as asynchronous_message
+from linn.client.consume.running import Exceptions, Rules, drain, is_over, log_refused, until_settled
+from linn.client.consume.termination import told_of_sigterm
 from linn.client.consume.work import Work
 from linn.client.consume.work_source import WorkSource
 from linn.client.participants.participant import Place
-from linn.core.errors.tree import ConnectionLost, MessageInvalid, SubscriptionWrongKind
+from linn.core.errors.tree import (
+    ConnectionLost,
+    LinnError,
+    MessageInvalid,
+    SubscriptionWrongKind,
+)
 from linn.wire.messages import Verdict
 
 H = TypeVar("H")
@@ -30,6 +40,10 @@ T = TypeVar("T")
 
 _METHODS = ("open", "floor", "begin", "applied", "prepare", "commit", "rollback", "close")
 _ASYNC = "the participant's methods are coroutines: such a one is for the async client"
+
+
+class NothingYet(Exception):
+    """No work arrived in time."""
 
 
 def check_participant(participant: object) -> None:
@@ -145,6 +159,66 @@ class ExactlyOnceConsumer(Generic[H]):
             self._batch = Batch(origin, self._settle)
         return Message(self._batch, message.index), handle
 
+    def run(
+        self, handler: Callable[[Message, H], object], *, stop: StopEvent | None = None, reject_on: Exceptions = ()
+    ) -> None:
+        """Call `handler` with each message and the handle, until `stop` is set, or SIGTERM; then commit.
+
+        For what becomes of a message whose call raises an exception see `linn.client.ExactlyOnceConsumer.run`; `stop`
+        is an event of `threading` or `multiprocessing`. Raises as that does. A KeyboardInterrupt commits nothing.
+
+        Example:
+            def work(message, db):
+                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
+                if message.text == "the last of today":
+                    stop.set()
+
+            stop = threading.Event()
+            consumer.run(work, stop=stop)
+        """
+        check_blocking(handler)
+        rules, over = Rules(reject_on, None), StopFlag(stop)
+        with told_of_sigterm(over.set):
+            try:
+                self._source.wait_s = STOP_CHECK_S
+                self._run(handler, rules, over)
+            finally:
+                self._source.wait_s = None
+        if not self._closed:
+            self._thread.call(self._source.drain)
+            self.commit()
+            self._thread.call(until_settled, self._source.consumer)
+
+    def _run(self, handler: Callable[[Message, H], object], rules: Rules, over: StopFlag) -> None:
+        failures, backoff_s = 0, self._source.consumer._connector.backoff_s
+        while not over.is_set():
+            goes_on = True
+            try:
+                goes_on = self._is_handled(*next(self), handler, rules)
+            except StopIteration:
+                return
+            except NothingYet:
+                continue
+            except LinnError as error:
+                if is_over(self._source.consumer._broken, error):
+                    raise
+                log_refused(error)
+            except Exception as error:
+                asynchronous.log_participant(self.topics, error)
+                goes_on = False
+            failures = 0 if goes_on else failures + 1
+            if failures:
+                over.pause(self._thread, backoff_s(failures - 1))
+
+    def _is_handled(self, message: Message, handle: H, handler: Callable[[Message, H], object], rules: Rules) -> bool:
+        """Call the handler; False if the same message is the next."""
+        try:
+            handler(message, handle)
+        except Exception as error:
+            of_loop = asynchronous_message.Message(message.batch._origin, message.index)
+            return _finished(self._made._failed(of_loop, error, rules))
+        return True
+
     def commit(self) -> None:
         """Commit the effects of all messages so far, the one in hand as well, before their delivery is at its end.
 
@@ -159,12 +233,14 @@ class ExactlyOnceConsumer(Generic[H]):
         """
         _finished(self._made.commit())
 
-    def _settle(self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def _settle(
+        self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int, reason: str
+    ) -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind: an ack or a nack; MessageInvalid, ConnectionLost."""
         if verdict in (Verdict.ACK, Verdict.NACK):
             text = "the consumer has a participant, and settles a message when its effect is stored: leave out the "
             raise SubscriptionWrongKind(text + verdict.name.lower())
-        return self._settlements.add(batch, first, end, verdict, ms)
+        return self._settlements.add(batch, first, end, verdict, ms, reason)
 
 
 class _CallingSource(WorkSource):
@@ -174,12 +250,14 @@ class _CallingSource(WorkSource):
         self.consumer = source.consumer
         self._source = source
         self._thread = thread
+        self.wait_s: float | None = None
+        """Time after which `next` raises NothingYet; None: no limit."""
         self._taken: Work | None = None
         """Work that the loop has handed over, and that a thread whose wait was interrupted has not got."""
 
-    async def places_to_begin(self) -> list[Place]:
-        """See `WorkSource.places_to_begin`."""
-        return self._thread.call(self._source.places_to_begin)
+    async def places(self) -> tuple[list[Place], list[Place]]:
+        """See `WorkSource.places`."""
+        return self._thread.call(self._source.places)
 
     async def enter(self) -> None:
         """See `WorkSource.enter`."""
@@ -198,8 +276,22 @@ class _CallingSource(WorkSource):
         return work
 
     async def _take(self) -> Work:
-        self._taken = work = await self._source.next()
-        return work
+        with anyio.move_on_after(self.wait_s):
+            self._taken = work = await self._source.next()
+            return work
+        raise NothingYet
+
+    async def drain(self) -> None:
+        """Have nothing more delivered. Called by the loop."""
+        drain(self._source.consumer)
+
+    def may_return(self, work: Work) -> bool:
+        """See `WorkSource.may_return`."""
+        return self._source.may_return(work)
+
+    def give_back(self, work: Work, verdict: Verdict, reason: str) -> None:
+        """See `WorkSource.give_back`. Raises ConnectionLost: the client is closed."""
+        self._thread.soon(lambda: self._source.give_back(work, verdict, reason))
 
     def put_back(self, work: Work) -> None:
         """See `WorkSource.put_back`."""

@@ -11,13 +11,13 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.blocking.settling import Settled
 from linn.client.consume import message as asynchronous
-from linn.client.consume.processing import OnError, check_on_error
+from linn.client.consume.processing import OnError, check_on_error, reason_of
 from linn.client.consume.received import ReceivedBatch, ReceivedMessage
 from linn.client.consume.settling import is_void
 from linn.core.errors.tree import LinnError, SubscriptionWrongKind
 from linn.wire.messages import Verdict
 
-Settle = Callable[[asynchronous.Batch, int, int, Verdict, int], Settled]
+Settle = Callable[[asynchronous.Batch, int, int, Verdict, int, str], Settled]
 """Settles the records of a batch from one index up to another."""
 
 
@@ -49,23 +49,23 @@ class Batch(ReceivedBatch):
         """
         return self._settle(self._first, self.records.count, Verdict.ACK, 0)
 
-    def nack(self, delay_ms: int = 0) -> Settled:
+    def nack(self, delay_ms: int = 0, reason: str = "") -> Settled:
         """Return all records for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
-        On a stream, the group reads on from the first of them.
+        On a stream, the group reads on from the first of them. `reason` is for people: a dead letter has the last one.
 
         Example:
             batch.nack(delay_ms=500)
         """
-        return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms)
+        return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms, reason)
 
-    def reject(self) -> Settled:
-        """Reject all records: they go to the dead-letter topic.
+    def reject(self, reason: str = "") -> Settled:
+        """Reject all records: they go to the dead-letter topic, with the reason, of which 255 bytes are kept.
 
         Example:
-            batch.reject()
+            batch.reject("the currency is unknown")
         """
-        return self._settle(self._first, self.records.count, Verdict.REJECT, 0)
+        return self._settle(self._first, self.records.count, Verdict.REJECT, 0, reason)
 
     def extend(self, lease_ms: int) -> Settled:
         """Extend the lease of all records to `lease_ms` from now.
@@ -78,8 +78,8 @@ class Batch(ReceivedBatch):
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
         """Settle when a `with` block is left: ack, or nack or reject if the block raises.
 
-        An interrupt (KeyboardInterrupt) settles nothing. The block's error is raised on, or else a refusal of the ack,
-        but not that a lost connection made it void.
+        The error's type and first line are the reason. An interrupt (KeyboardInterrupt) settles nothing. The block's
+        error is raised on, or else a refusal of the ack, but not that a lost connection made it void.
 
         Example:
             with batch.process(on_error="reject"):
@@ -87,11 +87,11 @@ class Batch(ReceivedBatch):
         """
         return Processing(self, on_error, delay_ms)
 
-    def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def _settle(self, first: int, end: int, verdict: Verdict, ms: int, reason: str = "") -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind if they were fetched and not delivered."""
         if self._settle_origin is None:
             raise SubscriptionWrongKind("fetched records can't be settled: no consumer received them")
-        return self._settle_origin(self._origin, first, end, verdict, ms)
+        return self._settle_origin(self._origin, first, end, verdict, ms, reason)
 
 
 class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
@@ -112,23 +112,23 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         """
         return self.batch._settle(self.index, self.index + 1, Verdict.ACK, 0)
 
-    def nack(self, delay_ms: int = 0) -> Settled:
+    def nack(self, delay_ms: int = 0, reason: str = "") -> Settled:
         """Return the message for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
-        On a stream, the group reads on from it.
+        On a stream, the group reads on from it. `reason` is for people: a dead letter has the last one.
 
         Example:
-            message.nack(delay_ms=500)
+            message.nack(delay_ms=500, reason="the database is away")
         """
-        return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
+        return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms, reason)
 
-    def reject(self) -> Settled:
-        """Reject the message: it goes to the dead-letter topic.
+    def reject(self, reason: str = "") -> Settled:
+        """Reject the message: it goes to the dead-letter topic, with the reason, of which 255 bytes are kept.
 
         Example:
-            message.reject()
+            message.reject("the currency is unknown")
         """
-        return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0)
+        return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0, reason)
 
     def extend(self, lease_ms: int) -> Settled:
         """Extend the lease to `lease_ms` from now.
@@ -141,8 +141,8 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
         """Settle when a `with` block is left: ack, or nack or reject if the block raises.
 
-        An interrupt (KeyboardInterrupt) settles nothing. The block's error is raised on, or else a refusal of the ack,
-        but not that a lost connection made it void.
+        The error's type and first line are the reason. An interrupt (KeyboardInterrupt) settles nothing. The block's
+        error is raised on, or else a refusal of the ack, but not that a lost connection made it void.
 
         Example:
             with message.process(on_error="reject"):
@@ -173,8 +173,8 @@ class Settleable(Protocol):
     """A message or a batch that can be settled."""
 
     def ack(self) -> Settled: ...
-    def nack(self, delay_ms: int = 0) -> Settled: ...
-    def reject(self) -> Settled: ...
+    def nack(self, delay_ms: int = 0, reason: str = "") -> Settled: ...
+    def reject(self, reason: str = "") -> Settled: ...
 
 
 T = TypeVar("T", bound=Settleable)
@@ -206,4 +206,5 @@ class Processing(Generic[T]):
                     raise
         elif isinstance(exc, Exception):
             with contextlib.suppress(LinnError):  # The block's own error is raised.
-                (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms)).wait()
+                reason, rejects = reason_of(exc), self._on_error == "reject"
+                (self._work.reject(reason) if rejects else self._work.nack(self._delay_ms, reason)).wait()

@@ -125,7 +125,7 @@ class Producer:
             MessageInvalid, MessageTooLarge: nothing was sent.
             Unroutable: it was mandatory, and no topic takes it.
             RequestTimeout, ConnectionLost: it may or may not be stored.
-            LinnError: the broker refused it; if the refusal is retriable, again after retries.
+            LinnError: the broker refused it, and no others of its batch; if the refusal is retriable, after retries.
         After `timeout_s`, or if the wait is interrupted (KeyboardInterrupt), a message that still waits to be batched
         is withdrawn; otherwise it may or may not be stored.
 
@@ -230,6 +230,7 @@ class Producer:
 
         Raises:
             Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
+            LinnError with `indexes`: the broker refused these. The others are confirmed.
             MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note says how many
                 messages were.
             LinnError: as `publish`; a note says how many messages were confirmed.

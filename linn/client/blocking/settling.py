@@ -10,6 +10,7 @@ import threading
 
 import anyio.lowlevel
 
+from linn.client.arguments import checked_reason
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.consume.message import Batch
 from linn.client.consume.settling import Settled as AsyncSettled
@@ -25,10 +26,17 @@ class Settled:
         settled.wait()
     """
 
-    __slots__ = ("_settlements", "batch", "carried_out", "end", "first", "ms", "verdict")
+    __slots__ = ("_settlements", "batch", "carried_out", "end", "first", "ms", "reason", "verdict")
 
     def __init__(
-        self, settlements: Settlements | None, batch: Batch, first: int, end: int, verdict: Verdict, ms: int
+        self,
+        settlements: Settlements | None,
+        batch: Batch,
+        first: int,
+        end: int,
+        verdict: Verdict,
+        ms: int,
+        reason: str = "",
     ) -> None:
         self._settlements = settlements
         self.batch = batch
@@ -36,6 +44,7 @@ class Settled:
         self.end = end
         self.verdict = verdict
         self.ms = ms
+        self.reason = reason
         self.carried_out: AsyncSettled | None = None
         """The async settlement, set by the loop."""
 
@@ -61,9 +70,10 @@ class Settlements:
         self._lock = threading.RLock()
         self._waiting: list[Settled] = []
 
-    def add(self, batch: Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
-        """Settle records by index. Raises MessageInvalid if `ms` is out of range, ConnectionLost."""
+    def add(self, batch: Batch, first: int, end: int, verdict: Verdict, ms: int, reason: str = "") -> Settled:
+        """Settle records by index. Raises MessageInvalid if an argument is wrong, ConnectionLost."""
         check_ms(ms)
+        reason = checked_reason(reason) if reason != "" else ""
         self._thread.check()
         subscription = batch._subscription
         assert subscription is not None, "a consumer's batches are delivered"
@@ -78,7 +88,7 @@ class Settlements:
                     return last
             else:
                 self._thread.soon(self.carry_out)
-            settled = Settled(self, batch, first, end, verdict, ms)
+            settled = Settled(self, batch, first, end, verdict, ms, reason)
             waiting.append(settled)
         if verdict != Verdict.ACK:
             self._thread.call(anyio.lowlevel.checkpoint)  # The loop runs earlier callbacks before this call.
@@ -89,7 +99,8 @@ class Settlements:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for settled in waiting:
-            settled.carried_out = settled.batch._settle(settled.first, settled.end, settled.verdict, settled.ms)
+            batch, verdict, ms, reason = settled.batch, settled.verdict, settled.ms, settled.reason
+            settled.carried_out = batch._settle(settled.first, settled.end, verdict, ms, reason)
 
     def wait(self, settled: Settled, timeout_s: float | None) -> None:
         """Wait for one settlement; see `Settled.wait`."""

@@ -54,7 +54,9 @@ class SharedTransactions:
         made = self._thread.call(self._made._opened_producer, ticket, topic, exchange)
         return Producer(lambda producer: None, self._thread, made, made._buffer_bytes_max)
 
-    def commit(self, ticket: TransactionTicket, producers: Sequence[int], *, sequence: int = 0) -> None:
+    def commit(
+        self, ticket: TransactionTicket, producers: Sequence[int], *, sequence: int = 0, identity: str = ""
+    ) -> None:
         """Commit what these producers have written; raises as that of `linn.client`.
 
         Example:
@@ -64,7 +66,7 @@ class SharedTransactions:
                 producer.publish(b"42 EUR")
             shared.commit(ticket, [producer.id], sequence=1)
         """
-        self._thread.call(self._made.commit, ticket, producers, sequence=sequence)
+        self._thread.call(self._made.commit, ticket, producers, sequence=sequence, identity=identity)
 
     def abort(self, ticket: TransactionTicket) -> None:
         """Abort a transaction; raises as that of `linn.client`.

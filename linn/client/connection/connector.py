@@ -94,11 +94,33 @@ class Connector:
         self._wanted.set()
 
     async def start(self) -> None:
-        """Connect, once. Raises ConnectFailed, ConnectionLost, VersionUnsupported, ProtocolError."""
-        connection = await self._open_connection()
+        """Connect, once or for `wait_s` seconds. Raises ConnectFailed, ConnectionLost, VersionUnsupported,
+        ProtocolError.
+        """
+        wait_s = self.options.wait_s
+        connection = await (self._open_first(wait_s) if wait_s else self._open_connection())
         self.tasks.start_soon(self.timers.run)
         self._connection = connection
         self.tasks.start_soon(self._run, connection)
+
+    async def _open_first(self, wait_s: float) -> Connection:
+        last: LinnError | None = None
+        attempts = 0
+        with anyio.move_on_after(wait_s):
+            while True:
+                try:
+                    return await self._open_connection()
+                except LinnError as error:
+                    if not error.retriable:
+                        raise
+                    if last is None:
+                        text = "no broker yet, trying for up to %(seconds)g s: %(error)s"
+                        logger.warning(text, {"broker": self.address, "seconds": wait_s, "error": error.text})
+                    last = error
+                await self.env.clock.sleep(self.backoff_s(attempts))
+                attempts += 1
+        why = last.text if last is not None else f"{self.address} did not answer"
+        raise ConnectFailed(f"no broker after waiting for {wait_s:g} s: {why}")
 
     async def _open_connection(self) -> Connection:
         connection: Connection | None = None

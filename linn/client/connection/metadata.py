@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Literal
 
-from linn.client.arguments import checked_text
+from linn.client.arguments import I64_MAX, checked_number, checked_text, timestamp_ms_of
 from linn.client.connection.connector import Connector
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LinnError, ProtocolError
-from linn.wire.messages import Describe, Description, FindOffset, FoundOffset, Message, TopicInfo
+from linn.wire.messages import Describe, Description, FindOffset, FoundOffset, Message, Place, TopicInfo
 
 
 async def describe(connector: Connector, topics: Sequence[str]) -> Description:
@@ -23,12 +25,21 @@ async def describe(connector: Connector, topics: Sequence[str]) -> Description:
     return found
 
 
-async def find_offset(connector: Connector, topic: str, partition: int, timestamp_ms: int) -> int:
-    """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+async def find_offset(
+    connector: Connector, topic: str, partition: int, place: Literal["earliest", "latest"] | int | datetime
+) -> int:
+    """Return the offset of a place: a time, as a datetime or in milliseconds since 1970, or an end of the partition.
 
     Raises MessageInvalid, TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
     """
-    found = (await connector.request(FindOffset(topic, partition, timestamp_ms), repeat=True)).message
+    request = FindOffset(topic, partition)
+    if place in ("earliest", "latest"):
+        request.place = Place.EARLIEST if place == "earliest" else Place.LATEST
+    elif isinstance(place, datetime):
+        request.timestamp_ms = timestamp_ms_of(place)
+    else:
+        request.timestamp_ms = checked_number(place, "a place in milliseconds since 1970", I64_MAX, -I64_MAX - 1)
+    found = (await connector.request(request, repeat=True)).message
     if not isinstance(found, FoundOffset):
         raise ProtocolError(f"the broker answered find offset with {type(found).__name__}")
     return found.offset

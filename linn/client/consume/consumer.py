@@ -30,6 +30,7 @@ from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, Message
 from linn.client.consume.prefetch import PREFETCH_MAX
 from linn.client.consume.requests import PullRequest, SubscribeRequest, until_subscribed
+from linn.client.consume.running import Running
 from linn.client.consume.seeking import Seeking
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Read, Start, requests_for
@@ -54,7 +55,7 @@ _BATCHES_IN_A_ROW_MAX = 8
 """Batches that an iteration hands over without a checkpoint."""
 
 
-class Consumer(Seeking):
+class Consumer(Running, Seeking):
     """A consumer of a topic, or of several as a member of a group, made by `Client.consumer`.
 
     Enter it with `async with`. One task iterates; any task may settle.
@@ -116,8 +117,7 @@ class Consumer(Seeking):
         """Counter of events that the next step must notice: an error, the end, a batch that is no longer wanted."""
         self._errors: list[LinnError] = []
         self._broken: LinnError | None = None
-        self._closed = True
-        self._entered = False
+        self._closed, self._entered = True, False
         self._changed: anyio.Event | None = None
         self._pulling = False
         """Whether a pull of an iteration is on its way."""
@@ -220,6 +220,7 @@ class Consumer(Seeking):
 
     def _on_subscribed(self, subscription: Subscription) -> None:
         self._subscriptions.append(subscription)
+        self._kind = subscription.kind
         if subscription.kind == SubscriptionKind.READER:
             known = list(subscription.positions.to_go_on())
             # Before the first record none is known, because one subscription reads them all.

@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import anyio
 
 from linn.client.consume.message import Message
+from linn.client.consume.processing import reason_of
+from linn.client.consume.running import (
+    Exceptions,
+    Rules,
+    Run,
+    StopEvent,
+    is_over,
+    log_raised,
+    log_refused,
+    until_settled,
+)
 from linn.client.consume.work import Work
 from linn.client.consume.work_source import WorkSource
-from linn.client.participants.participant import AsyncParticipant, Participant
-from linn.core.errors.tree import ParticipantConflict
+from linn.client.participants.participant import NO_FLOOR, AsyncParticipant, Participant
+from linn.core.errors.tree import LinnError, ParticipantConflict
+from linn.wire.messages import Verdict
 
 H = TypeVar("H")
 T = TypeVar("T")
@@ -57,11 +69,16 @@ class ExactlyOnceConsumer(Generic[H]):
     async def __aenter__(self) -> Self:
         """Open the participant and subscribe, on a stream where the participant has left off.
 
-        Raises TopicUnknown, SubscriptionWrongKind, ConnectionLost, and what the participant raises.
+        Raises TopicUnknown, ConnectionLost, what the participant raises, and SubscriptionWrongKind, also if the store
+        has effects from when the topic's kind was another, which would happen again.
         """
         await _result(self._participant.open())
         try:
-            for place in await self._source.places_to_begin():
+            own, others = await self._source.places()
+            for place in others:
+                if await _result(self._participant.floor(place)) != NO_FLOOR:
+                    raise self._source.kind_changed(place)
+            for place in own:
                 self._source.begin_at(place, await _result(self._participant.floor(place)))
             await self._source.enter()
         except BaseException:
@@ -116,13 +133,69 @@ class ExactlyOnceConsumer(Generic[H]):
                 self._handle = await _result(self._participant.begin(work.place))
                 applied = [found for mark in work.spans for found in await _result(self._participant.applied(mark))]
             except BaseException:
+                self._source.put_back(work)  # First: the rollback may fail as well.
                 await self._roll_back()
-                self._source.put_back(work)
                 raise
             self._work, self._messages = work, work.messages(applied)
             for message in self._messages:
                 work.is_tried = True
                 return message, self._handle
+
+    async def run(
+        self, handler: Callable[[Message, H], object], *, stop: StopEvent | None = None, reject_on: Exceptions = ()
+    ) -> None:
+        """Call `handler` with each message and the handle, until `stop` is set, or SIGTERM; then commit.
+
+        If the call raises an exception, that is logged with the message's place, what it did through the handle is
+        undone, and the run goes on. On a queue the message is returned, and the topic's settings say when it comes
+        again, and after how many attempts it is dead; others of its delivery are handled again. On a stream it is tried
+        again, after pauses, until the handler takes it: exactly once passes nothing over. An error of the participant
+        is logged, and the transaction tried again.
+
+        For `stop` and `reject_on` see `Consumer.run`. Raises ParticipantConflict, MessageInvalid, and what ends the
+        subscription or the connection. Cancellation: what is not committed is undone, and comes again.
+
+        Example:
+            def work(message, db):
+                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
+                if message.text == "the last of today":
+                    stop.set()
+
+            stop = anyio.Event()
+            await consumer.run(work, stop=stop)
+        """
+        await _OnceRun(self, handler, Rules(reject_on, None)).run(1, stop)
+        await self.commit()
+        await until_settled(self._source.consumer)
+
+    async def _failed(self, message: Message, error: Exception, rules: Rules) -> bool:
+        """Undo the transaction in which a handler has failed; False: the message is the next again.
+
+        On a queue the message is returned by itself, or rejected; what is before and behind it is begun anew.
+        """
+        work, is_rejected, goes_on = self._work, rules.rejects(error), True
+        if work is None:
+            what = "what it committed stays"
+        elif not self._source.may_return(work):
+            what, goes_on = "trying it again", False
+            self._source.put_back(work)
+        else:
+            what = "rejecting the message" if is_rejected else "returning the message"
+            verdict = Verdict.REJECT if is_rejected else Verdict.NACK
+            self._give_back(work, message.offset, verdict, reason_of(error))
+        log_raised(message, error, message.attempt, what)
+        await self._roll_back()
+        return goes_on
+
+    def _give_back(self, work: Work, offset: int, verdict: Verdict, reason: str) -> None:
+        """Settle one record of work that is undone, and make the others, in two parts, the next again."""
+        failed = work.split(offset)
+        before, failed = (None, work) if failed is None else (work, failed)
+        behind = failed.split(offset + 1)
+        self._source.give_back(failed, verdict, reason)
+        for rest in (behind, before):
+            if rest is not None:
+                self._source.put_back(rest)
 
     async def commit(self) -> None:
         """Commit the effects of all messages so far, the one in hand as well, before their delivery is at its end.
@@ -155,14 +228,14 @@ class ExactlyOnceConsumer(Generic[H]):
             if is_decided:
                 await _result(self._participant.commit(work.marks, work.floor))
         except ParticipantConflict:
-            await self._roll_back()
             self._source.put_back(work)  # What had its effect is found out when it begins anew.
+            await self._roll_back()
             if not self._source.is_of_group(work):
                 raise
             return
         except BaseException:
-            await self._roll_back()
             self._source.put_back(work)
+            await self._roll_back()
             raise
         if is_decided:
             self._work = None
@@ -175,6 +248,56 @@ class ExactlyOnceConsumer(Generic[H]):
     async def _roll_back(self) -> None:
         self._work, self._messages = None, iter(())
         await _shielded(self._participant.rollback())
+
+
+class _OnceRun(Run):
+    """One run of an exactly-once consumer."""
+
+    def __init__(self, consumer: ExactlyOnceConsumer[H], handler: Callable[[Message, H], object], rules: Rules) -> None:
+        super().__init__(consumer._source.consumer, handler, rules)
+        self._once: ExactlyOnceConsumer[Any] = consumer
+
+    async def _work(self) -> None:
+        failures = 0
+        while not self._stopped.is_set():
+            try:
+                taken = await self._next_of_delivery()
+                if taken is None:
+                    return
+                goes_on = await self._is_handled(*taken)
+            except LinnError as error:
+                if is_over(self._consumer._broken, error):
+                    raise
+                log_refused(error)
+                goes_on = False
+            except Exception as error:
+                log_participant(self._once.topics, error)
+                goes_on = False
+            failures = 0 if goes_on else failures + 1
+            if failures:
+                await self._pause(failures)
+
+    async def _next_of_delivery(self) -> tuple[Message, Any] | None:
+        """Return the next message, as `__anext__` does; a stop interrupts the wait for it, and no commit before it."""
+        once = self._once
+        for message in once._messages:
+            return message, once._handle
+        await once._commit()
+        return await self._next(once._turn)
+
+    async def _is_handled(self, message: Message, handle: object) -> bool:
+        """Call the handler; False if the same message is the next."""
+        try:
+            await self._call(message, handle)
+        except Exception as error:
+            return await self._once._failed(message, error, self._rules)
+        return True
+
+
+def log_participant(topics: Sequence[str], error: Exception) -> None:
+    """Log that a participant has failed."""
+    text = "%(topic)s: the participant failed, and the transaction is tried again: %(error)s"
+    logger.error(text, {"topic": ", ".join(topics), "error": reason_of(error)}, exc_info=error)
 
 
 async def _result(value: Awaitable[T] | T) -> T:

@@ -26,7 +26,7 @@ class Source(Protocol):
     check_loop: Callable[[], None]
     """Check that raises ClientUnreachable in any other event loop or thread than the client's."""
 
-    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int, reason: str = "") -> Settled:
         """Settle offsets `first` to `end` (exclusive)."""
 
     def wants(self, batch: Batch) -> bool:
@@ -69,23 +69,23 @@ class Batch(ReceivedBatch):
         """
         return self._settle(self._first, self.records.count, Verdict.ACK, 0)
 
-    def nack(self, delay_ms: int = 0) -> Settled:
+    def nack(self, delay_ms: int = 0, reason: str = "") -> Settled:
         """Return all records for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
-        On a stream, the group reads on from the first of them.
+        On a stream, the group reads on from the first of them. `reason` is for people: a dead letter has the last one.
 
         Example:
             await batch.nack(delay_ms=500)
         """
-        return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms)
+        return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms, reason)
 
-    def reject(self) -> Settled:
-        """Reject all records: they go to the dead-letter topic.
+    def reject(self, reason: str = "") -> Settled:
+        """Reject all records: they go to the dead-letter topic, with the reason, of which 255 bytes are kept.
 
         Example:
-            await batch.reject()
+            await batch.reject("the currency is unknown")
         """
-        return self._settle(self._first, self.records.count, Verdict.REJECT, 0)
+        return self._settle(self._first, self.records.count, Verdict.REJECT, 0, reason)
 
     def extend(self, lease_ms: int) -> Settled:
         """Extend the lease of all records to `lease_ms` from now.
@@ -98,8 +98,8 @@ class Batch(ReceivedBatch):
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
         """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
 
-        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack,
-        but not that a lost connection made it void.
+        The error's type and first line are the reason. Cancellation settles nothing. The block's error is raised on,
+        or else a refusal of the ack, but not that a lost connection made it void.
 
         Example:
             async with batch.process(on_error="reject"):
@@ -107,12 +107,12 @@ class Batch(ReceivedBatch):
         """
         return Processing(self, on_error, delay_ms)
 
-    def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def _settle(self, first: int, end: int, verdict: Verdict, ms: int, reason: str = "") -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind if they were fetched and not delivered."""
         subscription, delivery = self._subscription, self._delivery
         if subscription is None or delivery is None:
             raise SubscriptionWrongKind("fetched records can't be settled: no consumer received them")
-        return subscription.settle(delivery, self._offset(first), self._offset(end), verdict, ms)
+        return subscription.settle(delivery, self._offset(first), self._offset(end), verdict, ms, reason)
 
     def _is_wanted(self) -> bool:
         """Tell whether it is still to be handed over: its lease, or its partition, may be gone."""
@@ -152,23 +152,23 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
             return last
         return batch._settle(index, index + 1, Verdict.ACK, 0)
 
-    def nack(self, delay_ms: int = 0) -> Settled:
+    def nack(self, delay_ms: int = 0, reason: str = "") -> Settled:
         """Return the message for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
-        On a stream, the group reads on from it.
+        On a stream, the group reads on from it. `reason` is for people: a dead letter has the last one.
 
         Example:
-            await message.nack(delay_ms=500)
+            await message.nack(delay_ms=500, reason="the database is away")
         """
-        return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
+        return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms, reason)
 
-    def reject(self) -> Settled:
-        """Reject the message: it goes to the dead-letter topic.
+    def reject(self, reason: str = "") -> Settled:
+        """Reject the message: it goes to the dead-letter topic, with the reason, of which 255 bytes are kept.
 
         Example:
-            await message.reject()
+            await message.reject("the currency is unknown")
         """
-        return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0)
+        return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0, reason)
 
     def extend(self, lease_ms: int) -> Settled:
         """Extend the lease to `lease_ms` from now.
@@ -181,8 +181,8 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
         """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
 
-        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack,
-        but not that a lost connection made it void.
+        The error's type and first line are the reason. Cancellation settles nothing. The block's error is raised on,
+        or else a refusal of the ack, but not that a lost connection made it void.
 
         Example:
             async with message.process(on_error="reject"):

@@ -10,6 +10,8 @@ from linn.client.arguments import U32_MAX, checked_number
 from linn.client.consume.settling import Settled, is_void
 from linn.core.errors.tree import LinnError, MessageInvalid
 
+REASON_CHARACTERS_MAX = 1_000
+"""Characters of an exception's text that are looked at for its first line."""
 OnError = Literal["nack", "reject"]
 
 
@@ -17,11 +19,21 @@ class Settleable(Protocol):
     """A message or a batch that can be settled."""
 
     def ack(self) -> Settled: ...
-    def nack(self, delay_ms: int = 0) -> Settled: ...
-    def reject(self) -> Settled: ...
+    def nack(self, delay_ms: int = 0, reason: str = "") -> Settled: ...
+    def reject(self, reason: str = "") -> Settled: ...
 
 
 T = TypeVar("T", bound=Settleable)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the type of an exception and the first line of its text."""
+    try:
+        text = str(error)
+    except Exception:  # It is the program's class.
+        text = ""
+    (line, *_) = text[:REASON_CHARACTERS_MAX].strip().splitlines() or [""]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def check_on_error(on_error: object) -> None:
@@ -56,4 +68,5 @@ class Processing(Generic[T]):
                     raise
         elif isinstance(exc, Exception):
             with contextlib.suppress(LinnError):  # The block's own error is raised.
-                await (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms))
+                reason, rejects = reason_of(exc), self._on_error == "reject"
+                await (self._work.reject(reason) if rejects else self._work.nack(self._delay_ms, reason))

@@ -7,9 +7,8 @@ nothing. A pause outlasts a reconnection, and ends when its partition moves to a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
 
-from linn.client.arguments import I32_MAX, I64_MAX, checked_number, checked_text, timestamp_ms_of
+from linn.client.arguments import I32_MAX, I64_MAX, checked_number, checked_text
 from linn.client.connection.answer import Answer
 from linn.client.connection.connector import Connector
 from linn.client.connection.metadata import find_offset
@@ -18,8 +17,6 @@ from linn.client.consume.subscription import Subscription
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ConnectionLost, LinnError, MessageInvalid, PartitionUnknown, SubscriptionWrongKind
 from linn.wire.messages import (
-    START_EARLIEST,
-    START_LATEST,
     WHERE_IT_IS,
     Commit,
     Message,
@@ -209,8 +206,4 @@ def _seek(subscription: Subscription, partition: int, offset: int, *, is_paused:
 
 async def _offset_of(connector: Connector, topic: str, partition: int, place: Start) -> int:
     """Find the offset of a place in a partition. Raises PartitionUnknown, ConnectionLost and others."""
-    if isinstance(place, int):
-        return place
-    if isinstance(place, datetime):
-        return await find_offset(connector, topic, partition, timestamp_ms_of(place))
-    return await find_offset(connector, topic, partition, START_EARLIEST if place == "earliest" else START_LATEST)
+    return place if isinstance(place, int) else await find_offset(connector, topic, partition, place)

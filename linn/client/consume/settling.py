@@ -19,7 +19,7 @@ from linn.core.errors.tree import DeliveryNotCurrent, LinnError
 from linn.wire.messages import WHOLE_LEASE, Settlement, Verdict
 
 OPEN, SENT, DONE = range(3)
-_SETTLES_NOTHING = (Verdict.EXTEND, Verdict.RELEASE, Verdict.READY)
+SETTLES_NOTHING = (Verdict.EXTEND, Verdict.RELEASE, Verdict.READY)
 
 
 class Delivery:
@@ -33,6 +33,7 @@ class Delivery:
         "first",
         "is_decided",
         "partition",
+        "rejected",
         "settled_before",
         "since_s",
         "until_s",
@@ -57,9 +58,11 @@ class Delivery:
         self.since_s = since_s
         """Time of arrival, by the client's clock."""
         self.until_s = until_s
-        """Latest end of the lease, by the client's clock."""
+        """Latest end of the lease, by the client's clock. Records that were decided since do not end with it."""
         self.is_decided = False
-        """Whether the broker has decided these records to this consumer before, and repeats that."""
+        """Whether the broker has decided all of these records to this consumer before, and repeats that."""
+        self.rejected: list[tuple[int, int]] = []
+        """Ranges that the application has rejected, in a two-phase delivery: their effects must not be stored."""
         self.settled_before = 0
         """Offset before which every record is settled for good, in a two-phase delivery."""
 
@@ -70,16 +73,37 @@ class PendingSettlement:
     It is sent even if nobody awaits it. Cancellation: it is sent all the same.
     """
 
-    __slots__ = ("_event", "_send", "awaited", "delivery", "end", "error", "first", "is_void", "ms", "state", "verdict")
+    __slots__ = (
+        "_event",
+        "_send",
+        "awaited",
+        "delivery",
+        "end",
+        "error",
+        "first",
+        "is_void",
+        "ms",
+        "reason",
+        "state",
+        "verdict",
+    )
 
     def __init__(
-        self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int, send: Callable[[], None]
+        self,
+        delivery: Delivery,
+        first: int,
+        end: int,
+        verdict: Verdict,
+        ms: int,
+        send: Callable[[], None],
+        reason: str = "",
     ) -> None:
         self.delivery = delivery
         self.first = first
         self.end = end
         self.verdict = verdict
         self.ms = ms
+        self.reason = reason
         self.state = OPEN
         self.awaited = False
         self.is_void = False
@@ -122,6 +146,7 @@ class PendingSettlement:
             and self.end == later.first
             and self.verdict == later.verdict
             and self.ms == later.ms
+            and self.reason == later.reason
         )
 
 
@@ -171,6 +196,15 @@ def _entry(settling: PendingSettlement, first: int) -> Settlement:
     return Settlement(delivery.partition, delivery.delivery_id, first, settling.end, settling.verdict, settling.ms)
 
 
+def with_reasons(entries: list[tuple[Settlement, list[PendingSettlement]]]) -> list[str]:
+    """Have entries name their reasons, and return these."""
+    places: dict[str, int] = {}
+    for entry, settled in entries:
+        if settled[0].reason:
+            entry.reason = places.setdefault(settled[0].reason, len(places) + 1)
+    return list(places)
+
+
 def latest_commits(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
     """Build the entries for a consumer group: a run of acks becomes one commit per partition."""
     entries: list[tuple[Settlement, list[PendingSettlement]]] = []
@@ -201,7 +235,7 @@ def make_void(settlings: Iterable[PendingSettlement]) -> None:
 
 def records_in(settlings: Iterable[PendingSettlement]) -> int:
     """Count the records that would be settled."""
-    return sum([s.end - s.first for s in settlings if s.verdict not in _SETTLES_NOTHING])
+    return sum([s.end - s.first for s in settlings if s.verdict not in SETTLES_NOTHING])
 
 
 def lease_over(delivery: Delivery) -> DeliveryNotCurrent:

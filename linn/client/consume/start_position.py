@@ -66,23 +66,23 @@ async def requests_for(
 async def _first_requests(connector: Connector, topic: str, group: str, shared: str, start: Start) -> list[Request]:
     """Build the requests of a consumer that has read nothing."""
     if isinstance(start, datetime):
-        return await _requests_by_time(connector, topic, group, shared, timestamp_ms_of(start))
+        return await _requests_found(connector, topic, group, shared, start)
     if start == "latest" and not group and not shared:
         # An offset now: the position survives a reconnection before the first record.
-        return await _requests_by_time(connector, topic, group, shared, START_LATEST)
+        return await _requests_found(connector, topic, group, shared, "latest")
     if isinstance(start, str):
         start = START_LATEST if start == "latest" else START_EARLIEST
     return [(Subscribe(topic, group, start=start, shared=shared), {})]
 
 
-async def _requests_by_time(
-    connector: Connector, topic: str, group: str, shared: str, timestamp_ms: int
+async def _requests_found(
+    connector: Connector, topic: str, group: str, shared: str, place: Literal["latest"] | datetime
 ) -> list[Request]:
     (info,) = (await describe(connector, [topic])).topics
     if info.kind != "stream" and not group and not shared:
         return [(Subscribe(topic, start=START_LATEST), {})]  # The broker refuses it: a queue has no start.
     partitions = range(len(info.partitions))
-    found = [await find_offset(connector, topic, partition, timestamp_ms) for partition in partitions]
+    found = [await find_offset(connector, topic, partition, place) for partition in partitions]
     if group or shared:
         # For the partitions that this member will own and that have no committed offset, or for a new subscription.
         return [(Subscribe(topic, group, starts=found, shared=shared), {})]
@@ -95,6 +95,10 @@ async def _next_requests(connector: Connector, topic: str, start: Start, positio
     first = start if isinstance(start, int) else START_EARLIEST
     unread = Read(first, 0, (0, 0))
     every = dict.fromkeys(range(len(info.partitions)), unread) | positions
+    for partition, read in every.items():
+        if not read.leader_epoch and partition < len(info.partitions):
+            # Where nothing was read yet, a log that lost its end meanwhile is read from its end.
+            every[partition] = read._replace(offset=min(read.offset, info.partitions[partition].high_watermark))
     return [_reader(topic, partition, read) for partition, read in every.items()]
 
 

@@ -2,9 +2,10 @@
 
 Laws: credit is given back in chunks, when records are handed over; for leased records the broker counts them itself.
 Leased records are void once the connection is gone or the lease is known to be over; a settlement that the broker can't
-answer any more fails with DeliveryNotCurrent, of which the task that awaits it is told, and nobody else. When half of a
-lease has passed, records that the application has not looked at are released for others, and the lease of those that it
-still refers to is renewed. A subscription that ends is stopped first, or it would be given again what it releases.
+answer any more fails with DeliveryNotCurrent, of which the task that awaits it is told, and nobody else. A lease is of
+the records of a delivery that are neither settled nor decided: those that were decided do not end with it. When half of
+a lease has passed, records that the application has not looked at are released for others, and the lease of those that
+it still refers to is renewed. A subscription that ends is stopped first, or it would be given again what it releases.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from linn.client.arguments import U32_MAX, checked_number
+from linn.client.arguments import U32_MAX, checked_number, checked_reason
 from linn.client.connection.answer import Answer
 from linn.client.connection.connection import Connection
 from linn.client.consume.arrivals import Matches, Unread
+from linn.client.consume.held_records import HeldRecords, Key
 from linn.client.consume.limits import Limits
 from linn.client.consume.membership import Heartbeats
 from linn.client.consume.message import Batch
@@ -35,15 +37,11 @@ from linn.client.consume.settling import (
     make_void,
     merged,
     records_in,
+    with_reasons,
 )
 from linn.client.consume.start_position import Read
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import (
-    ConnectionLost,
-    LinnError,
-    SubscriptionWrongKind,
-    error_from_code,
-)
+from linn.core.errors.tree import ConnectionLost, LinnError, SubscriptionWrongKind, error_from_code
 from linn.wire import messages
 from linn.wire.messages import (
     Credit,
@@ -142,10 +140,7 @@ class Subscription:
             self._adaptive = AdaptivePrefetch(self._lease_s, self.monotonic())
             self._credit = self._granted
         self._chunk = max(1, (self._credit or _PULL_CHUNK) // 2)
-        self._held: dict[tuple[int, int], int] = {}
-        """Records by lease that were delivered and neither settled nor lost."""
-        self.held = 0
-        """Sum of `_held`."""
+        self.held = HeldRecords()
         self._buffered = 0
         """Records of a queue that arrived and were not handed over."""
         self._waits = 0
@@ -159,8 +154,8 @@ class Subscription:
         self._stopped = False
         self.positions = Positions(self.kind == SubscriptionKind.GROUP, positions)
         """Positions in a stream."""
-        self._leases: WeakValueDictionary[tuple[int, int], Delivery] = WeakValueDictionary()
-        """Leases by (partition, delivery id), while somebody refers to their records."""
+        self._leases: WeakValueDictionary[Key, Delivery] = WeakValueDictionary()
+        """Leases, while somebody refers to their records."""
         connection.subscriptions[self.id] = self
         self._grant()
         session_s = limits.session_s if self.kind == SubscriptionKind.GROUP else 0.0
@@ -174,7 +169,7 @@ class Subscription:
             self._consumer._put_arrived(self.delivered(message, batches))
         elif isinstance(message, messages.LeaseEnded):
             key = message.partition, message.delivery_id
-            self.held -= self._held.pop(key, 0)
+            self.held.lease_ended(key)
             lease = self._leases.get(key)
             if lease is not None:
                 lease.until_s = -math.inf
@@ -208,17 +203,17 @@ class Subscription:
         return found
 
     def _lease_of(self, message: Deliver, batches: list[RecordBatch]) -> Delivery:
-        """Note the lease of a delivery."""
+        """Note the lease of a delivery, or the part of a decision that is repeated."""
         key, now = (message.partition, message.delivery_id), self.monotonic()
         first, end = batches[0].base_offset, batches[-1].end_offset
-        until_s = now + self._lease_s  # A little late: the broker's time began earlier.
-        lease = self._leases[key] = Delivery(*key, message.attempt, first, end, now, until_s)
+        lease = Delivery(*key, message.attempt, first, end, now)
         lease.settled_before = message.settled_before
-        if message.phase == Phase.COMMIT:
-            lease.is_decided, lease.until_s = True, math.inf
-        self._check_leases_later()
-        self._held[key] = end - first
-        self.held += end - first
+        lease.is_decided = message.phase == Phase.COMMIT
+        if not lease.is_decided:
+            lease.until_s = now + self._lease_s  # A little late: the broker's time began earlier.
+            self._leases[key] = lease
+            self._check_leases_later()
+        self.held.delivered(lease)
         return lease
 
     def wants(self, batch: Batch) -> bool:
@@ -308,7 +303,7 @@ class Subscription:
             self.connection.tell(Credit(self.id, self._credit if self.leased else missing))
 
     def _adapt(self, adaptive: AdaptivePrefetch) -> None:
-        if adaptive.adapt(self.monotonic(), max(0, self.held - self._buffered)):
+        if adaptive.adapt(self.monotonic(), max(0, self.held.count - self._buffered)):
             self._window_changed(adaptive.window)
 
     def _window_changed(self, window: int) -> None:
@@ -335,12 +330,12 @@ class Subscription:
         if adaptive is None or not self.alive:
             return
         self._adapt(adaptive)
-        if self._credit and self.held >= adaptive.window < PREFETCH_MAX:
+        if self._credit and self.held.count >= adaptive.window < PREFETCH_MAX:
             waits = self._waits
             self._consumer._later(_STARVED_S, lambda: self._starved(adaptive, waits))
 
     def _starved(self, adaptive: AdaptivePrefetch, waits: int) -> None:
-        if waits != self._waits or not self.alive or self.held < adaptive.window or not adaptive.starved():
+        if waits != self._waits or not self.alive or self.held.count < adaptive.window or not adaptive.starved():
             return
         self._window_changed(adaptive.window)
         self._consumer._later(_STARVED_S, lambda: self._starved(adaptive, waits))
@@ -390,7 +385,7 @@ class Subscription:
     def _renew(self, lease: Delivery) -> None:
         now = self.monotonic()
         left_s = min(self._lease_s, lease.since_s + self._renewal_max_s - now)
-        if self._held.get((lease.partition, lease.delivery_id)) and now < lease.until_s < now + left_s:
+        if self.held.is_leased(lease) and now < lease.until_s < now + left_s:
             self._settle_quietly(lease, lease.first, lease.end, Verdict.EXTEND, round(1000 * left_s))
 
     def release_range(self, delivery: Delivery, first: int, end: int) -> None:
@@ -403,34 +398,41 @@ class Subscription:
 
     # --- settling ---
 
-    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
-        """Settle a range; see `Batch.ack`. Raises ClientUnreachable; MessageInvalid if `ms` is out of range."""
+    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int, reason: str = "") -> Settled:
+        """Settle a range; see `Batch.ack`. Raises ClientUnreachable; MessageInvalid if an argument is wrong."""
         self.check_loop()
+        reason = checked_reason(reason) if reason != "" else ""
         check_ms(ms)
         if self._is_two_phase and verdict in (Verdict.ACK, Verdict.NACK):
             text = "the consumer has a participant, and settles a message when its effect is stored: leave out the "
             raise SubscriptionWrongKind(text + verdict.name.lower())
         if verdict == Verdict.ACK and not self.waits_for_acks:
             return NOTHING_TO_SETTLE
-        return self.submit(delivery, first, end, verdict, ms)
+        if self._is_two_phase and verdict == Verdict.REJECT:
+            delivery.rejected.append((first, end))
+        return self.submit(delivery, first, end, verdict, ms, reason)
 
-    def submit(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int = 0) -> PendingSettlement:
+    def submit(
+        self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int = 0, reason: str = ""
+    ) -> PendingSettlement:
         """Settle a range without checks, soon or when the result is awaited."""
         is_set_back = verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP and self.alive
         if is_set_back:
             first = self.positions.set_back(delivery.partition, first)
-        settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush)
+        settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush, reason)
         if not self.alive:
             make_void([settling])
             return settling
-        if verdict == Verdict.EXTEND and self.leased and not self._is_over(delivery):
+        if verdict == Verdict.EXTEND and self.leased and not delivery.is_decided and not self._is_over(delivery):
             delivery.until_s = self.monotonic() + ms / 1000
+        if len(self._open) >= SETTLINGS_MAX:
+            self.flush()
         self._open.append(settling)
         self.last_ack = settling if verdict == Verdict.ACK else None
         if is_set_back:
             self._consumer._set_back(delivery.partition)
-        if len(self._open) >= SETTLINGS_MAX or end - first >= self._chunk:
-            self.flush()
+        if end - first >= self._chunk and not (self.leased and _is_late(settling, self.monotonic())):
+            self.flush()  # A late one waits for its caller, who may be about to await the refusal.
         elif not self._flush_planned:
             self._flush_planned = True
             self._consumer._later(SETTLE_LINGER_S, self._flush_as_planned)
@@ -446,9 +448,10 @@ class Subscription:
         self.last_ack = None
         if self.leased:
             now = self.monotonic()
-            for late in [settling for settling in settlings if now >= settling.delivery.until_s]:
-                self._finish([late], lease_over(late.delivery))
-            settlings = [settling for settling in settlings if now < settling.delivery.until_s]
+            late = [settling for settling in settlings if _is_late(settling, now)]
+            for settling in late:
+                self._finish([settling], lease_over(settling.delivery))
+            settlings = [settling for settling in settlings if not _is_late(settling, now)] if late else settlings
         if not settlings or not self.alive:
             return
         if self.leased:
@@ -458,21 +461,12 @@ class Subscription:
             settling.state = SENT
             self._unanswered[settling] = None
         request = _SettleRequest(self, [settled for _, settled in entries])
-        self.connection.ask(request, Settle(self.id, [entry for entry, _ in entries]))
+        self.connection.ask(request, Settle(self.id, [entry for entry, _ in entries], with_reasons(entries)))
 
     def _count_settled(self, settlings: list[PendingSettlement]) -> None:
-        """Subtract settled records from those held. Refused ones were not held any more, or are another's."""
+        """Take settled records out of those held."""
         for settling in settlings:
-            if settling.verdict in (Verdict.EXTEND, Verdict.READY):
-                continue
-            key = settling.delivery.partition, settling.delivery.delivery_id
-            held = self._held.get(key, 0)
-            settled = min(held, settling.end - settling.first)
-            self.held -= settled
-            if settled == held:
-                self._held.pop(key, None)
-            else:
-                self._held[key] = held - settled
+            settled = self.held.settled(settling)
             if self._adaptive is not None and settling.verdict != Verdict.RELEASE:
                 self._adaptive.settled(settled)
 
@@ -495,14 +489,15 @@ class Subscription:
         self.connection.ask(answer, Credit(self.id, 0))
         return answer
 
-    def leave(self) -> Answer | None:
-        """Release what was not read, send all settlements, and unsubscribe; return the answer, if there will be one.
-
-        The released records are not leased to this subscription again, because it was stopped before.
-        """
+    def drain(self) -> None:
+        """Release what was not read, and send all settlements. The broker leases nothing more to this subscription."""
         self._stop()
         self.release()
         self.flush()
+
+    def leave(self) -> Answer | None:
+        """Drain, and unsubscribe; return the answer, if there will be one."""
+        self.drain()
         if not self.alive:
             return None
         answer = UnsubscribeRequest(self)
@@ -537,7 +532,7 @@ class Subscription:
         if not self.leased:
             return self._unanswered_count + records_in(self._open)
         unread = sum([end - first for _, first, end in self._take_unread()])
-        return self._unanswered_count + max(0, self.held - unread)
+        return self._unanswered_count + max(0, self.held.count - unread)
 
     def end(self) -> None:
         """End with the connection or the subscription."""
@@ -551,6 +546,11 @@ class Subscription:
     def places(self) -> dict[int, Read]:
         """The places at which a reader goes on, by partition."""
         return {partition: Read(offset, *self.read_in) for partition, offset in self.positions.to_go_on().items()}
+
+
+def _is_late(settling: PendingSettlement, now: float) -> bool:
+    """Tell whether a settlement comes after its lease. The end of what was decided needs none."""
+    return now >= settling.delivery.until_s and settling.verdict != Verdict.DONE
 
 
 def check_ms(ms: int) -> None:

@@ -20,10 +20,9 @@ Piece = tuple[Batch, int, int]
 class Work:
     """Records of one place: the whole of a delivery, or a part of it."""
 
-    __slots__ = ("_pieces", "delivery", "floor", "is_asked", "is_tried", "marks", "place", "spans")
+    __slots__ = ("_pieces", "delivery", "floor", "is_asked", "is_decided", "is_tried", "marks", "place", "spans")
 
     def __init__(self, pieces: Sequence[Piece], place: Place, floor: Floor) -> None:
-        self._pieces = list(pieces)
         self.place = place
         self.floor = floor
         """The floor that the participant may raise once these records are applied."""
@@ -32,8 +31,14 @@ class Work:
         self.delivery: Delivery = delivery
         self.is_asked = False
         """Whether the broker was asked for the decision, so that it may have decided."""
+        self.is_decided = delivery.is_decided
+        """Whether it has decided these records to this consumer."""
         self.is_tried = False
         """Whether the application was given a part of it, which counts as an attempt."""
+        self._hold(pieces)
+
+    def _hold(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = list(pieces)
         self.spans: list[Mark] = []
         """The marks of all of its records."""
         for batch, start, stop in pieces:
@@ -61,6 +66,11 @@ class Work:
         batch, _, stop = self._pieces[-1]
         return batch._offset(stop)
 
+    @property
+    def rejected_count(self) -> int:
+        """Number of its records that the application has rejected."""
+        return sum([max(0, min(end, self.end) - max(first, self.first)) for first, end in self.delivery.rejected])
+
     def messages(self, applied: Sequence[tuple[int, int]]) -> Iterator[Message]:
         """The records that have not had their effect; `applied` are the parts of `spans` that have, in order."""
         pieces = chain.from_iterable(map(Message, repeat(batch), range(at, end)) for batch, at, end in self._pieces)
@@ -70,7 +80,7 @@ class Work:
         return iter([it for it in pieces if not any(first <= it.offset < end for first, end in applied)])
 
     def split(self, offset: int) -> Work | None:
-        """Cut off what begins at `offset`; None if nothing does."""
+        """Cut off what begins at `offset`; None if nothing does. What the broker was asked holds for both parts."""
         mine: list[Piece] = []
         rest: list[Piece] = []
         for batch, start, stop in self._pieces:
@@ -81,12 +91,14 @@ class Work:
                 rest.append((batch, at, stop))
         if not rest or not mine:
             return None
-        floor, done = self.floor, [mark for mark in self.marks if mark.first < offset]
+        cut = Work(rest, self.place, self.floor)
+        cut.is_asked, cut.is_decided = self.is_asked, self.is_decided
+        done = [mark for mark in self.marks if mark.first < offset]
         last, _, stop = mine[-1]
-        end = Floor(last.leader_epoch, last._offset(stop))
-        Work.__init__(self, mine, self.place, min(floor, end, key=_offset_of))
+        self._hold(mine)
+        self.floor = min(self.floor, Floor(last.leader_epoch, last._offset(stop)), key=_offset_of)
         self.marks = [Mark(mark.epoch, mark.first, min(mark.end, offset)) for mark in done]
-        return Work(rest, self.place, floor)
+        return cut
 
     def parts(self, records_max: int) -> list[Work]:
         """The same records in parts of so many, or fewer, of one batch each."""

@@ -4,14 +4,13 @@ On a queue or a shared subscription the broker decides: READY, and its answer, w
 the participant's floor is the position, and nobody has to be asked; a group is told of it afterwards.
 
 Laws: after `decide` returns True, the work is this consumer's until it is `applied`, whatever happens to the
-connection; after False it is not, and its records come again, to this consumer or another. Work that was put back is
-the next.
+connection and to the lease of the delivery that it is a part of; after False it is not, and its records come again, to
+this consumer or another. Work that was put back is the next.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
 from types import TracebackType
 from uuid import UUID
@@ -25,6 +24,7 @@ from linn.client.consume.start_position import Read
 from linn.client.consume.subscription import Subscription
 from linn.client.consume.work import Work
 from linn.client.participants.participant import Floor, Place
+from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import (
     ConnectionLost,
     DeliveryFenced,
@@ -33,6 +33,7 @@ from linn.core.errors.tree import (
     LogTruncated,
     ProtocolError,
     SubscriptionUnknown,
+    SubscriptionWrongKind,
 )
 from linn.wire.messages import Resolve, Resolved, SubscriptionKind, TopicInfo, Verdict
 
@@ -53,20 +54,39 @@ class WorkSource:
         self._connector = connector
         self._reader = reader
         self._put_back: deque[Work] = deque()
+        self._reads_as = reader
+        """Reader of the places that its marks are about: the topic's kind decides, and a change of it ends the work."""
 
     # --- where to begin ---
 
-    async def places_to_begin(self) -> list[Place]:
-        """The places whose floors say where a stream is read on; none if the broker keeps track.
+    async def places(self) -> tuple[list[Place], list[Place]]:
+        """The places whose floors say where a stream is read on, and those of the topic's other kind.
 
-        Raises TopicUnknown, ConnectionLost, RequestTimeout.
+        None where the broker keeps track, and none for a group or a shared subscription, whose places a change of the
+        topic's kind leaves as they are. Raises TopicUnknown, ConnectionLost, RequestTimeout.
         """
         if self.consumer._group or self.consumer._membership.shared:
-            return []
+            return [], []
         (info,) = (await describe(self._connector, self.consumer.topics)).topics
-        if info.kind != "stream":
-            return []
-        return [Place(_topic_id(info), partition, self._reader) for partition in range(len(info.partitions))]
+        partitions = range(len(info.partitions))
+        of_reader, of_queue = ([Place(_topic_id(info), it, who) for it in partitions] for who in (self._reader, ""))
+        self._reads_as = self._reader if info.kind == "stream" else ""
+        return (of_reader, of_queue) if info.kind == "stream" else ([], of_reader)
+
+    def kind_changed(self, place: Place) -> SubscriptionWrongKind:
+        """The error where a store has effects under a place of the topic's other kind."""
+        (topic,) = self.consumer.topics
+        if place.reader:
+            text = (
+                f"the store has effects of {topic} from when {place.reader} read it as a stream, and its queue may "
+                "deliver those records again: purge the queue and take another name, or take another store"
+            )
+        else:
+            text = (
+                f"the store has effects of {topic} from when it was a queue, and a reader of the stream would begin "
+                "without them: read it with a group whose offsets you have set, or take another store"
+            )
+        return SubscriptionWrongKind(f"{text}; or change the topic's kind back")
 
     def begin_at(self, place: Place, floor: Floor) -> None:
         """Read a stream on from a floor."""
@@ -111,7 +131,10 @@ class WorkSource:
             delivery = batches[0]._delivery
             assert delivery is not None
             epoch, halves = subscription.read_in
-            place = Place(UUID(int=halves[0] << 64 | halves[1]), batches[0].partition, self._place_name(subscription))
+            place = Place(UUID(int=halves[0] << 64 | halves[1]), batches[0].partition, self._reads_as)
+            if self._place_name(subscription) != self._reads_as:
+                text = f"the kind of {subscription.topic} was changed while it was consumed: open the consumer again"
+                raise SubscriptionWrongKind(text)
             if subscription.leased:
                 floor = Floor(epoch, delivery.settled_before)
             else:
@@ -129,12 +152,21 @@ class WorkSource:
         """Make work the next again: it was not applied."""
         self._put_back.appendleft(work)
 
+    def may_return(self, work: Work) -> bool:
+        """Tell whether the broker takes work back: it does not if it has decided it, or may have, or on a stream."""
+        return _subscription(work.batches[0]).leased and not work.is_asked and not work.is_decided
+
+    def give_back(self, work: Work, verdict: Verdict, reason: str) -> None:
+        """Return work, or reject it: its handler has failed. It comes again if that is refused."""
+        subscription = _subscription(work.batches[0])
+        subscription.submit(work.delivery, work.first, work.end, verdict, 0, reason_text(reason)).awaited = True
+
     def release_untried(self) -> None:
         """Return work that the application was not given a part of: of its records no attempt counts."""
         while self._put_back:
             work = self._put_back.pop()
             subscription = _subscription(work.batches[0])
-            if subscription.leased and not work.is_tried and not work.delivery.is_decided and _is_held(work):
+            if subscription.leased and not work.is_tried and not work.is_decided and _is_held(work):
                 subscription.release_range(work.delivery, work.first, work.end)
 
     async def decide(self, work: Work) -> bool:
@@ -142,31 +174,39 @@ class WorkSource:
 
         Cancellation: put the work back; the decision, if there is one, is found out the next time.
         """
-        subscription, delivery = _subscription(work.batches[0]), work.delivery
-        if not subscription.leased or delivery.is_decided:
+        subscription = _subscription(work.batches[0])
+        if not subscription.leased or work.is_decided:
             return True
-        was_asked, work.is_asked = work.is_asked, True
-        settling = subscription.submit(delivery, work.first, work.end, Verdict.READY)
-        try:
-            await settling
-        except DeliveryNotCurrent:
-            return was_asked and not settling.is_void and await self._resolve(subscription, work)
-        except (ConnectionLost, DeliveryFenced, SubscriptionUnknown):
-            return False
-        except LinnError as error:
-            text = "%(topic)s: it is not known yet whether delivery %(delivery)d is to be applied: %(error)s"
-            about = {"topic": subscription.topic, "delivery": delivery.delivery_id, "error": error.text}
-            logger.warning(text, about)
-            return await self._resolve(subscription, work)
-        delivery.until_s = math.inf
-        return True
+        work.is_decided = await self._is_decided(subscription, work)
+        if work.is_decided:
+            subscription.held.decided(work.delivery, work.end - work.first)
+        else:
+            subscription.held.aborted(work.delivery, work.end - work.first - work.rejected_count)
+        return work.is_decided
+
+    async def _is_decided(self, subscription: Subscription, work: Work) -> bool:
+        if not (work.is_asked or work.rejected_count):
+            work.is_asked = True
+            try:
+                await subscription.submit(work.delivery, work.first, work.end, Verdict.READY)
+                return True
+            except (ConnectionLost, DeliveryFenced, SubscriptionUnknown):
+                return False
+            except DeliveryNotCurrent:
+                pass  # Its lease is over, or the connection is: what is left of it goes back.
+            except LinnError as error:
+                text = "%(topic)s: it is not known yet whether delivery %(delivery)d is to be applied: %(error)s"
+                about = {"topic": subscription.topic, "delivery": work.delivery.delivery_id, "error": error.text}
+                logger.warning(text, about)
+        return await self._resolve(subscription, work)
 
     async def _resolve(self, subscription: Subscription, work: Work) -> bool:
-        """Ask until the broker says what became of a delivery."""
-        delivery, attempts = work.delivery, 0
+        """Ask until the broker says whether work was decided. If it was not, the broker takes its records back."""
+        attempts = 0
         while subscription.alive:
             answer = Answer()
-            request = Resolve(subscription.id, delivery.partition, delivery.delivery_id)
+            delivery = work.delivery
+            request = Resolve(subscription.id, delivery.partition, delivery.delivery_id, work.first, work.end)
             subscription.connection.ask(answer, request)
             try:
                 message = await answer.wait()
@@ -178,8 +218,6 @@ class WorkSource:
                 continue
             if not isinstance(message, Resolved):
                 raise ProtocolError(f"the broker answered resolve with {type(message).__name__}")
-            if message.is_decided:
-                delivery.until_s = math.inf
             return message.is_decided
         return False
 
@@ -197,11 +235,13 @@ class WorkSource:
 
 
 def _is_held(work: Work) -> bool:
-    """Whether work that was put back is still this consumer's, or would come again from the broker."""
-    subscription, delivery = _subscription(work.batches[0]), work.delivery
+    """Whether work that was put back is, or may be, still this consumer's, or would come again from the broker."""
+    subscription = _subscription(work.batches[0])
     if subscription.kind == SubscriptionKind.READER:
         return True
-    return subscription.alive and (not subscription.leased or subscription.monotonic() < delivery.until_s)
+    if work.is_decided or work.is_asked:
+        return subscription.alive  # It may have been decided, which outlives the lease.
+    return subscription.holds(work.delivery)
 
 
 def _subscription(batch: Batch) -> Subscription:

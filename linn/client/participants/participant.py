@@ -28,7 +28,8 @@ class Place(NamedTuple):
     partition: int
     reader: str
     """Name of the shared subscription, of the group, or of the consumer that reads a stream by itself; "" for a queue.
-    Two readers of one topic may have different effects on the same store.
+    Two readers of one topic may have different effects on the same store. A consumer is refused where the store has
+    effects that it had as the other, before the topic's kind was changed.
     """
 
 
@@ -57,8 +58,8 @@ class Participant(Protocol[H_co]):
         """Connect, and make the tables that marks need. Called once, before everything else."""
 
     def floor(self, place: Place) -> Floor:
-        """The floor of a place: where a stream is read on; `NO_FLOOR` if nothing was ever committed. Not between
-        `begin` and its end.
+        """The floor of a place: where a stream is read on; `NO_FLOOR` if nothing was ever committed, and only then. Not
+        between `begin` and its end.
         """
 
     def begin(self, place: Place) -> H_co:

@@ -121,9 +121,13 @@ class Accumulator:
         else:
             buffer = self.buffers[partition_of(key, len(self.buffers))]
         batch = buffer.open
-        if batch is None or batch.mandatory is not mandatory:
+        if batch is None or batch.mandatory is not mandatory or not batch.has_room(properties, size, self.bytes_max):
             batch = self.begin(buffer, waits, mandatory)
         index = batch.add(value, properties, size)
+        if waits:
+            batch.awaited.append(index)
+        else:
+            batch.confirmation.without_waiter = True
         if batch.size >= self.bytes_max or (mandatory and index + 1 >= MANDATORY_RECORDS_MAX):
             self.seal(buffer)
         return buffer, batch, index
@@ -156,10 +160,7 @@ class Accumulator:
 
     def put(self, message: Prepared) -> None:
         """Add a message that no publisher waits for."""
-        _, batch, index = self.add(message, waits=False)
-        batch.confirmation.without_waiter = True
-        if message.mandatory:
-            batch.unwatched.append(index)
+        self.add(message, waits=False)
 
     def _put_values(self, values: Sequence[bytes]) -> None:
         ends, first = list(accumulate(map(len, values))), 0
@@ -168,9 +169,9 @@ class Accumulator:
             batch = buffer.open
             if batch is None or batch.mandatory:
                 batch = self.begin(buffer, waits=False, mandatory=False)
-            first = batch.extend(values, ends, first, self.bytes_max)
+            before, first = first, batch.extend(values, ends, first, self.bytes_max)
             batch.confirmation.without_waiter = True
-            if batch.size >= self.bytes_max:
+            if batch.size >= self.bytes_max or first == before:
                 self.seal(buffer)
 
     def begin(self, buffer: PartitionBuffer, waits: bool, mandatory: bool) -> OpenBatch:

@@ -14,7 +14,7 @@ import anyio
 
 from linn.client.arguments import I64_MAX, checked_number
 from linn.client.connection.answer import again
-from linn.client.produce.confirmation import Confirmation, places_returned
+from linn.client.produce.confirmation import Confirmation, places_among
 from linn.client.produce.properties import HeadersInput, as_bytes, checked_headers, checked_pair, index_pairs
 from linn.client.produce.receipt import BulkReceipt, Offsets
 from linn.core.batch.batch import Codec, RecordBatch
@@ -30,6 +30,7 @@ _SAMPLE = 64
 RECORDS_MAX = 32_768
 """Limit on records per batch: half of the values of a UInt16, which indexes routes."""
 _RECORD_BYTES = 4
+_NO_BINDING = Unroutable("no binding leads some of its messages to a topic")
 
 
 def _as_list(values: Any, what: str, count: int) -> Any:
@@ -100,6 +101,10 @@ class BulkColumns:
         else:
             times = _as_list(timestamp_ms, "timestamp_ms", count)
             self.timestamps_ms = [checked_number(time, "timestamp_ms", I64_MAX) for time in times]
+
+    def positions(self, first: int, last: int) -> Sequence[int]:
+        """Positions in the call of messages `first` to `last` (exclusive)."""
+        return range(first, last) if self.places is None else self.places[first:last]
 
     def _pair_up(self, routing_keys: Any, labels: Any, count: int) -> None:
         one_key = routing_keys is None or isinstance(routing_keys, str)
@@ -187,8 +192,9 @@ class Bulk:
         self._batch_bytes_max = batch_bytes_max
         self._batch_bytes_limit = batch_bytes_limit
         self._average = 0.0
-        self._unsettled: dict[Confirmation, range] = {}
-        self._returned: list[int] = []
+        self._unsettled: dict[Confirmation, Sequence[int]] = {}
+        self._failures: dict[int, LinnError] = {}
+        """Why messages are not stored though their batch was confirmed, by their positions in the call."""
         self._changed = anyio.Event()
         self._count = 0
         self._partitions: dict[int, Offsets] = {}
@@ -226,8 +232,8 @@ class Bulk:
 
     # --- outcomes ---
 
-    def expect(self, messages: range) -> Confirmation:
-        """Make the confirmation of a batch of these messages, given by their positions in their partition's part."""
+    def expect(self, messages: Sequence[int]) -> Confirmation:
+        """Make the confirmation of a batch of these messages, given by their positions in the call."""
         confirmation = Confirmation()
         confirmation.watcher = self._settled
         self._unsettled[confirmation] = messages
@@ -245,11 +251,14 @@ class Bulk:
         else:
             self._count += count
         if placement is not None:
-            returned = places_returned(placement.returned, count)
-            self._returned += [messages[place] for place in returned]
-            self._count -= len(returned)
+            failed = len(self._failures)
+            returned = (_NO_BINDING, placement.returned)
+            for error, ranges in [returned, *confirmation.refusals()]:
+                self._failures |= {messages[place]: error for place in places_among(ranges, count)}
+            count -= len(self._failures) - failed
+            self._count += count - len(messages)
             self._copies = (self._copies or 0) + placement.copies
-            if placement.partition >= 0:
+            if placement.partition >= 0 and count:
                 self._note(placement.partition, placement.base_offset, placement.base_offset + count - 1)
         if not self._unsettled:
             self._changed.set()
@@ -259,19 +268,31 @@ class Bulk:
         self._partitions[partition] = Offsets(min(known.first, first), max(known.last, last))
 
     async def receipt(self, topic: str | None) -> BulkReceipt:
-        """Wait for all batches. Raises the first error, or else Unroutable for all returned messages, with a note."""
+        """Wait for all batches.
+
+        Raises the first error of a batch; or else that of the first message which is not stored, with the indexes of
+        all such messages. A note says how many are confirmed.
+        """
         while self._unsettled:
             self._changed = anyio.Event()
             await self._changed.wait()
-        error = again(self.error) if self.error is not None else self._unroutable()
+        error = again(self.error) if self.error is not None else self._failure()
         if error is not None:
             error.add_note(f"confirmed of this publish_many: {counted(self._count, 'message')}")
             raise error
         return BulkReceipt(self._count, topic, self._partitions, self._copies)
 
-    def _unroutable(self) -> LinnError | None:
-        if not self._returned:
+    def _failure(self) -> LinnError | None:
+        """The error of messages that are not stored though their batches were confirmed; None if there are none."""
+        if not self._failures:
             return None
-        indexes = sorted(self._returned)
-        returned = counted(len(indexes), "message")
-        return Unroutable(f"no binding leads {returned} to a topic, the first is message {indexes[0]}", indexes)
+        indexes = sorted(self._failures)
+        first = self._failures[indexes[0]]
+        alike, error = sum(each.text == first.text for each in self._failures.values()), again(first)
+        if first is _NO_BINDING:
+            error.text = f"no binding leads {counted(alike, 'message')} to a topic, the first is message {indexes[0]}"
+        else:
+            error.add_note(f"refused: message {indexes[0]}" + (f", and {alike - 1:,} after it" if alike > 1 else ""))
+        for other in {each.text: each for each in self._failures.values() if each.text != first.text}.values():
+            error.add_note(f"others failed for another reason: {other}")
+        return error.of_messages(indexes)

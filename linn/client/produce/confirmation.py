@@ -9,19 +9,29 @@ import anyio
 
 from linn.client.connection.answer import again
 from linn.core.env.env import Stream
-from linn.core.errors.tree import LinnError
+from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout, error_from_code
 from linn.wire.messages import Placement
+
+
+def refused_as(error: LinnError, in_doubt: bool) -> LinnError:
+    """Return the error of what the broker refuses; `in_doubt`: what was sent before as well, with unknown outcome."""
+    if not in_doubt or isinstance(error, ConnectionLost | RequestTimeout):
+        return error
+    text = f"it was sent before the connection was lost, and may or may not be stored; sent again, it failed: {error}"
+    return ConnectionLost(text)
 
 
 class Confirmation:
     """Future that is settled once: with a placement, with None (acks="none") or with an error."""
 
-    __slots__ = ("_event", "error", "placement", "reading", "settled", "watcher", "without_waiter")
+    __slots__ = ("_event", "error", "in_doubt", "placement", "reading", "settled", "watcher", "without_waiter")
 
     def __init__(self) -> None:
         self.settled = False
         self.placement: Placement | None = None
         self.error: LinnError | None = None
+        self.in_doubt = False
+        """Whether the batch was also sent over a connection that ended before the answer."""
         self.watcher: Callable[[Confirmation], None] | None = None
         """Callback for when it is settled."""
         self.without_waiter = False
@@ -41,6 +51,11 @@ class Confirmation:
         if self.watcher is not None:
             self.watcher(self)
 
+    def refusals(self) -> list[tuple[LinnError, Sequence[int]]]:
+        """The errors of the messages that the broker refused, with the ranges of their places."""
+        refused = self.placement.refused if self.placement is not None else []
+        return [(refused_as(error_from_code(each.code, each.text), self.in_doubt), each.records) for each in refused]
+
     async def wait(self) -> Placement | None:
         """Wait for the outcome. Raises the batch's error."""
         if not self.settled:
@@ -52,12 +67,18 @@ class Confirmation:
         return self.placement
 
 
-def is_returned(ranges: Sequence[int], place: int) -> bool:
-    """Tell whether the message at `place` of its batch was returned; `ranges` as in `Placement.returned`."""
+def is_among(ranges: Sequence[int], place: int) -> bool:
+    """Tell whether `place` is among the places of `ranges`, as `Placement.returned` has them."""
     # A place behind an odd number of bounds is inside a range.
     return bool(bisect_right(ranges, place) & 1)
 
 
-def places_returned(ranges: Sequence[int], count: int) -> list[int]:
-    """List the places of a batch's returned messages; ranges beyond its `count` messages are ignored."""
-    return [place for place in range(count) if is_returned(ranges, place)] if ranges else []
+def places_among(ranges: Sequence[int], count: int) -> list[int]:
+    """List the places of some ranges; those beyond the `count` messages of the batch are ignored."""
+    return [place for place in range(count) if is_among(ranges, place)] if ranges else []
+
+
+def offset_at(placement: Placement, place: int) -> int:
+    """Return the offset of the message at `place` of its batch, which is stored in one partition."""
+    refused = sum([len(places_among(each.records, place)) for each in placement.refused])
+    return placement.base_offset + place - refused

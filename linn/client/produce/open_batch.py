@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from linn.client.produce.confirmation import Confirmation
-from linn.client.produce.properties import PLAIN, Properties, index_pairs
+from linn.client.produce.properties import PLAIN, Properties, index_pairs, overhead_of
 from linn.core.batch.batch import ID_MASK
 from linn.core.batch.builder import BatchColumns
 from linn.core.batch.key_hash import key_hash
+from linn.core.batch.routes import NO_PAIR, ROUTES_BYTES_MAX, routes_bytes
 
 RECORD_BYTES = 8
 """Approximate overhead of a record in a batch: its offsets and a key's. Bounds the number of records, too."""
@@ -33,13 +34,14 @@ class OpenBatch:
     __slots__ = (
         "_rows",
         "_withdrawn",
+        "awaited",
         "base_id",
         "confirmation",
         "mandatory",
         "opened_tick",
+        "routes_bytes",
         "size",
         "timestamp_ms",
-        "unwatched",
         "values",
     )
 
@@ -51,11 +53,13 @@ class OpenBatch:
         self.timestamp_ms = timestamp_ms
         self.mandatory = mandatory
         """Whether all its messages are mandatory; the broker is asked for a whole batch."""
-        self.unwatched: list[int] = []
-        """Indexes of mandatory messages that no publisher waits for; the next flush reports their return."""
+        self.awaited: list[int] = []
+        """Indexes of the messages whose publishers wait; the next flush reports what becomes of the others."""
         self.confirmation = Confirmation()
         self.opened_tick: int | None = None
         """Sender tick at which its time limit began, if it waits only for earlier batches and not for a linger time."""
+        self.routes_bytes = 0
+        """Limit of the bytes of its routing keys and labels."""
         self._rows: dict[int, Properties] = {}
         self._withdrawn: list[int] = []
 
@@ -66,11 +70,24 @@ class OpenBatch:
         self.size += size + RECORD_BYTES
         if properties is not PLAIN:
             self._rows[index] = properties
+            self.size += overhead_of(properties)
+            if properties.pair is not NO_PAIR:
+                self.routes_bytes += routes_bytes((properties.pair,))
         return index
 
-    def extend(self, values: Sequence[bytes], ends: Sequence[int], first: int, bytes_max: int) -> int:
-        """Append values from `first` on, at least one, while the size is below `bytes_max`; return the next index.
+    def has_room(self, properties: Properties, size: int, bytes_max: int) -> bool:
+        """Whether a message would not make the batch too large for a broker; one of `bytes_max` goes alone."""
+        if properties is PLAIN:
+            return size < bytes_max
+        if size + overhead_of(properties) >= bytes_max:
+            return False
+        pair = properties.pair
+        return pair is NO_PAIR or self.routes_bytes + routes_bytes((pair,)) <= ROUTES_BYTES_MAX
 
+    def extend(self, values: Sequence[bytes], ends: Sequence[int], first: int, bytes_max: int) -> int:
+        """Append values from `first` on, while the size is below `bytes_max`; return the next index.
+
+        A value of `bytes_max` is appended only if it is alone, so that none may be; to an empty batch at least one is.
         `ends` are the sums of the sizes up to and including each value.
         """
         begin = ends[first - 1] if first else 0
@@ -79,6 +96,10 @@ class OpenBatch:
             range(first, len(values)), room, key=lambda at: ends[at] - begin + RECORD_BYTES * (at + 1 - first)
         )
         last = min(first + last + 1, len(values))
+        if (self.values or last - first > 1) and len(values[last - 1]) >= bytes_max:
+            last -= 1
+            if last == first:
+                return last
         self.values.extend(values[first:last])
         self.size += ends[last - 1] - begin + RECORD_BYTES * (last - first)
         return last

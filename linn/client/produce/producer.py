@@ -22,7 +22,7 @@ from linn.client.connection.metadata import TopicRefresh, describe
 from linn.client.connection.producer_ids import NO_TRANSACTION, Use
 from linn.client.produce.accumulator import Accumulator
 from linn.client.produce.bulk import Bulk, BulkColumns
-from linn.client.produce.confirmation import Confirmation, is_returned
+from linn.client.produce.confirmation import Confirmation, is_among, offset_at, places_among
 from linn.client.produce.lane import Identity
 from linn.client.produce.open_batch import RECORD_BYTES, OpenBatch, Prepared
 from linn.client.produce.properties import PLAIN, HeadersInput, Properties, as_bytes, checked, checked_numbers, size_of
@@ -223,7 +223,7 @@ class Producer:
             MessageInvalid, MessageTooLarge: nothing was sent.
             Unroutable: it was mandatory, and no topic takes it.
             RequestTimeout, ConnectionLost: it may or may not be stored.
-            LinnError: the broker refused it; if the refusal is retriable, again after retries.
+            LinnError: the broker refused it, and no others of its batch; if the refusal is retriable, after retries.
         Cancellation: a message that still waits to be batched is withdrawn; otherwise it may or may not be stored. The
             connection and all other messages are not disturbed.
 
@@ -260,10 +260,10 @@ class Producer:
                 batch.withdraw(index)
             raise
         message_id = message.properties.id or UUID(int=batch.id(index))
-        return self._receipt(message_id, batch.place(index), placement, message.mandatory)
+        return self._receipt(message_id, batch.place(index), placement, batch.confirmation, message.mandatory)
 
     async def _sent_alone(self, message_id: int, confirmation: Confirmation) -> Receipt:
-        return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True))
+        return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True), confirmation)
 
     async def _confirmed(self, confirmation: Confirmation, attended: bool) -> Placement | None:
         connection = self._connector.usable
@@ -273,17 +273,32 @@ class Producer:
             await connection.attend(confirmation)
         return await confirmation.wait()
 
-    def _receipt(self, message_id: UUID, place: int, placement: Placement | None, mandatory: bool = False) -> Receipt:
-        """Make the receipt of the message at `place` in its batch. Raises Unroutable."""
+    def _receipt(
+        self,
+        message_id: UUID,
+        place: int,
+        placement: Placement | None,
+        confirmation: Confirmation,
+        mandatory: bool = False,
+    ) -> Receipt:
+        """Make the receipt of the message at `place` in its batch. Raises Unroutable, or what it was refused for."""
         topic = None if self._to_exchange else self._target
         if placement is None:
             return Receipt(topic, None, None, message_id, None, None)
-        if placement.returned and is_returned(placement.returned, place):
+        if placement.refused:
+            for error, places in confirmation.refusals():
+                if is_among(places, place):
+                    raise error
+        if placement.returned and is_among(placement.returned, place):
             raise self._unroutable("the message")
         if placement.partition < 0:
             known = mandatory or not self._to_exchange or None
             return Receipt(topic, None, None, message_id, placement.copies, known if placement.copies else False)
-        where = topic, placement.partition, placement.base_offset + place
+        where = (
+            topic,
+            placement.partition,
+            offset_at(placement, place) if placement.refused else placement.base_offset + place,
+        )
         identity = UUID(int=placement.topic_id_high << 64 | placement.topic_id_low), placement.leader_epoch
         return Receipt(*where, message_id, placement.copies, True, *identity)
 
@@ -333,7 +348,7 @@ class Producer:
             accumulator = self._accumulator
             buffer = accumulator.sticky
             batch = buffer.open
-            if batch is None or batch.mandatory:
+            if batch is None or batch.mandatory or size >= accumulator.bytes_max:
                 self._check_loop()
                 batch = accumulator.begin(buffer, waits=False, mandatory=False)
             batch.values.append(value)
@@ -381,6 +396,7 @@ class Producer:
 
         Raises:
             Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
+            LinnError with `indexes`: the broker refused these. The others are confirmed.
             MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note says how many
                 messages were.
             LinnError: as `publish`; a note says how many messages were confirmed.
@@ -424,8 +440,9 @@ class Producer:
             if buffer.open is not None:
                 accumulator.seal(buffer)
             batch = bulk.cut(columns, first, int.from_bytes(rng.bytes(16), "big"))
-            self._sender.enqueue(buffer, batch, bulk.expect(range(first, first + batch.count)), mandatory)
-            first += batch.count
+            last = first + batch.count
+            self._sender.enqueue(buffer, batch, bulk.expect(columns.positions(first, last)), mandatory)
+            first = last
             if partition < 0:
                 accumulator.turn()
 
@@ -438,10 +455,13 @@ class Producer:
             placement = confirmation.placement
             if confirmation.error is not None:
                 self._errors.append(confirmation.error)
-            elif placement is not None and placement.returned:
-                lost = sum(is_returned(placement.returned, batch.place(index)) for index in batch.unwatched)
-                if lost:
-                    self._errors.append(self._unroutable(counted(lost, "message")))
+            elif placement is not None and (placement.returned or placement.refused):
+                awaited, count = {batch.place(index) for index in batch.awaited}, len(batch.values)
+                for error, places in confirmation.refusals():
+                    if not awaited.issuperset(places_among(places, count)):
+                        self._errors.append(error)
+                if lost := set(places_among(placement.returned, count)) - awaited:
+                    self._errors.append(self._unroutable(counted(len(lost), "message")))
 
         return watch
 

@@ -15,6 +15,8 @@ from linn.core.batch.record import Headers, Labels
 from linn.core.batch.routes import NO_PAIR, Pair, encode_routes
 from linn.core.errors.tree import LinnError, MessageInvalid
 
+HEADER_BYTES = 16
+"""Offsets of one header in its columns."""
 HeadersInput = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
@@ -135,6 +137,13 @@ def size_of(properties: Properties) -> int:
     key, headers = properties.key, properties.headers
     size = len(key) if key is not None else 0
     return size + sum(len(name.encode()) + len(value or b"") for name, value in headers)
+
+
+def overhead_of(properties: Properties) -> int:
+    """Bytes that such a message adds to a batch besides value, key, the content of its headers, and its labels."""
+    _, _, headers, id, timestamp_ms, _, delay_ms, ttl_ms = properties
+    row = 16 * (id is not None) + 8 * (timestamp_ms is not None) + 4 * (delay_ms > 0) + 4 * (ttl_ms > 0)
+    return row + HEADER_BYTES * len(headers)
 
 
 def index_pairs(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], list[int] | None]:

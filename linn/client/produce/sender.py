@@ -21,7 +21,7 @@ import anyio
 from linn.client.connection.answer import again
 from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
-from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.confirmation import Confirmation, refused_as
 from linn.client.produce.lane import Lane
 from linn.client.produce.open_batch import OpenBatch
 from linn.core.batch.batch import RecordBatch
@@ -163,6 +163,8 @@ class Sender:
             self._settle(batch, None, None)
             return True
         batch.attempts += 1
+        batch.unknown += 1
+        batch.refusal = None
         buffer.in_flight[batch.sequence] = batch
         self._in_flight += 1
         batch.correlation = connection.ask(batch, message, [batch.records], attended=batch.attended)
@@ -199,6 +201,7 @@ class Sender:
     def confirmed(self, batch: InFlightBatch, message: Message) -> None:
         """Settle a batch with the broker's answer."""
         self._landed(batch)
+        batch.confirmation.in_doubt = batch.unknown > 1  # This attempt's outcome is known now.
         if isinstance(message, Published) and len(message.placements) == 1:
             self._settle(batch, message, None)
         else:
@@ -213,6 +216,7 @@ class Sender:
         self._landed(batch)
         batch.attended = False
         batch.refusal = error
+        batch.unknown -= not isinstance(error, ConnectionLost)
         # A batch behind a refused one is refused with it, as often as that takes.
         is_used_up = self._connector.options._is_used_up(batch.attempts) and not isinstance(error, ProducerOutOfOrder)
         if error.retriable and not is_used_up and not self._connector.closed:
@@ -221,7 +225,7 @@ class Sender:
             buffer.held = buffer.held or not isinstance(error, ConnectionLost)
         else:
             buffer.leave_out(batch)
-            self._settle(batch, None, error)
+            self._settle(batch, None, refused_as(error, batch.unknown > 0))
         self._go_on(buffer)
 
     def _landed(self, batch: InFlightBatch) -> None:
@@ -295,12 +299,12 @@ class Sender:
             self._ready_count -= 1
 
     def _overdue(self, batch: InFlightBatch) -> LinnError:
-        """Make the error for a batch that has timed out."""
+        """Make the error for a batch that has timed out: a refusal only if it was refused whenever it was sent."""
         refusal, within = batch.refusal, f"within {self._connector.options.request_timeout_s:g} s"
-        if refusal is not None and not isinstance(refusal, ConnectionLost | ProducerOutOfOrder):
-            return again(refusal)
-        if batch.attempts and not isinstance(refusal, ProducerOutOfOrder):
+        if batch.unknown:
             return RequestTimeout(f"{self._target} did not confirm a batch {within}; it may or may not be stored")
+        if refusal is not None and not isinstance(refusal, ProducerOutOfOrder):
+            return again(refusal)
         outage = self._connector.outage
         reason = "those before it were not confirmed" if outage is None else outage.error.text
         return RequestTimeout(f"a batch for {self._target} was not sent {within}: {reason}")
@@ -313,7 +317,7 @@ class Sender:
             ready, buffer.ready = buffer.ready, []
             self._ready_count -= len(ready)
             for batch in ready:
-                self._settle(batch, None, error)
+                self._settle(batch, None, refused_as(error, batch.unknown > 0))
         self._make_room()
 
 
@@ -333,6 +337,7 @@ class InFlightBatch:
         "refusal",
         "sender",
         "sequence",
+        "unknown",
     )
 
     def __init__(
@@ -353,6 +358,8 @@ class InFlightBatch:
         """Sender tick at which its time limit began."""
         self.refusal: LinnError | None = None
         """Reason why it was not confirmed the last time it was sent."""
+        self.unknown = 0
+        """Number of times that it was sent without an answer, so that it may be stored."""
         self.attended = False
         """Whether its publisher reads the answer itself; see `Connection.attend`."""
 

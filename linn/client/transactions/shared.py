@@ -108,14 +108,18 @@ class SharedTransactions:
             raise
         return producer
 
-    async def commit(self, ticket: TransactionTicket, producers: Sequence[int], *, sequence: int = 0) -> None:
+    async def commit(
+        self, ticket: TransactionTicket, producers: Sequence[int], *, sequence: int = 0, identity: str = ""
+    ) -> None:
         """Commit what these producers have written, and abort what others have. Can be repeated.
 
-        `sequence`: the job's own count of its commits, from 1 on. One that has taken effect is not done again, in
-        whatever transaction: this one is aborted then. 0: none.
+        `sequence`: the job's own count of its commits, from 1 on. The last one is not done again, in whatever
+        transaction: this one is aborted then. 0: none. `identity` says what is committed under that sequence, such as
+        a digest of the job's input: at most 200 characters.
 
-        Raises TransactionAborted, TransactionFenced, TransactionError; ConnectionLost, RequestTimeout: the decision is
-        not known, and a commit of the same sequence may be tried.
+        Raises SequenceTaken: the last commit of this sequence had another identity, or was of a later sequence, and
+        this transaction is aborted; TransactionAborted, TransactionFenced, TransactionError; ConnectionLost,
+        RequestTimeout: the decision is not known, and a commit of the same sequence and identity may be tried.
         Cancellation: the same.
 
         Example:
@@ -125,7 +129,7 @@ class SharedTransactions:
                 await producer.publish(b"42 EUR")
             await shared.commit(ticket, [producer.id], sequence=1)
         """
-        await until_not_busy(self._connector, EndTransaction(*ticket, True, list(producers), sequence))
+        await until_not_busy(self._connector, EndTransaction(*ticket, True, list(producers), sequence, identity))
 
     async def abort(self, ticket: TransactionTicket) -> None:
         """Abort a transaction. Raises TransactionError: it was committed, or has ended; and as `commit`.

@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -36,6 +37,7 @@ from linn.core.admin.transactions import TransactionAdministration
 from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments, only_validates
 from linn.core.batch.steps import Steps
 from linn.core.config.decoder import encode_each, encode_settings
+from linn.core.config.dotted_keys import without_dots
 from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem
 from linn.core.config.service_tables import check_services
@@ -359,7 +361,8 @@ class Administration:
     async def _create_topic(self, arguments: Arguments) -> Any:
         name = text_of(arguments, "name")
         broker = self._broker
-        settings = await self._decode(name, arguments.get("settings", {}), {*broker.topics, name})
+        asked = _whole_settings(arguments)
+        settings = await self._decode(name, asked, {*broker.topics, name})
         existing = broker.topics.get(name)
         if existing is not None:
             if existing.settings == settings:
@@ -372,7 +375,7 @@ class Administration:
         if name in self._half_deleted:
             await self._finish_deleting(name)
         await broker.groups.make_forgotten()
-        live_keys = live_keys_after((), arguments.get("settings", {}))
+        live_keys = live_keys_after((), asked)
         topic = broker.new_topic(name, settings, self._new_id())
         entry = _stored_topic(topic, await self._table(name, settings), (), live_keys)
         # A start forgets the topic until the entry is complete: creation may fail halfway, and no client was answered.
@@ -418,11 +421,9 @@ class Administration:
     async def _alter_topic(self, arguments: Arguments) -> Any:
         broker = self._broker
         topic = broker.topic(text_of(arguments, "name"))
-        changes = arguments.get("settings", {})
-        if not isinstance(changes, dict):
-            raise ConfigError("settings must be a JSON object")
         bindings = topic.settings.bindings  # Decoded as they are.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
+        changes = _whole_settings(arguments, table)
         settings = await self._decode(topic.name, table | changes, set(broker.topics))
         changed = self._check_change(topic.name, topic.settings, settings)
         check_entries(topic.name, settings, topic.entries)
@@ -548,6 +549,14 @@ class Administration:
             "topics": len(broker.topics),
             "exchanges": len(broker.routers),
         }
+
+
+def _whole_settings(arguments: Arguments, existing: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """The settings of a request, in which dotted keys have become tables. Raises ConfigError: they are no object."""
+    settings = arguments.get("settings", {})
+    if not isinstance(settings, dict):
+        raise ConfigError("settings must be a JSON object")
+    return without_dots(settings, existing)
 
 
 def _stored_topic(

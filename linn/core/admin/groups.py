@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linn.core.admin.administered import Administered
-from linn.core.admin.place import place_of
+from linn.core.admin.place import check_offset, place_of
 from linn.core.admin.verb import only_validates
 from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
@@ -82,6 +82,8 @@ class GroupAdministration:
         topic, group = self._topic(arguments), self._group(arguments)
         places = self._places(group, topic)
         chosen = self._chosen(places, arguments)
+        if type(offset := arguments.get("offset")) is int:
+            check_offset(offset, [each.partitions[index] for each, index, _ in chosen])
         moved = {(each.name, index): await _committed(each, index, arguments) for each, index, _ in chosen}
         if only_validates(arguments):
             for each in dict.fromkeys(each.name for each, _, _ in chosen):
@@ -156,7 +158,7 @@ def _offsets(group: ConsumerGroup, places: Sequence[Place]) -> list[dict[str, An
 
 
 def _lag(partition: Partition, committed: OffsetCommitted | None) -> int:
-    return partition.stable_offset - max(committed.offset if committed is not None else 0, partition.start_offset)
+    return partition.readable_count(committed.offset if committed is not None else 0)
 
 
 async def _committed(topic: Topic, index: int, arguments: Arguments) -> OffsetCommitted:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from linn.core.admin.administered import Administered
-from linn.core.admin.place import place_of
+from linn.core.admin.place import check_offset, place_of
 from linn.core.admin.verb import only_validates
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.log_fields import log_fields
@@ -86,6 +86,8 @@ class SubscriptionAdministration:
         """Make a named subscription, which begins at the oldest record if no place is given, unless it exists."""
         topic, name = self._topic(arguments), _name(arguments)
         place = arguments if arguments.keys() & {"to", "offset", "timestamp_ms"} else {"to": "earliest"}
+        if type(offset := place.get("offset")) is int:
+            check_offset(offset, topic.partitions.values())
         starts = [await place_of(topic.partitions[index], place) for index in sorted(topic.partitions)]
         return {"created": await self.make(topic, name, starts, is_tried=only_validates(arguments))}
 

@@ -49,7 +49,8 @@ def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
         start, end, size = partition.start_offset, partition.stable_offset, partition.log.size_bytes()
         producers += len(partition.log.facts.producers)
         duplicates += partition.duplicates
-        partitions.append(f'{{"start":{start},"end":{end},"bytes":{size}}}')
+        count = partition.readable_count()
+        partitions.append(f'{{"start":{start},"end":{end},"records":{count},"bytes":{size}}}')
         yield
     shown["partitions"] = msgspec.Raw(f"[{','.join(partitions)}]".encode())
     shown["producers"], shown["duplicates"] = producers, duplicates

@@ -195,15 +195,18 @@ class Body:
     def pieces(self, indexes: Sequence[int], weight_max: int) -> Iterator[Sequence[int]]:
         """Split `indexes` into runs whose records and headers number about `weight_max`.
 
-        Raises LimitExceeded: a record has more than HEADERS_AT_ONCE_MAX headers.
+        Raises LimitExceeded with the indexes of those that have more than HEADERS_AT_ONCE_MAX headers.
         """
         if self.headers is None:
             for first in range(0, len(indexes), weight_max):
                 yield indexes[first : first + weight_max]
             return
-        if any_step_over(HEADERS_AT_ONCE_MAX, [self.headers.offsets]):
-            raise LimitExceeded(f"a record has more than {HEADERS_AT_ONCE_MAX} headers, too many to be routed")
         ends = memoryview(self.headers.offsets).cast("i")
+        if any_step_over(HEADERS_AT_ONCE_MAX, [self.headers.offsets]):
+            over = [index for index in indexes if ends[index + 1] - ends[index] > HEADERS_AT_ONCE_MAX]
+            if over:
+                text = f"a record has more than {HEADERS_AT_ONCE_MAX} headers, too many to be routed"
+                raise LimitExceeded(text).of_messages(over)
         first = weight = 0
         for at, index in enumerate(indexes, 1):
             weight += 1 + ends[index + 1] - ends[index]

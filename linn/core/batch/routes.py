@@ -87,6 +87,11 @@ def _set_value(target: Any, name: str, value: LabelValue) -> None:
         raise MessageInvalid(f"label {name!r} must be text, int, float or bool, not {type(value).__name__}")
 
 
+def routes_bytes(pairs: Sequence[Pair]) -> int:
+    """An upper bound of the bytes of encoded pairs."""
+    return 8 * _words_of(pairs)
+
+
 def _words_of(pairs: Sequence[Pair]) -> int:
     """An upper bound of the encoded size, in words, so that the message is one segment."""
     words = 8

@@ -54,6 +54,7 @@ from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
+from linn.core.loop.clock_watch import ClockWatch
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
@@ -296,8 +297,11 @@ class Broker:
             raise
 
     async def _keep(self) -> None:
+        clock_watch = ClockWatch(self.env.clock)
         while True:
             await self.env.clock.sleep(RETENTION_INTERVAL_S)
+            if clock_watch.look():
+                continue  # A clock that is ahead for a moment is no reason to drop whole streams.
             for topic in list(self.topics.values()):
                 await self._run_chore(topic.enforce_retention)
             await self._run_chore(self.groups.enforce_retention)
@@ -305,7 +309,7 @@ class Broker:
             await self._run_chore(self._watch_decisions)
 
     async def _watch_decisions(self) -> None:
-        """Warn of decided records whose consumer seems to be lost."""
+        """Warn of decided records that no consumer has answered for."""
         queues = [queue for topic in self.topics.values() for queue in topic.subscriptions.values()]
         decided = [queue for queue in queues if any(it.subscription.decided_count for it in queue.dispatches)]
         steps = self._decision_watch.look(decided, self.env.clock.now_ms())
@@ -466,7 +470,8 @@ class Broker:
     async def _copy_dead_letters(self, topic: Topic, dispatch: PartitionQueue) -> None:
         await self._recovered.wait()  # Its target may be opened after it.
         name = topic.settings.dead_letter
-        await copy_dead_letters(dispatch, self.topic(name).partitions if name is not None else {}, self.env)
+        target = self.topic(name) if name is not None else topic
+        await copy_dead_letters(dispatch, target.partitions if name is not None else {}, target.append_copy, self.env)
 
 
 @asynccontextmanager

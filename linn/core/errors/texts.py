@@ -1,4 +1,4 @@
-"""Suggestions in error texts: the known word nearest to an unknown one."""
+"""Parts of texts for people: the known word nearest to an unknown one, counts, and lines that are safe to print."""
 
 from __future__ import annotations
 
@@ -41,6 +41,20 @@ def one_line(text: str) -> str:
 def printable(text: str) -> str:
     """Escape every character that a terminal would act on, and leave line feeds and tabs."""
     return "".join(part if part.isprintable() or part in "\n\t" else repr(part)[1:-1] for part in text)
+
+
+REASON_BYTES_MAX = 255
+"""Limit of the reason for which a record is returned or rejected: an exception's type and first line fit, and
+thousands of them wait for their dead letters in a MiB.
+"""
+
+
+def reason_text(reason: str) -> str:
+    """A reason as it is kept: one line of UTF-8 without control characters, cut to `REASON_BYTES_MAX` bytes."""
+    text = reason[:REASON_BYTES_MAX]
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    return text.strip().encode()[:REASON_BYTES_MAX].decode(errors="ignore")
 
 
 def counted(number: int, noun: str) -> str:

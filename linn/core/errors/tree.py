@@ -7,7 +7,7 @@ may succeed later without being changed. Codes are never reused; `docs/reference
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class LinnError(Exception):
@@ -15,6 +15,8 @@ class LinnError(Exception):
 
     code: ClassVar[str] = "linn.error"
     retriable: ClassVar[bool] = False
+    indexes: Sequence[int] = ()
+    """Ascending positions of the messages that it is about, in one batch or one `publish_many`; empty: all of them."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -22,6 +24,11 @@ class LinnError(Exception):
 
     def __init_subclass__(cls) -> None:
         _show_as_public(cls)
+
+    def of_messages(self, indexes: Sequence[int]) -> Self:
+        """Say that the error is about these messages only, and return it."""
+        self.indexes = indexes
+        return self
 
     def __str__(self) -> str:
         return f"{self.text} [{self.code}]"
@@ -221,6 +228,12 @@ class TransactionAborted(TransactionError):
     code = "transaction.aborted"
 
 
+class SequenceTaken(TransactionError):
+    """The name has committed something else under this sequence, or a later one; this transaction is aborted."""
+
+    code = "transaction.sequence_taken"
+
+
 class TransactionBusy(TransactionError):
     """The end of the transaction before, or of this one, is under way."""
 
@@ -350,11 +363,6 @@ class Unroutable(TopicError):
     """A message was published as mandatory, but no binding routes it to a topic. It is not stored."""
 
     code = "exchange.unroutable"
-
-    def __init__(self, text: str, indexes: Sequence[int] = ()) -> None:
-        """`indexes` are the positions of the messages in one `publish_many`, ascending."""
-        super().__init__(text)
-        self.indexes = indexes
 
 
 class BindingInvalid(TopicError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from linn.core.admin.administration import Administration
+from linn.core.admin.place import check_offset
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.format import NATIVE_ONLY, Formats
 from linn.core.batch.steps import Steps
@@ -216,6 +217,7 @@ class Gateway:
         if request.shared:
             topic = self.catalog.topic(request.topic)
             _check_shared(topic, request)
+            _check_start(topic, request)
             place = _start_of(topic, request)
             starts = [place(index) for index in sorted(topic.partitions)]
             await self.administration.make_subscription(topic.name, request.shared, starts)
@@ -228,7 +230,7 @@ class Gateway:
         `on_assigned` is called when a member of a group gains or loses partitions.
 
         Raises TopicUnknown, PartitionUnknown, SharedUnknown, SubscriptionWrongKind, DeliveryError, PredicateInvalid,
-        FormatUnknown, LogTruncated.
+        FormatUnknown, LogTruncated, OffsetOutOfRange.
         """
         accepts = self.formats.accepts_of(request.accepts)
         subscription = self._subscribed(request, on_assigned, accepts)
@@ -244,6 +246,10 @@ class Gateway:
         if request.group:
             if topic.stream is None:
                 raise SubscriptionWrongKind(f"topic {topic.name} is a queue: consumers compete without naming a group")
+            group = self.groups.groups.get(request.group)
+            committed = group.offsets() if group is not None else {}
+            if not all((topic.name, index) in committed for index in topic.partitions):
+                _check_start(topic, request)
             start = _start_of(topic, request)
             who = request.member, request.session_s, request.is_static
             how = selection, request.is_uncommitted
@@ -265,6 +271,8 @@ class Gateway:
         for index in request.partitions or topic.partitions if request.leader_epoch else ():
             at = request.starts[index] if index < len(request.starts) else request.start
             topic.partition(index).check_position(at, request.leader_epoch)
+        if not request.leader_epoch:
+            _check_start(topic, request)
         reader, place = topic.read(is_uncommitted=request.is_uncommitted), _start_of(topic, request)
         reader.selection = selection
         reader.read_all_from({index: place(index) for index in request.partitions or topic.partitions})
@@ -343,12 +351,15 @@ class Gateway:
         is_commit: bool,
         branches: Sequence[int],
         sequence: int = 0,
+        identity: str = "",
     ) -> Ending | None:
         """Commit a transaction, with what these producers have written, or abort it.
 
         Returns and raises as `TransactionCoordinator.end_nowait`.
         """
-        return self.transactions.end_nowait(*owner, is_commit=is_commit, branches=branches, sequence=sequence)
+        return self.transactions.end_nowait(
+            *owner, is_commit=is_commit, branches=branches, sequence=sequence, identity=identity
+        )
 
     def partition(self, principal: Principal, topic: str, index: int) -> Partition:
         """A partition for reading by offset. Raises TopicUnknown, PartitionUnknown."""
@@ -419,6 +430,15 @@ def _check_shared(topic: Topic, request: SubscribeRequest) -> None:
     if request.where or request.partitions:
         text = f"consumers of the shared subscription {request.shared[:80]} of topic {topic.name} choose no records: "
         raise SubscriptionWrongKind(text + "those that one leaves out would wait for nobody")
+
+
+def _check_start(topic: Topic, request: SubscribeRequest) -> None:
+    """Check that a consumer does not begin at an offset that is nowhere. Raises OffsetOutOfRange."""
+    if not request.starts:
+        check_offset(request.start, [topic.partition(index) for index in request.partitions or topic.partitions])
+    for index, at in enumerate(request.starts):
+        if index in topic.partitions:
+            check_offset(at, [topic.partitions[index]])
 
 
 def _start_of(topic: Topic, request: SubscribeRequest) -> Callable[[int], int]:

@@ -64,6 +64,8 @@ class Settlement:
     verdict: int
     """Number from the native protocol: 0 ack, 1 nack, 2 reject, 3 extend, 4 release, 5 ready, 6 done."""
     ms: int = 0
+    reason: str = ""
+    """The reason of a nack or a reject, for people, of any length."""
 
     @property
     def is_whole(self) -> bool:

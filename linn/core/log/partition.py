@@ -12,6 +12,7 @@ that waits (group commit). A sync that fails is not retried: it ends the broker.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import TypeVar
@@ -32,7 +33,7 @@ from linn.core.errors.tree import (
     ProducersExceeded,
 )
 from linn.core.log.mark import Mark
-from linn.core.log.producers import CROWDED_IDLE_MS, IDLE_MS, OFFSET_UNKNOWN, Numbered
+from linn.core.log.producers import CROWDED_IDLE_S, IDLE_S, OFFSET_UNKNOWN, Numbered
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     LogStatistics,
@@ -41,7 +42,7 @@ from linn.core.log.storage import (
     StoredBatch,
 )
 from linn.core.log.storage_stats import StorageStats
-from linn.core.log.transactions import OpenTransaction
+from linn.core.log.transactions import OpenTransaction, Span
 from linn.core.log.watchers import Watchers
 
 TIDY_AFTER_BYTES = 64 << 20
@@ -54,13 +55,13 @@ TIDY_FROM_BYTES = 8 << 20
 """Least bytes worth a sync of their own: a start scans 8 MiB in a few milliseconds."""
 PRODUCERS_MAX = 200_000
 """Limit of the producers that the partitions of a storage remember: they take up to 500 bytes each."""
+ENDS_PER_AGE = 8
+"""Former ends of a log that are remembered for retention by age: wrong times keep a record for 1/n longer."""
 SYNC_RETRY_S = 0.5
 """Pause after a sync that lacked a descriptor, or room."""
 
 logger = logging.getLogger("linn.storage")
 
-Span = tuple[int, int]
-"""Offsets: the first, and the one behind the last."""
 AnyBatch = TypeVar("AnyBatch", RecordBatch, RecordBatch | StoredBatch)
 
 
@@ -113,6 +114,7 @@ class Partition:
         """Batches that were not stored again."""
         self._storage = storage
         storage.producers += len(log.facts.producers)
+        log.facts.producers.opened(clock.monotonic())
         self._clock = clock
         self._spawn = spawn
         capabilities = log.capabilities
@@ -122,17 +124,19 @@ class Partition:
         self._closed = False
         self._untidied_bytes = 0
         self._opened_at = log.bounds()[1]
+        self._appended_hidden = 0
+        """Offsets appended since the log was opened that never had a record: markers, and gaps of batches."""
         self._noted_epoch = -1
+        self._ends: deque[tuple[float, int]] = deque()
+        """Former ends of the log, each with its time by the monotonic clock, since one that is older than its age."""
         self.durable = Mark(self._opened_at, spawn)
         self.committed = Mark(self._opened_at, spawn)
         self.transactions = log.facts.transactions
         self._stable_end: int | None = None
         """The offset of the first batch of an open transaction; None if there is none."""
         self._move_stable_end()
-        self._open_spans: dict[int, list[Span]] = {}
-        """By producer, the offsets of its open transaction, as far as they were appended since the start."""
         self.on_void: list[Callable[[Sequence[Span]], None]] = []
-        """Callbacks with offsets that hold nothing for anybody: markers, and what an aborted transaction has left."""
+        """Callbacks with offsets that readers will never get: markers, and what an aborted transaction has left."""
         self.watchers = Watchers(spawn)
         """Callbacks for every move of the stable offset."""
 
@@ -147,24 +151,24 @@ class Partition:
         offset, end = self.committed.offset, self._stable_end
         return offset if end is None or offset < end else end
 
-    def find(self, batch: Numbered) -> int | None:
-        """The offset at which a numbered batch is stored already; see `Producers.check`.
+    def find(self, batch: Numbered, span: int) -> int | None:
+        """The offset at which a numbered batch, or a part of so many records, is stored already; see `Producers.check`.
 
         Raises ProducerError; ProducersExceeded if it is of a new producer, and there are too many.
         """
         producers = self.log.facts.producers
         if self._storage.producers >= PRODUCERS_MAX and batch.producer_id not in producers:
-            self._forget_idle_producers(self._clock.now_ms())
+            self._forget_idle_producers()
             if self._storage.producers >= PRODUCERS_MAX:
                 raise ProducersExceeded(f"{PRODUCERS_MAX:,} producers are remembered, and this would be another one")
-        return producers.check(batch)
+        return producers.check(batch, span)
 
     def append_numbered(self, batch: RecordBatch, numbers: Numbered) -> int:
         """Store a batch that `find` has found to be new, and remember it. Returns and raises as `append`."""
         offset = self.append(batch)
         producers = self.log.facts.producers
         before = len(producers)
-        producers.stored(numbers, offset, batch.append_time_ms)
+        producers.stored(numbers, offset, self._clock.monotonic(), batch.offset_span)
         self._storage.producers += len(producers) - before
         return offset
 
@@ -178,13 +182,14 @@ class Partition:
         """Remember a numbered batch of which nothing had to be stored."""
         producers = self.log.facts.producers
         before = len(producers)
-        producers.passed_over(numbers, self._clock.now_ms())
+        producers.passed_over(numbers, self._clock.monotonic())
         self._storage.producers += len(producers) - before
 
-    def _forget_idle_producers(self, now_ms: int) -> None:
+    def _forget_idle_producers(self) -> None:
         producers, storage = self.log.facts.producers, self._storage
         before = len(producers)
-        producers.expire(now_ms - (CROWDED_IDLE_MS if 2 * storage.producers > PRODUCERS_MAX else IDLE_MS))
+        idle_s = CROWDED_IDLE_S if 2 * storage.producers > PRODUCERS_MAX else IDLE_S
+        producers.expire(self._clock.monotonic() - idle_s)
         storage.producers += len(producers) - before
 
     def append(self, batch: RecordBatch) -> int:
@@ -196,8 +201,8 @@ class Partition:
         if self._noted_epoch != self.leader_epoch:
             self._noted_epoch = self.leader_epoch
             self.log.facts.epochs.note(self.leader_epoch, base_offset)
-        if batch.attributes & TRANSACTIONAL:
-            self._note_transactional(batch, base_offset)
+        if batch.attributes & TRANSACTIONAL or batch.offset_span != batch.count:
+            self._note_hidden(batch)
         self.appended_batches += 1
         size, storage = batch.size, self._storage
         self.appended_bytes += size
@@ -217,21 +222,14 @@ class Partition:
                 self._start_sync(self._sync_after_interval)
         return base_offset
 
-    def _note_transactional(self, batch: RecordBatch, base_offset: int) -> None:
-        """Record a batch that belongs to a transaction, or ends one."""
-        self.transactions.note(batch)
-        span = base_offset, base_offset + batch.offset_span
-        if not batch.attributes & CONTROL:
-            spans = self._open_spans.setdefault(batch.producer_id, [])
-            if spans and spans[-1][1] == span[0]:
-                span = spans.pop()[0], span[1]
-            spans.append(span)
-            self._move_stable_end()
-            return
-        spans = self._open_spans.pop(batch.producer_id, [])
-        for tell in self.on_void:
-            tell([span] if batch.first_sequence else [*spans, span])
-        if self._move_stable_end():
+    def _note_hidden(self, batch: RecordBatch) -> None:
+        """Record a batch that belongs to a transaction, ends one, or has gaps."""
+        is_marker = bool(batch.attributes & CONTROL)
+        self._appended_hidden += batch.offset_span - (0 if is_marker else batch.count)
+        spans = self.transactions.note(batch)
+        for tell in self.on_void if spans else ():
+            tell(spans)
+        if self._move_stable_end() and is_marker:
             self.watchers.tell()
 
     def _move_stable_end(self) -> bool:
@@ -301,9 +299,22 @@ class Partition:
     async def enforce_retention(self, now_ms: int, age_ms: int | None = None, bytes_max: int | None = None) -> None:
         """See `PartitionLog.enforce_retention`, which is housekeeping as well."""
         self._forget_untidied()
-        self._forget_idle_producers(now_ms)
-        self.transactions.forget_before(self.start_offset)
-        await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
+        self._forget_idle_producers()
+        self.transactions.forget_before(self.log.first_stored())
+        before = self._end_before(age_ms) if age_ms is not None else None
+        await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before)
+
+    def _end_before(self, age_ms: int) -> int:
+        """The end of the log at least so long ago, 0 if it was not open then.
+
+        By the monotonic clock: what lies before is too old, also where the wall clock was ahead when it was appended.
+        """
+        ends, now_s, age_s = self._ends, self._clock.monotonic(), age_ms / 1000
+        if not ends or now_s - ends[-1][0] >= age_s / ENDS_PER_AGE:
+            ends.append((now_s, self.log.bounds()[1]))
+        while len(ends) > 1 and ends[1][0] <= now_s - age_s:
+            ends.popleft()
+        return ends[0][1] if ends[0][0] <= now_s - age_s else 0
 
     async def _sync(self) -> None:
         started = self._clock.monotonic()
@@ -346,8 +357,8 @@ class Partition:
 
     @property
     def appended_records(self) -> int:
-        """Records appended since the log was opened."""
-        return self.log.bounds()[1] - self._opened_at
+        """Records appended since the log was opened, those of aborted transactions included."""
+        return self.log.bounds()[1] - self._opened_at - self._appended_hidden
 
     def log_statistics(self) -> LogStatistics | None:
         """The log's statistics; None if its engine has none."""
@@ -364,6 +375,12 @@ class Partition:
     def start_offset(self) -> int:
         """The first offset that can be read."""
         return self.log.bounds()[0]
+
+    def readable_count(self, first: int = 0, end: int | None = None) -> int:
+        """The number of records that readers get from offset `first` on, before `end`. Reads nothing: `OffsetTally`."""
+        stable = self.stable_offset
+        first, end = max(first, self.start_offset), stable if end is None else min(end, stable)
+        return end - first - self.transactions.hidden.count(first, end) if first < end else 0
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         """Read committed batches from the one that holds `offset`, cut so that none has a record before `offset`.

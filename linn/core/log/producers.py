@@ -9,29 +9,32 @@ Laws:
 - A producer whose partition is known sends a contiguous sequence: a gap is refused. Where the broker chooses the
   partition, its batches are SCATTERED: each partition sees sequences with gaps, and what it has not seen is new.
 - A batch of an earlier epoch is refused, so what is late can't follow what replaced it.
-- Only idle producers are forgotten. A client never sends a batch again after so long.
+- Only idle producers are forgotten. A client never sends a batch again after so long. Idle time counts in this process,
+  by the monotonic clock: a wall clock that is set forward or back changes nothing.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from linn.core.batch.batch import CONTROL, SCATTERED, RecordBatch
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import ProducerDuplicate, ProducerFenced, ProducerOutOfOrder
 
 WINDOW = 8
 """Batches remembered for each producer: as many as a client may have in flight."""
-IDLE_MS = 24 * 3_600_000
+IDLE_S = 24 * 3_600
 """Time after its last batch when a producer is forgotten."""
-CROWDED_IDLE_MS = 600_000
+CROWDED_IDLE_S = 600
 """The same where there are many producers: longer than clients try to send a batch, unless they are told to."""
 OFFSET_UNKNOWN = -1
 """Stands for the offset of a batch of which nothing was stored."""
 
-_ENTRY = struct.Struct("<qqQHH")
+_ENTRY = struct.Struct("<qQHH")
 _COUNT = struct.Struct("<I")
 
 
@@ -55,36 +58,38 @@ def numbers_of(batch: RecordBatch) -> Numbered:
 
 
 class _Producer:
-    """One producer's epoch, the sequence that follows its last batch, and the (sequence, offset) of its last ones."""
+    """One producer's epoch, the sequence that follows its last batch, and the place of its last ones."""
 
-    __slots__ = ("end", "epoch", "last_ms", "window")
+    __slots__ = ("end", "epoch", "last_s", "window")
 
-    def __init__(self, epoch: int, end: int, last_ms: int, window: array[int]) -> None:
+    def __init__(self, epoch: int, end: int, last_s: float, window: array[int]) -> None:
         self.epoch = epoch
         self.end = end
-        self.last_ms = last_ms
+        self.last_s = last_s
+        """The time of its last batch by the monotonic clock; infinite where that was before this process."""
         self.window = window
-        """Pairs of a batch's first sequence and its base offset, the oldest first."""
+        """The first sequence, base offset and number of offsets of each batch, the oldest first."""
 
-    def offset_of(self, first: int) -> int | None:
-        """The offset of the remembered batch that begins with a sequence."""
+    def place_of(self, first: int) -> tuple[int, int] | None:
+        """The offset of the remembered batch that begins with a sequence, and the number of its offsets."""
         window = self.window
-        for at in range(len(window) - 2, -1, -2):
+        for at in range(len(window) - 3, -1, -3):
             if window[at] == first:
-                return window[at + 1]
+                return window[at + 1], window[at + 2]
         return None
 
     def is_forgotten(self, first: int) -> bool:
         """Whether a batch would be older than the remembered ones, so that nobody knows whether it was stored."""
         window = self.window
-        return len(window) == 2 * WINDOW and first < min(window[::2])
+        return len(window) == 3 * WINDOW and first < min(window[::3])
 
-    def remember(self, first: int, offset: int) -> None:
+    def remember(self, first: int, offset: int, span: int) -> None:
         window = self.window
         window.append(first)
         window.append(offset)
-        if len(window) > 2 * WINDOW:
-            del window[:2]
+        window.append(span)
+        if len(window) > 3 * WINDOW:
+            del window[:3]
 
 
 class Producers:
@@ -110,13 +115,16 @@ class Producers:
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._producers
 
-    def check(self, batch: Numbered) -> int | None:
+    def check(self, batch: Numbered, span: int | None = None) -> int | None:
         """Look a batch up: None if it is new, else the offset where it is stored.
+
+        `span` is the number of records of it that would be stored now; None: not compared with what is stored.
 
         Raises:
             ProducerFenced: its epoch is over.
             ProducerOutOfOrder: the batch before it was not stored here.
-            ProducerDuplicate: it is older than the batches that are remembered.
+            ProducerDuplicate: it is older than the batches that are remembered, or other records of it are stored than
+                would be now.
         """
         producer = self._producers.get(batch.producer_id)
         if producer is None or batch.epoch > producer.epoch:
@@ -129,42 +137,58 @@ class Producers:
             if batch.first > producer.end and not batch.scattered:
                 raise ProducerOutOfOrder(f"{_named(batch)} sent sequence {batch.first} where {producer.end} is next")
             return None
-        offset = producer.offset_of(batch.first)
-        if offset is None and (not batch.scattered or producer.is_forgotten(batch.first)):
-            raise ProducerDuplicate(f"sequence {batch.first} of {_named(batch)} was stored long ago")
+        place = producer.place_of(batch.first)
+        if place is None:
+            if not batch.scattered or producer.is_forgotten(batch.first):
+                raise ProducerDuplicate(f"sequence {batch.first} of {_named(batch)} was stored long ago")
+            return None
+        offset, stored = place
+        if span is not None and span != stored:
+            raise ProducerDuplicate(
+                f"sequence {batch.first} of {_named(batch)} was stored with {counted(stored, 'record')}, and would be"
+                f" with {span:,} now: what the topic takes has changed meanwhile"
+            )
         return offset
 
-    def stored(self, batch: Numbered, offset: int, append_ms: int) -> None:
-        """Record a batch that was appended at an offset."""
+    def stored(self, batch: Numbered, offset: int, now_s: float, span: int | None = None) -> None:
+        """Record a batch that was appended at an offset; `now_s` is the time by the monotonic clock.
+
+        `span`: its records; None: as many as it has numbers.
+        """
         producer = self._producers.pop(batch.producer_id, None)
         if producer is None or batch.epoch > producer.epoch:
-            producer = _Producer(batch.epoch, 0, append_ms, array("q"))
+            producer = _Producer(batch.epoch, 0, now_s, array("q"))
         self._producers[batch.producer_id] = producer  # Now the one that was idle for the shortest time.
-        producer.last_ms = append_ms
+        producer.last_s = now_s
         producer.end = max(producer.end, batch.end)
-        producer.remember(batch.first, offset)
+        producer.remember(batch.first, offset, batch.end - batch.first if span is None else span)
 
     def note(self, batch: RecordBatch) -> None:
         """Record a stamped batch of the log, if it has a producer: for an engine that opens its log again."""
         if batch.producer_id and not batch.attributes & CONTROL:
-            self.stored(numbers_of(batch), batch.base_offset, batch.append_time_ms)
+            self.stored(numbers_of(batch), batch.base_offset, math.inf)
 
-    def passed_over(self, batch: Numbered, now_ms: int) -> None:
+    def passed_over(self, batch: Numbered, now_s: float) -> None:
         """Record a batch of which nothing had to be stored. It is not in the log: a restart forgets it, and refuses
         the next batch as one that follows a gap; its producer then begins a new epoch.
         """
         producer = self._producers.get(batch.producer_id)
         if producer is None or batch.epoch > producer.epoch:
-            self._producers[batch.producer_id] = _Producer(batch.epoch, batch.end, now_ms, array("q"))
+            self._producers[batch.producer_id] = _Producer(batch.epoch, batch.end, now_s, array("q"))
         elif producer.epoch == batch.epoch:
             producer.end = max(producer.end, batch.end)
 
-    def expire(self, before_ms: int) -> None:
+    def opened(self, now_s: float) -> None:
+        """Count the idle time of those that an opening has found from now on."""
+        for producer in self._producers.values():
+            producer.last_s = min(producer.last_s, now_s)
+
+    def expire(self, before_s: float) -> None:
         """Forget producers whose last batch is older than that."""
         producers = self._producers
         while producers:
             oldest = next(iter(producers))
-            if producers[oldest].last_ms >= before_ms:
+            if producers[oldest].last_s >= before_s:
                 return
             del producers[oldest]
 
@@ -174,9 +198,9 @@ class Producers:
             known = self._producers.pop(producer_id, None)
             window, end = producer.window, producer.end
             if known is not None and known.epoch == producer.epoch:
-                window = (known.window + window)[-2 * WINDOW :]
+                window = (known.window + window)[-3 * WINDOW :]
                 end = max(known.end, producer.end)
-            self._producers[producer_id] = _Producer(producer.epoch, end, producer.last_ms, window[:])
+            self._producers[producer_id] = _Producer(producer.epoch, end, producer.last_s, window[:])
 
     # --- snapshots ---
 
@@ -185,7 +209,7 @@ class Producers:
         parts = [_COUNT.pack(len(self._producers))]
         for producer_id, producer in self._producers.items():
             window = producer.window
-            parts.append(_ENTRY.pack(producer_id, producer.last_ms, producer.end, producer.epoch, len(window)))
+            parts.append(_ENTRY.pack(producer_id, producer.end, producer.epoch, len(window)))
             parts.append(struct.pack(f"<{len(window)}q", *window))
         return b"".join(parts)
 
@@ -197,11 +221,11 @@ class Producers:
             (count,) = _COUNT.unpack_from(data)
             at = _COUNT.size
             for _ in range(count):
-                producer_id, last_ms, end, epoch, numbers = _ENTRY.unpack_from(data, at)
+                producer_id, end, epoch, numbers = _ENTRY.unpack_from(data, at)
                 at += _ENTRY.size
                 window = array("q", struct.unpack_from(f"<{numbers}q", data, at))
                 at += 8 * numbers
-                found._producers[producer_id] = _Producer(epoch, end, last_ms, window)
+                found._producers[producer_id] = _Producer(epoch, end, math.inf, window)
         except struct.error as error:
             raise ValueError(f"the snapshot of producers is cut short: {error}") from error
         if at != len(data):

@@ -161,6 +161,10 @@ class PartitionLog(Protocol):
         """
         return ()
 
+    def first_stored(self) -> int:
+        """The least offset that can be the start when the log is opened again, after a crash as well."""
+        return self.bounds()[0]
+
     def statistics(self) -> LogStatistics | None:
         """Current statistics for the metrics; None: it has no files. Cheap, and allowed on a closed log."""
         return None

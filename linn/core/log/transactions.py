@@ -1,4 +1,5 @@
-"""Transactions of one log: which are open, and which ranges of offsets an aborted one has left.
+"""Transactions of one log: which are open, which ranges of offsets an aborted one has left, and how many offsets
+readers never get.
 
 A transaction is known by its producer, which has at most one at a time in a log, and its number, which grows. It is
 open from its first batch to its marker: a control batch of one record that says how it ended (after KIP-98).
@@ -11,14 +12,22 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from linn.core.batch.batch import CONTROL, TRANSACTIONAL, RecordBatch
+from linn.core.errors.tree import BatchMalformed
+from linn.core.log.offset_tally import OffsetTally
 
-_COUNTS = struct.Struct("<QIII")
+_COUNTS = struct.Struct("<QIIIII")
 _OPEN = struct.Struct("<qQq")
 _ENDED = struct.Struct("<qQq?")
 _ABORTED = struct.Struct("<qqq")
+_HIDDEN = struct.Struct("<qqq")
+_WRITTEN = struct.Struct("<qqqq")
+
+Span = tuple[int, int]
+"""Offsets: the first, and the one behind the last."""
 
 
 class Stamped(Protocol):
@@ -52,7 +61,7 @@ class _Ended(NamedTuple):
 class LogTransactions:
     """The transactions of one log, or of a part of one."""
 
-    __slots__ = ("_aborted", "_ended", "markers", "open")
+    __slots__ = ("_aborted", "_ended", "_written", "hidden", "markers", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, OpenTransaction] = {}
@@ -63,28 +72,50 @@ class LogTransactions:
         """By producer: the offset of an aborted transaction's first batch, and that of its marker, ascending."""
         self._ended: dict[int, _Ended] = {}
         """By producer, the first marker of a part of a log."""
+        self.hidden = OffsetTally()
+        """The offsets that readers never get: markers, aborted records, and the gaps of batches."""
+        self._written: dict[int, OffsetTally] = {}
+        """By producer, the offsets of its open transaction."""
 
     @property
     def first_open(self) -> int | None:
         """The offset of the first batch of an open transaction; None if none is open."""
         return next(iter(self.open.values())).first if self.open else None
 
-    def note(self, batch: RecordBatch) -> None:
-        """Record a stamped batch of the log."""
-        attributes = batch.attributes
-        if not attributes & TRANSACTIONAL:
-            return
-        if attributes & CONTROL:
-            self._end(_Ended(batch.producer_id, batch.transaction, batch.base_offset, bool(batch.first_sequence)))
-        elif batch.producer_id not in self.open:
-            self.open[batch.producer_id] = OpenTransaction(batch.transaction, batch.base_offset)
+    def note(self, batch: RecordBatch) -> Sequence[Span]:
+        """Record a stamped batch of the log; returns the offsets that readers will never get because of it.
 
-    def _end(self, marker: _Ended) -> None:
+        Of an aborted transaction with very many pieces it returns only some.
+        """
+        attributes = batch.attributes
+        spans: list[Span] = []
+        if batch.offset_span != batch.count:
+            spans = _gaps(batch)
+        if attributes & CONTROL:
+            spans = self._end(
+                _Ended(batch.producer_id, batch.transaction, batch.base_offset, bool(batch.first_sequence))
+            )
+        elif attributes & TRANSACTIONAL:
+            producer_id = batch.producer_id
+            if producer_id not in self.open:
+                self.open[producer_id] = OpenTransaction(batch.transaction, batch.base_offset)
+                self._written[producer_id] = OffsetTally()
+            self._written[producer_id].add(batch.base_offset, batch.end_offset)
+        for span in spans:
+            self.hidden.add(*span)
+        return spans
+
+    def _end(self, marker: _Ended) -> list[Span]:
         self.markers += 1
         known = self.open.pop(marker.producer_id, None)
+        written = self._written.pop(marker.producer_id, None)
         self._ended.setdefault(marker.producer_id, marker)
-        if known is not None and not marker.is_commit:
+        spans = [(marker.offset, marker.offset + 1)]
+        if known is not None and written is not None and not marker.is_commit:
             self._aborted.setdefault(marker.producer_id, []).append((known.first, marker.offset))
+            self.hidden.merge(written)
+            spans = [*written.exact(0), *spans]
+        return spans
 
     def is_open(self, producer_id: int, number: int) -> bool:
         """Whether a transaction of that number has batches and no marker."""
@@ -101,8 +132,10 @@ class LogTransactions:
         return at >= 0 and batch.base_offset < spans[at][1]
 
     def forget_before(self, offset: int) -> None:
-        """Forget aborted transactions that ended before the log's start. These are the transactions of a whole log."""
+        """Forget aborted transactions that ended before the first stored offset: these are those of a whole log."""
         self._ended.clear()
+        for tally in (self.hidden, *self._written.values()):
+            tally.forget_before(offset)
         for producer_id, spans in list(self._aborted.items()):
             if spans[0][1] < offset:
                 kept = [span for span in spans if span[1] >= offset]
@@ -114,11 +147,13 @@ class LogTransactions:
     def extend(self, later: LogTransactions) -> None:
         """Add what the part of the log that follows says."""
         aborted = {producer_id: list(spans) for producer_id, spans in later._aborted.items()}
+        self.hidden.merge(later.hidden)
         for producer_id, marker in later._ended.items():
             self._ended.setdefault(producer_id, marker)
             if producer_id in self.open:
-                first = self.open.pop(producer_id).first
+                first, written = self.open.pop(producer_id).first, self._written.pop(producer_id)
                 if not marker.is_commit:
+                    self.hidden.merge(written)
                     spans = aborted.setdefault(producer_id, [])
                     spans[:] = [(first, marker.offset), *[span for span in spans if span[0] > marker.offset]]
         self.markers += later.markers
@@ -126,39 +161,60 @@ class LogTransactions:
             self._aborted.setdefault(producer_id, []).extend(spans)
         for producer_id, opened in later.open.items():
             self.open.setdefault(producer_id, opened)
+            self._written.setdefault(producer_id, OffsetTally()).merge(later._written[producer_id])
 
     # --- snapshots ---
 
     def encode(self) -> bytes:
         """A snapshot, for an engine to keep beside the part of the log that it covers."""
         aborted = [(producer_id, *span) for producer_id, spans in self._aborted.items() for span in spans]
-        parts = [_COUNTS.pack(self.markers, len(self.open), len(self._ended), len(aborted))]
+        written = [(producer_id, *row) for producer_id, tally in self._written.items() for row in tally]
+        counts = len(self.open), len(self._ended), len(aborted), len(self.hidden), len(written)
+        parts = [_COUNTS.pack(self.markers, *counts)]
         parts += [_OPEN.pack(producer_id, *opened) for producer_id, opened in self.open.items()]
         parts += [_ENDED.pack(*marker) for marker in self._ended.values()]
         parts += [_ABORTED.pack(*row) for row in aborted]
+        parts += [_HIDDEN.pack(*row) for row in self.hidden]
+        parts += [_WRITTEN.pack(*row) for row in written]
         return b"".join(parts)
 
     @classmethod
     def decode(cls, data: bytes) -> LogTransactions:
         """Decode a snapshot. Raises ValueError if it is not one."""
-        found = cls()
+        found, layouts = cls(), (_OPEN, _ENDED, _ABORTED, _HIDDEN, _WRITTEN)
+        tables, at = list[list[tuple[int, ...]]](), _COUNTS.size
         try:
-            found.markers, opened, ended, aborted = _COUNTS.unpack_from(data)
-            at = _COUNTS.size
-            if len(data) != at + opened * _OPEN.size + ended * _ENDED.size + aborted * _ABORTED.size:
-                raise ValueError("the snapshot of transactions has another length than it says")
-            for _ in range(opened):
-                producer_id, *rest = _OPEN.unpack_from(data, at)
-                found.open[producer_id] = OpenTransaction(*rest)
-                at += _OPEN.size
-            for _ in range(ended):
-                marker = _Ended(*_ENDED.unpack_from(data, at))
-                found._ended[marker.producer_id] = marker
-                at += _ENDED.size
-            for _ in range(aborted):
-                producer_id, first, end = _ABORTED.unpack_from(data, at)
-                found._aborted.setdefault(producer_id, []).append((first, end))
-                at += _ABORTED.size
+            found.markers, *counts = _COUNTS.unpack_from(data)
+            for layout, count in zip(layouts, counts, strict=True):
+                tables.append(list(layout.iter_unpack(data[at : at + count * layout.size])))
+                at += count * layout.size
         except struct.error as error:
             raise ValueError(f"the snapshot of transactions is cut short: {error}") from error
+        if at != len(data):
+            raise ValueError("the snapshot of transactions has another length than it says")
+        opened, ended, aborted, hidden, written = tables
+        for producer_id, number, first in opened:
+            found.open[producer_id] = OpenTransaction(number, first)
+            found._written[producer_id] = OffsetTally()
+        for producer_id, number, offset, is_commit in ended:
+            found._ended[producer_id] = _Ended(producer_id, number, offset, bool(is_commit))
+        for producer_id, first, end in aborted:
+            found._aborted.setdefault(producer_id, []).append((first, end))
+        found.hidden = OffsetTally((first, end, count) for first, end, count in hidden)
+        for producer_id, *row in written:
+            found._written[producer_id].put(*row)
         return found
+
+
+def _gaps(batch: RecordBatch) -> list[Span]:
+    """The offsets of a batch that have no record. No producer sends such a batch: the loop is over no plain one."""
+    spans, behind = list[Span](), batch.base_offset
+    try:
+        for index in range(batch.count):
+            offset = batch.offset(index)
+            if offset > behind:
+                spans.append((behind, offset))
+            behind = offset + 1
+    except BatchMalformed:
+        return []  # Reading says so.
+    return spans if behind == batch.end_offset else [*spans, (behind, batch.end_offset)]

@@ -69,7 +69,7 @@ BROKER_METRICS: tuple[Metric, ...] = (
     _counts(
         "linn_publish_errors_total",
         "code",
-        "Publish requests that failed, by the error's code.",
+        "Publish requests that failed, also for some of their records only, by the error's code.",
         lambda broker: broker.publisher.errors,
     ),
     _one(

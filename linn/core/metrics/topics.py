@@ -84,11 +84,8 @@ def _members(broker: MetricSource) -> Iterable[Sample]:
 def _lag(broker: MetricSource) -> Iterable[Sample]:
     for topic, group in _groups(broker):
         offsets = broker.groups.show(group, topic.name, topic.partitions)
-        yield (topic.name, group), sum(_behind(topic.partitions[index], offset) for index, offset in offsets.items())
-
-
-def _behind(partition: Partition, offset: int | None) -> int:
-    return max(0, partition.stable_offset - max(offset or 0, partition.start_offset))
+        counts = [topic.partitions[index].readable_count(offset or 0) for index, offset in offsets.items()]
+        yield (topic.name, group), sum(counts)
 
 
 def _logs(topic: Topic) -> Iterator[Partition]:
@@ -119,13 +116,13 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _partitions(
         "linn_topic_published_batches_total",
         "counter",
-        "Batches stored in the topic, copied dead letters included.",
+        "Batches stored in the topic, copied dead letters and markers of transactions included.",
         lambda partition: partition.appended_batches,
     ),
     _partitions(
         "linn_topic_published_records_total",
         "counter",
-        "Records stored in the topic, copied dead letters included.",
+        "Records stored in the topic, copied dead letters and those of aborted transactions included.",
         lambda partition: partition.appended_records,
     ),
     _partitions(
@@ -137,7 +134,8 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _topic(
         "linn_topic_publish_errors_total",
         "counter",
-        "Publish requests to the topic that failed. Those to an exchange are in linn_publish_errors_total only.",
+        "Publish requests to the topic that failed, also for some of their records only. Those to an exchange are in "
+        "linn_publish_errors_total only.",
         lambda topic: topic.publish_errors,
     ),
     _partitions(
@@ -179,8 +177,8 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _partitions(
         "linn_topic_records",
         "gauge",
-        "Records that can be read.",
-        lambda partition: partition.stable_offset - partition.start_offset,
+        "Records that can be read. Those of aborted transactions, and those behind an open one, can't.",
+        lambda partition: partition.readable_count(),
     ),
     _partitions(
         "linn_topic_bytes",
@@ -286,7 +284,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_group_lag_records",
         "gauge",
         ("topic", "group"),
-        "Records after the group's committed offsets, over all partitions.",
+        "Records that the group gets after its committed offsets, over all partitions.",
         _lag,
     ),
     Metric("linn_group_members", "gauge", ("topic", "group"), "Members of the group that are connected.", _members),

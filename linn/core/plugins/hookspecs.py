@@ -144,7 +144,8 @@ def linn_register_interceptor() -> InterceptorKind | Sequence[InterceptorKind] |
 
     Failure policy: an interceptor that raises fails that publish, in all topics that it would have gone to, with
     `interceptor.failed`, which names interceptor, topic and plugin; a LinnError that it raises reaches the producer as
-    it is. Nothing of that publish is stored; the topic and all other publishes go on.
+    it is. Nothing of that publish is stored; the topic and all other publishes go on. A LinnError that names records
+    (`error.of_messages(indexes)`) refuses these alone, and the rest of the batch comes again without them.
     """
 
 

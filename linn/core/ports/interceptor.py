@@ -32,6 +32,7 @@ class Interceptor(Protocol):
         confirmed, with no copies, like those that no binding matches. Dead letters are copied without interceptors.
 
         A LinnError refuses the publish, and its producer gets it as it is; anything else becomes `InterceptorFailed`.
+        One with `indexes` (see `LinnError.of_messages`) refuses these records alone: the others are passed again.
         """
 
 

@@ -45,6 +45,13 @@ class ServiceHost(Protocol):
     def topic(self, name: str) -> ServiceTopic | None:
         """One topic; None if there is none of that name."""
 
+    def records_behind(self, topic: str, offsets: Mapping[int, int]) -> int:
+        """The number of a topic's records that can be read from these offsets on, by partition.
+
+        Without an offset, or with one that the partition has not reached, all records of it count. 0: there is no such
+        topic.
+        """
+
 
 Sample = tuple[tuple[str, ...], int | float]
 """(the labels' values in the metric's order, the value)."""

@@ -6,19 +6,29 @@ of its use, without a step between.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from itertools import compress
+from operator import not_
 from typing import NamedTuple
 
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, BatchLimits, RecordBatch
+from linn.core.batch.builder import take_steps
 from linn.core.batch.format import Formats
-from linn.core.batch.steps import Steps
-from linn.core.errors.tree import BatchMalformed, ProducerDuplicate
+from linn.core.batch.steps import STEP_RECORDS, Steps
+from linn.core.errors.tree import BatchMalformed, LinnError, ProducerDuplicate
 from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
-from linn.core.publish.request import PublishRequest
+from linn.core.publish.request import PublishRequest, RefusedRecords
 from linn.core.routing.budget import PublishBudget
+from linn.core.routing.routed_batch import ranges_of
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.topic import Topic
+
+REFUSED_NUMBERS_MAX = 32_768
+"""Limit of the numbers that say which records of one publish are refused: a longer list is not worth an answer, and all
+of the publish is refused.
+"""
 
 
 class Destination(NamedTuple):
@@ -33,16 +43,19 @@ class Destination(NamedTuple):
     """Whether an interceptor dropped it, so that the partition only has to know that it came."""
 
 
-Planned = tuple[list[Destination], list[int]]
-"""The destinations of one batch, and the ranges of its records that no topic takes: first, end, first,
-end and so on.
-"""
+class Planned(NamedTuple):
+    """The fate of one batch."""
+
+    destinations: list[Destination]
+    returned: list[int]
+    """Ranges of the records that no topic takes: first, end, first, end and so on."""
+    refused: Sequence[RefusedRecords] = ()
 
 
 class Plan:
     """One attempt to find the destinations of a publish. It stores nothing."""
 
-    __slots__ = ("_catalog", "_formats", "_limits", "_request", "_seen", "_version", "budget")
+    __slots__ = ("_catalog", "_formats", "_limits", "_refused_numbers", "_request", "_seen", "_version", "budget")
 
     def __init__(self, catalog: Catalog, limits: BatchLimits, formats: Formats, request: PublishRequest) -> None:
         self._catalog = catalog
@@ -50,6 +63,7 @@ class Plan:
         self._formats = formats
         self._request = request
         self._version = catalog.exchanges.version
+        self._refused_numbers = 0
         self._seen: list[tuple[Topic, tuple[object, ...]]] = []
         self.budget = PublishBudget()
 
@@ -70,28 +84,100 @@ class Plan:
             elif batch.transaction or batch.attributes & TRANSACTIONAL:
                 raise BatchMalformed("a batch of a transaction has a producer id")
             try:
-                if request.to_exchange:
-                    found.append((yield from self._routed(batch)))
-                else:
-                    topic = self._catalog.topic(request.target)
-                    found.append(((yield from self._pieces(topic, batch, request.partition)), []))
+                refusals = list[LinnError]()
+                planned = yield from self._attempt(batch, refusals)
+                if refusals:
+                    planned = yield from self._without(batch, refusals)
+                found.append(planned)
             finally:
                 batch.forget_body()
         return found
 
-    def _routed(self, batch: RecordBatch) -> Steps[Planned]:
+    def _attempt(self, batch: RecordBatch, refusals: list[LinnError]) -> Steps[Planned]:
+        """The destinations of a batch. An error that is about some of its records is added to `refusals`: then the
+        result is not to be used.
+        """
+        request = self._request
+        if request.to_exchange:
+            return (yield from self._routed(batch, refusals))
+        try:
+            pieces = yield from self._pieces(self._catalog.topic(request.target), batch, request.partition)
+        except LinnError as error:
+            _note(error, range(batch.count), refusals)
+            return Planned([], [])
+        return Planned(pieces, [])
+
+    def _routed(self, batch: RecordBatch, refusals: list[LinnError]) -> Steps[Planned]:
         """The destinations that an exchange gives a batch."""
         budget = self.budget
-        routed = yield from self._catalog.router(self._request.target).route_steps(batch, budget)
-        parts = yield from routed.part_steps(budget)
+        try:
+            routed = yield from self._catalog.router(self._request.target).route_steps(batch, budget)
+            refusals += routed.refusals()
+            parts = (yield from routed.part_steps(budget)) if not refusals else []
+        except LinnError as error:
+            _note(error, range(batch.count), refusals)
+            return Planned([], [])
         found: list[Destination] = []
         for name, part in parts:
-            pieces = yield from self._pieces(self._catalog.topic(name), part, -1)
+            try:
+                pieces = yield from self._pieces(self._catalog.topic(name), part, -1)
+            except LinnError as error:
+                # The other topics are asked about what is left: most refuse the same records.
+                _note(error, routed.indexes_of(name), refusals)
+                return Planned([], [])
             budget.store([piece.batch for piece in pieces])
             found += pieces
             if len(parts) > 1:
                 yield
-        return found, routed.unroutable() if self._request.wants_returned else []
+        return Planned(found, routed.unroutable() if self._request.wants_returned else [])
+
+    def _without(self, batch: RecordBatch, errors: list[LinnError]) -> Steps[Planned]:
+        """The fate of a batch without the records that these errors, and those of further attempts, are about."""
+        left, refused = array("I", range(batch.count)), list[RefusedRecords]()
+        while errors:
+            gone = bytearray(len(left))
+            for error in errors:
+                ranges = yield from self._ranges_of(error, left, gone)
+                if ranges:
+                    refused.append(RefusedRecords(error, ranges))
+            left, errors = array("I", compress(left, map(not_, gone))), []
+            if not left:
+                return Planned(self._dropped(batch), [], refused)
+            self.budget.look_into(batch)
+            part = yield from take_steps(batch, left)
+            self.budget.hold(part)
+            planned = yield from self._attempt(part, errors)
+        ends = zip(planned.returned[::2], planned.returned[1::2], strict=True)
+        returned = [left[index] for first, end in ends for index in range(first, end)]
+        return Planned(planned.destinations, ranges_of(returned), refused)
+
+    def _ranges_of(self, error: LinnError, left: Sequence[int], gone: bytearray) -> Steps[list[int]]:
+        """The records that an error is about, as ranges of indexes in the batch, and mark them as `gone` from `left`.
+
+        Raises the error, as one of the whole publish, if there are more ranges than an answer may have.
+        """
+        ranges: list[int] = []
+        for first in range(0, len(error.indexes), STEP_RECORDS):
+            for index in error.indexes[first : first + STEP_RECORDS]:
+                if gone[index]:
+                    continue
+                gone[index], record = 1, left[index]
+                if ranges and ranges[-1] == record:
+                    ranges[-1] += 1
+                else:
+                    ranges += (record, record + 1)
+            yield
+        self._refused_numbers += len(ranges)
+        if self._refused_numbers > REFUSED_NUMBERS_MAX:
+            raise error.of_messages(())
+        return ranges
+
+    def _dropped(self, batch: RecordBatch) -> list[Destination]:
+        """The destinations of a batch of which nothing is to be stored: a partition that counts its numbers."""
+        partition = self._request.partition
+        if self._request.to_exchange or partition < 0 or not batch.producer_id:
+            return []
+        return [Destination(self._catalog.topic(self._request.target), partition, batch, dropped=True)]
 
     def _pieces(self, topic: Topic, batch: RecordBatch, partition: int) -> Steps[list[Destination]]:
         """Split a batch for a topic by partition; -1: its partitioner chooses."""
@@ -104,7 +190,7 @@ class Plan:
             yield from check_steps(batch, limit, self.budget)
         admitted = topic.admit(batch, self.budget)
         if admitted is None:
-            return [Destination(topic, partition, batch, dropped=True)] if batch.producer_id and partition >= 0 else []
+            return self._dropped(batch)
         partitions = len(topic.partitions)
         if partition >= 0 or partitions == 1:
             return [Destination(topic, max(partition, 0), admitted)]
@@ -123,6 +209,13 @@ class Plan:
         return self._request.to_exchange and self._catalog.exchanges.version != self._version
 
 
+def _note(error: LinnError, records: Sequence[int], refusals: list[LinnError]) -> None:
+    """Note an error of a part of a batch with the indexes of its records in the batch. Raises it if it names none."""
+    if not error.indexes:
+        raise error
+    refusals.append(error if isinstance(records, range) else error.of_messages([records[i] for i in error.indexes]))
+
+
 def _check_numbered(batch: RecordBatch, request: PublishRequest) -> None:
     """Check that an idempotent producer's batch comes as it must. Raises BatchMalformed."""
     if len(request.batches) > 1:
@@ -137,14 +230,13 @@ def recognize(request: PublishRequest, planned: list[Planned]) -> list[Planned]:
     """The plan, with what is stored already found if an idempotent producer sends it again. Raises ProducerError."""
     if len(planned) != 1 or not request.batches[0].producer_id:
         return planned
-    ((destinations, returned),) = planned
     numbers = numbers_of(request.batches[0])
-    return [([_recognized(each, numbers) for each in destinations], returned)]
+    return [planned[0]._replace(destinations=[_recognized(each, numbers) for each in planned[0].destinations])]
 
 
 def _recognized(destination: Destination, numbers: Numbered) -> Destination:
     try:
-        known = destination.topic.partitions[destination.partition].find(numbers)
+        known = destination.topic.partitions[destination.partition].find(numbers, destination.batch.offset_span)
     except ProducerDuplicate:
         if not destination.dropped:
             raise
@@ -162,10 +254,10 @@ def without_room(planned: Sequence[Planned]) -> Destination | None:
 
     Raises TopicFull.
     """
-    if len(planned) == 1 and len(planned[0][0]) == 1:
-        destinations = planned[0][0]
+    if len(planned) == 1 and len(planned[0].destinations) == 1:
+        destinations = planned[0].destinations
     else:
-        every = [each for destinations, _ in planned for each in destinations]
+        every = [each for plan in planned for each in plan.destinations]
         every = [each for each in every if each.known is None]
         destinations = list({each.topic: each for each in sorted(every, key=_size)}.values())
     for each in destinations:

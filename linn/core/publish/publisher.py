@@ -5,6 +5,7 @@ ended by then, a task continues it, in turns with all other long work. Any wait 
 topic, for a turn) happens in that task, and later publishes of the lane wait behind it.
 
 Laws: publishes of one lane are stored in the order in which they came. A publish that is refused has stored nothing.
+If only some of its records are refused, these are stored nowhere, and the others as if they had come without them.
 Between the check of a plan and the end of storing it no other task runs.
 """
 
@@ -172,24 +173,22 @@ class Publisher:
         self._check_transactions(request, planned)
         results: list[PublishResult] = []
         awaits: list[tuple[Mark, int]] = []
-        for batch, (destinations, returned) in zip(request.batches, planned, strict=True):
-            results.append(self._store_batch(batch, destinations, returned, request.acks, awaits))
+        for batch, plan in zip(request.batches, planned, strict=True):
+            results.append(self._store_batch(batch, plan, request.acks, awaits))
+            for refused in plan.refused:
+                self.count_refused(request, refused.error)
         return results, awaits
 
     def _check_transactions(self, request: PublishRequest, planned: Sequence[Planned]) -> None:
-        for batch, (destinations, _) in zip(request.batches, planned, strict=True):
+        for batch, (destinations, _, _) in zip(request.batches, planned, strict=True):
             if batch.attributes & TRANSACTIONAL:
                 partitions = [each.topic.partitions[each.partition] for each in destinations]
                 self.transactions.check_write(batch.producer_id, batch.transaction, partitions)
 
     def _store_batch(
-        self,
-        batch: RecordBatch,
-        destinations: Sequence[Destination],
-        returned: list[int],
-        acks: Acks,
-        awaits: list[tuple[Mark, int]],
+        self, batch: RecordBatch, plan: Planned, acks: Acks, awaits: list[tuple[Mark, int]]
     ) -> PublishResult:
+        destinations, returned, refused = plan
         copies = 0
         taken: set[int] = set()
         base_offset = -1
@@ -219,12 +218,13 @@ class Publisher:
                 if when is not ConfirmWhen.ACCEPTED:
                     mark = partition.durable if when is ConfirmWhen.DURABLE else partition.committed
                     awaits.append((mark, end))
-        if not copies:
+        if not copies and not refused:
             self.unrouted_batches += 1
-        if len(destinations) == 1 and copies == batch.count and base_offset >= 0:
+        wanted = batch.count - sum([each.number for each in refused]) if refused else batch.count
+        if len(destinations) == 1 and copies == wanted and base_offset >= 0:
             epoch = partition.leader_epoch if known is None else partition.log.facts.epochs.at(base_offset)
-            return PublishResult(index, base_offset, copies, returned, epoch, *topic.id_halves)
-        return PublishResult(-1, -1, copies, returned)
+            return PublishResult(index, base_offset, copies, returned, epoch, *topic.id_halves, refused)
+        return PublishResult(-1, -1, copies, returned, refused=refused)
 
 
 class _Waiting(NamedTuple):

@@ -25,13 +25,27 @@ class PublishRequest(NamedTuple):
     """Whether the results list the records that no topic takes."""
 
 
+class RefusedRecords(NamedTuple):
+    """Records of one batch that were refused, and are stored nowhere."""
+
+    error: LinnError
+    records: list[int]
+    """Ranges of indexes: first, end, first, end and so on."""
+
+    @property
+    def number(self) -> int:
+        """Number of the records."""
+        return sum(self.records[1::2]) - sum(self.records[::2])
+
+
 class PublishResult(NamedTuple):
     """The result of publishing one batch."""
 
     partition: int
-    """The partition of the whole batch; -1: it went to several or to none, or only a part of it was stored."""
+    """The partition of all records that were not refused; -1: they went to several or to none, or some were not stored.
+    """
     base_offset: int
-    """The offset of its first record; -1 if `partition` is -1."""
+    """The offset of the first of them; -1 if `partition` is -1."""
     copies: int
     """Number of records stored, in all topics together."""
     returned: list[int]
@@ -42,6 +56,7 @@ class PublishResult(NamedTuple):
     """Upper half of the topic's id; 0 if `partition` is -1."""
     topic_id_low: int = 0
     """Lower half of the topic's id."""
+    refused: Sequence[RefusedRecords] = ()
 
 
 class PublishAnswers(Protocol):

@@ -257,14 +257,16 @@ class QueueConsumer:
         dispatch.subscription.decide(self.id, settlement.delivery_id, ranges, since, now)
         return dispatch
 
-    def resolve(self, partition: int, delivery_id: int) -> tuple[bool, Sequence[tuple[Mark, int]]]:
-        """Answer whether a delivery was decided to this consumer, and what has to be committed before that is told.
+    def resolve(
+        self, partition: int, delivery_id: int, first: int, end: int
+    ) -> tuple[bool, Sequence[tuple[Mark, int]]]:
+        """Answer whether [first, end) was decided to this consumer by a delivery, and what has to be committed first.
 
         If it was not, it is aborted. Raises PartitionUnknown, DeliveryFenced, TopicUnknown, StorageError.
         """
         self._check_open()
         dispatch = self._queue.dispatch(partition)
-        is_decided = dispatch.resolve(self.id, self.name, delivery_id)
+        is_decided = dispatch.resolve(self.id, self.name, delivery_id, first, end)
         position = dispatch.flush()
         awaits = [] if dispatch.state is None else [(dispatch.state.partition.committed, position)]
         return is_decided, awaits

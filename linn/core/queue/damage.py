@@ -18,6 +18,13 @@ PROBES_ONE_BY_ONE = 4_096
 """Offsets probed one by one to find the end of damage: half a second."""
 
 
+def warn_of_lost(partition: Partition) -> None:
+    """Warn that a log ends before records that its queue has delivered: a power loss took them, or somebody did."""
+    text = "%(partition)s ends at offset %(offset)d, and records behind that, which its queue had delivered, are lost"
+    about = {"partition": str(partition.id), "topic": partition.id.topic, "offset": partition.log.bounds()[1]}
+    logger.warning(text, about)
+
+
 class Damage:
     """The records of one partition that are known to be unreadable."""
 

@@ -21,9 +21,10 @@ OFFSET = "linn.dead.offset"
 ATTEMPTS = "linn.dead.attempts"
 TIME_MS = "linn.dead.time_ms"
 SUBSCRIPTION = "linn.dead.subscription"
-LABELS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS, SUBSCRIPTION)
-"""Labels that a copy in the dead-letter topic has besides the record's own; the last one only if it comes from a named
-subscription.
+ERROR = "linn.dead.error"
+LABELS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS, SUBSCRIPTION, ERROR)
+"""Labels that a copy in the dead-letter topic has besides the record's own: SUBSCRIPTION if it comes from a named
+subscription, ERROR if a consumer said why it returned or rejected the record.
 """
 
 

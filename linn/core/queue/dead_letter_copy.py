@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import trio
@@ -24,8 +24,10 @@ from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchError, FormatUnknown, MessageInvalid
 from linn.core.log.partition import Partition
+from linn.core.log.uncommitted import UncommittedView
 from linn.core.queue.dead_letter import (
     ATTEMPTS,
+    ERROR,
     LABELS,
     OFFSET,
     PARTITION,
@@ -51,14 +53,18 @@ RANGES_IN_A_TURN = 32
 """Ranges that are settled without a pause, in about the same time, even among a million others."""
 _READ_BYTES = 1 << 20
 
+AppendCopy = Callable[[Partition, RecordBatch], None]
 
-async def copy_dead_letters(dispatch: PartitionQueue, targets: Mapping[int, Partition], env: Env) -> None:
+
+async def copy_dead_letters(
+    dispatch: PartitionQueue, targets: Mapping[int, Partition], append: AppendCopy, env: Env
+) -> None:
     """Copy the lowest dead records of a queue's partition, some at least; without a target they are dropped.
 
-    `targets`: the partitions of the dead-letter topic. A target intended by an earlier try is kept, even if the topic
-    has grown since.
+    `targets`: the partitions of the dead-letter topic; `append` stores a batch in one, if the topic has room. A target
+    intended by an earlier try is kept, even if the topic has grown since.
 
-    Raises StorageError: the target or the state log can't be written; nothing was settled.
+    Raises StorageError, TopicFull: the target or the state log can't be written; nothing was settled.
     Cancellation: like a crash; copying is continued later.
     """
     found = dispatch.subscription.lowest_dead(RECORDS_AT_ONCE)
@@ -70,7 +76,7 @@ async def copy_dead_letters(dispatch: PartitionQueue, targets: Mapping[int, Part
     target = targets[meant.partition if meant is not None and meant.partition in targets else index]
     place = await _intend(dispatch, dead, target)
     done = await _copied_before(dispatch, dead, target, place) if dead[0].target is not None else None
-    behind = await _copy(dispatch, dead, target, env, done or OffsetRanges())
+    behind = await _copy(dispatch, dead, target, append, env, done or OffsetRanges())
     # More of the last one may be of a batch that can't be decoded.
     whole = next(each.end for each in found if each.first == dead[-1].first)
     dead[-1] = replace(dead[-1], end=min(max(behind, dead[-1].end), whole))
@@ -92,7 +98,8 @@ def _step(found: Sequence[DeadRange]) -> list[DeadRange]:
 async def _intend(dispatch: PartitionQueue, dead: Sequence[DeadRange], target: Partition) -> DeadLetterTarget:
     place = dead[0].target
     if place is None or place.partition != target.id.index:
-        place = DeadLetterTarget(target.id.index, target.log.bounds()[1])
+        # Not the end: a power loss takes what is not durable, and the copies would be stored before this place.
+        place = DeadLetterTarget(target.id.index, min(target.log.durable(), target.high_watermark))
         for each in dead:
             dispatch.subscription.dead_letter_intended(each.first, each.end, place)
     # Also of an earlier one: a full disk may have kept it from the log.
@@ -107,9 +114,11 @@ async def _copied_before(
 ) -> OffsetRanges:
     """The offsets of `dead`, and perhaps of others, that the target has already."""
     done = OffsetRanges()
+    await target.committed.wait(target.log.bounds()[1])  # A try that failed may have stored copies just before.
     offset = max(place.end, target.start_offset)
-    while offset < target.high_watermark:
-        for batch in await target.read(offset, _READ_BYTES):
+    stored = UncommittedView(target)  # Copies may lie behind an open transaction, or the last offset be a marker.
+    while batches := await stored.read(offset, _READ_BYTES):
+        for batch in batches:
             # Anybody may publish there; what can't be read is no copy of ours.
             with contextlib.suppress(BatchError):
                 await _note_copies(batch, dispatch, range(dead[0].first, dead[-1].end), done)
@@ -131,7 +140,12 @@ async def _note_copies(batch: RecordBatch, dispatch: PartitionQueue, wanted: ran
 
 
 async def _copy(
-    dispatch: PartitionQueue, dead: Sequence[DeadRange], target: Partition, env: Env, done: OffsetRanges
+    dispatch: PartitionQueue,
+    dead: Sequence[DeadRange],
+    target: Partition,
+    append: AppendCopy,
+    env: Env,
+    done: OffsetRanges,
 ) -> int:
     """Copy the records that can be decoded; returns the offset after the last record that was copied or is
     unreadable.
@@ -166,10 +180,10 @@ async def _copy(
         left = left[len(copies) :]
         records, size = records + copies, size + batch.size
         if size >= _READ_BYTES:
-            await _store(records, target, env)
+            await _store(records, target, append, env)
             records, size = [], 0
         await trio.lowlevel.checkpoint()
-    await _store(records, target, env)
+    await _store(records, target, append, env)
     return behind
 
 
@@ -191,11 +205,11 @@ def _spans(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> list[Range]:
     return [(ranges[0][0], end)] if is_alone else ranges
 
 
-async def _store(records: list[Record], target: Partition, env: Env) -> None:
+async def _store(records: list[Record], target: Partition, append: AppendCopy, env: Env) -> None:
     end = 0
     for at in range(0, len(records), RECORDS_IN_A_TURN):
         for batch in _batches(records[at : at + RECORDS_IN_A_TURN], env):
-            target.append(batch)
+            append(target, batch)
             end = batch.end_offset
         if at + RECORDS_IN_A_TURN < len(records):
             await trio.lowlevel.checkpoint()
@@ -219,9 +233,9 @@ def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
 def _labels(
     dispatch: PartitionQueue, dead: DeadRange, offset: int, now_ms: int, labels: Mapping[str, LabelValue]
 ) -> dict[str, LabelValue]:
-    source = dispatch.partition.id
+    source, cause = dispatch.partition.id, dispatch.subscription.cause_of(offset)
     return {
-        **{name: value for name, value in labels.items() if name != SUBSCRIPTION},
+        **{name: value for name, value in labels.items() if name not in (SUBSCRIPTION, ERROR)},
         REASON: dead.reason.label,
         TOPIC: source.topic,
         PARTITION: source.index,
@@ -229,4 +243,5 @@ def _labels(
         ATTEMPTS: dead.attempts,
         TIME_MS: now_ms,
         **({SUBSCRIPTION: dispatch.name} if dispatch.name else {}),
+        **({ERROR: cause} if cause else {}),
     }

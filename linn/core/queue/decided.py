@@ -19,7 +19,7 @@ logger = logging.getLogger("linn.queue")
 
 Outcome = Literal["done", "return", "dead-letter"]
 OVERDUE_MS = 600_000
-"""Age from which on a decision is reported whose holder is not connected."""
+"""Age from which on a decision is reported: far more than a commit takes."""
 
 
 def is_transactions(holder: str) -> bool:
@@ -91,7 +91,7 @@ def oldest_decision_ms(queue: Queue) -> int | None:
 
 
 class DecisionWatch:
-    """Warns of decisions that are old and whose holder is not connected: once of each holder, until they are done."""
+    """Warns of decisions that are old: once of each holder, connected or not, until they are done."""
 
     def __init__(self) -> None:
         self._warned_ms: dict[tuple[str, str, str], int] = {}
@@ -114,7 +114,7 @@ class DecisionWatch:
                 warned_ms = self._warned_ms.get(key)
                 if warned_ms is not None and _since_ms(oldest) <= warned_ms:
                     lasting[key] = warned_ms
-                elif now_ms - _since_ms(oldest) >= OVERDUE_MS and not oldest.is_connected:
+                elif now_ms - _since_ms(oldest) >= OVERDUE_MS:
                     lasting[key] = now_ms
                     _warn(oldest, sum(it.decided.end - it.decided.first for it in decisions), now_ms)
         self._warned_ms = lasting
@@ -128,14 +128,15 @@ def _warn(oldest: PlacedDecision, records: int, now_ms: int) -> None:
     queue, holder = oldest.queue, oldest.decided.decision.holder
     subscription = f" --subscription {queue.name}" if queue.name else ""
     text = (
-        "topic %(topic)s: %(records)d records were decided to %(consumer)s, the first of them %(age_s)d s ago, and "
-        "it is not connected; to look at them: %(command)s"
+        "topic %(topic)s: %(records)d records were decided to %(consumer)s, the first of them %(age_s)d s ago, and are "
+        "not done; it is %(connected)s; to look at them: %(command)s"
     )
     about = {
         "topic": queue.topic,
         "subscription": queue.name,
         "consumer": holder.name,
         "records": records,
+        "connected": "connected" if oldest.is_connected else "not connected",
         "age_s": (now_ms - holder.since_ms) // 1000,
         "command": f"linn deliveries list {queue.topic}{subscription} --consumer {holder.name}",
     }

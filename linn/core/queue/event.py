@@ -9,7 +9,8 @@ Layout: one version byte, then rows of 32 bytes, little-endian: kind u8, reason 
 i64, argument i64. Unused fields are zero, and a row that breaks that is refused. A snapshot is a record of another
 version, with the layout in `event_run`; one in the version of rows, after a `Started`, is read as well. A record that
 speaks of holders begins with a table of them: byte 3, count u16, and for each since_ms i64, bytes u8, name in UTF-8;
-the rest is a record of one of the versions above, whose rows have a holder's index in place of the u16 that is zero.
+the rest is a record of one of the versions above, whose rows have a holder's index in place of the u16 that is zero. A
+record that has reasons has a table of them next: byte 4, count u16, and for each bytes u8, text in UTF-8.
 """
 
 from __future__ import annotations
@@ -19,16 +20,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, starmap
 from operator import lt
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from linn.core.errors.tree import LogCorrupt
 from linn.core.queue.dead_letter import DeadReason
-from linn.core.queue.event_run import Columns, EventRun, Holder, Snapshot, decode_snapshot, encode_snapshot
+from linn.core.queue.event_run import (
+    Columns,
+    EventRun,
+    Holder,
+    Items,
+    Snapshot,
+    Tables,
+    decode_snapshot,
+    encode_snapshot,
+)
 from linn.core.queue.offset_ranges import OffsetRanges
+
+T = TypeVar("T")
 
 EVENT_VERSION: Final = 1
 SNAPSHOT_VERSION: Final = 2
 HOLDERS_VERSION: Final = 3
+TEXTS_VERSION: Final = 4
 OFFSET_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 2**32 - 1
 """Limit at which attempts stop being counted: a client that nacks in a loop for days overflows no row."""
@@ -36,7 +49,7 @@ DELIVERY_ID_MAX: Final = 2**62
 """Limit far above any id that can be given out, so that ids can still jump at each restart."""
 
 Row = tuple[int, int, int, int, int, int, int]
-"""(kind, reason, holder, number, first, end, argument)"""
+"""(kind, reason, holder or text, number, first, end, argument)"""
 
 _ROW = struct.Struct("<BBHIqqq")
 _HOLDER = struct.Struct("<qB")
@@ -162,8 +175,31 @@ class Decided:
         return (self.kind, 0, 0, self.attempt, self.first, self.end, self.delivery_id)
 
 
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """[first, end) was returned or rejected for this reason, the latest that was given."""
+
+    kind: ClassVar[int] = 10
+    first: int
+    end: int
+    cause: str
+
+    def row(self) -> Row:
+        """The row without its text's index."""
+        return (self.kind, 0, 0, 0, self.first, self.end, 0)
+
+
 SingleEvent = (
-    Started | Acquired | Settled | Returned | Died | DeadLetterIntended | Skipped | DeliveryIdsStarted | Decided
+    Started
+    | Acquired
+    | Settled
+    | Returned
+    | Died
+    | DeadLetterIntended
+    | Skipped
+    | DeliveryIdsStarted
+    | Decided
+    | Explained
 )
 """One row of the log."""
 SubscriptionEvent = SingleEvent | EventRun | Snapshot
@@ -187,6 +223,7 @@ _COLUMNS: Final = {
     Died.kind: Columns(numbers=True, reasons=True),
     DeadLetterIntended.kind: Columns(numbers=True, arguments=True),
     Decided.kind: Columns(numbers=True, arguments=True, holders=True),
+    Explained.kind: Columns(texts=True),
 }
 """Columns of rows about a range of offsets, besides the range."""
 _WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind, Decided.kind})
@@ -198,34 +235,42 @@ def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
     """Encode events as one record of the event log. A snapshot is a record of its own."""
     some = list(events)
     if len(some) == 1 and isinstance(some[0], Snapshot):
-        holders = _indexed(_holders_in(some))
-        return _encode_holders(holders) + bytes((SNAPSHOT_VERSION,)) + encode_snapshot(some[0], holders)
+        tables = Tables(_indexed(_holders_in(some)), _indexed(_texts_in(some)))
+        return _encode_tables(tables) + bytes((SNAPSHOT_VERSION,)) + encode_snapshot(some[0], tables)
     single = single_events(some)
-    decided = [event.holder for event in single if type(event) is Decided]
-    if not decided:
+    holders = [event.holder for event in single if type(event) is Decided]
+    texts = [event.cause for event in single if type(event) is Explained]
+    if not holders and not texts:
         return b"".join([bytes((EVENT_VERSION,)), *[_ROW.pack(*event.row()) for event in single]])
-    holders = _indexed(decided)
-    rows = [_ROW.pack(*_row_of(event, holders)) for event in single]
-    return b"".join([_encode_holders(holders), bytes((EVENT_VERSION,)), *rows])
+    tables = Tables(_indexed(holders), _indexed(texts))
+    rows = [_ROW.pack(*_row_of(event, tables)) for event in single]
+    return b"".join([_encode_tables(tables), bytes((EVENT_VERSION,)), *rows])
 
 
-def _indexed(holders: list[Holder]) -> dict[Holder, int]:
-    return {holder: index for index, holder in enumerate(dict.fromkeys(holders))}
+def _indexed(items: list[T]) -> dict[T, int]:
+    return {item: index for index, item in enumerate(dict.fromkeys(items))}
 
 
-def _row_of(event: SingleEvent, holders: dict[Holder, int]) -> Row:
+def _row_of(event: SingleEvent, tables: Tables) -> Row:
     row = event.row()
-    return (*row[:2], holders[event.holder], *row[3:]) if isinstance(event, Decided) else row
+    if isinstance(event, Decided):
+        return (*row[:2], tables.holders[event.holder], *row[3:])
+    return (*row[:2], tables.texts[event.cause], *row[3:]) if isinstance(event, Explained) else row
 
 
-def _encode_holders(holders: dict[Holder, int]) -> bytes:
-    """The table of holders, in the order of their indexes; nothing if there are none."""
-    if not holders:
-        return b""
-    parts = [bytes((HOLDERS_VERSION,)), len(holders).to_bytes(2, "little")]
-    for name, since_ms in holders:
+def _encode_tables(tables: Tables) -> bytes:
+    """The tables of holders and of texts, in the order of their indexes; of each nothing if it is empty."""
+    parts: list[bytes] = []
+    if tables.holders:
+        parts += [bytes((HOLDERS_VERSION,)), len(tables.holders).to_bytes(2, "little")]
+    for name, since_ms in tables.holders:
         encoded = name.encode()
         parts += [_HOLDER.pack(since_ms, len(encoded)), encoded]
+    if tables.texts:
+        parts += [bytes((TEXTS_VERSION,)), len(tables.texts).to_bytes(2, "little")]
+    for text in tables.texts:
+        encoded = text.encode()
+        parts += [bytes((len(encoded),)), encoded]
     return b"".join(parts)
 
 
@@ -249,6 +294,24 @@ def _decode_holders(view: memoryview) -> tuple[list[Holder], memoryview]:
     return holders, view[position:]
 
 
+def _decode_texts(view: memoryview) -> tuple[list[str], memoryview]:
+    """The table of texts at the head of a record, if it has one, and the rest of the record. Raises LogCorrupt."""
+    texts: list[str] = []
+    if not view or view[0] != TEXTS_VERSION:
+        return texts, view
+    position = 3
+    try:
+        for _ in range(int.from_bytes(view[1:3], "little")):
+            behind = position + 1 + view[position]
+            texts.append(bytes(view[position + 1 : behind]).decode())
+            position = behind
+    except (IndexError, UnicodeDecodeError) as error:
+        raise LogCorrupt("a record of a subscription log has reasons that can't be read") from error
+    if position >= len(view) or not all(texts):
+        raise LogCorrupt("a record of a subscription log ends inside its table of reasons")
+    return texts, view[position:]
+
+
 def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEvent]:
     """Decode one record of the event log; consecutive rows of one kind become a run.
 
@@ -256,12 +319,28 @@ def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEven
         LogCorrupt: another version, half a row, or a row that no subscription can have written.
     """
     holders, view = _decode_holders(memoryview(data))
-    events = _decode_rest(view, holders)
-    if holders and list(_indexed(_holders_in(events))) != holders:
+    texts, view = _decode_texts(view)
+    events = _decode_rest(view, Items(holders, texts))
+    if (holders and list(_indexed(_holders_in(events))) != holders) or (
+        texts and list(_indexed(_texts_in(events))) != texts
+    ):
         raise LogCorrupt(
-            "a record of a subscription log has holders in its table that hold nothing, or are there twice"
+            "a record of a subscription log has holders or reasons in its table that are unused, or there twice"
         )
     return events
+
+
+def _texts_in(events: Iterable[SubscriptionEvent]) -> list[str]:
+    """The reasons of events, in order; one may be there several times."""
+    texts: list[str] = []
+    for event in events:
+        if isinstance(event, Explained):
+            texts.append(event.cause)
+        elif isinstance(event, EventRun):
+            texts += event.texts
+        elif isinstance(event, Snapshot):
+            texts += [text for run in event.runs for text in run.texts]
+    return texts
 
 
 def _holders_in(events: Iterable[SubscriptionEvent]) -> list[Holder]:
@@ -275,10 +354,10 @@ def _holders_in(events: Iterable[SubscriptionEvent]) -> list[Holder]:
     return holders
 
 
-def _decode_rest(view: memoryview, holders: Sequence[Holder]) -> list[SubscriptionEvent]:
-    """Decode what follows a record's table of holders. Raises LogCorrupt."""
+def _decode_rest(view: memoryview, items: Items) -> list[SubscriptionEvent]:
+    """Decode what follows a record's tables. Raises LogCorrupt."""
     if view and view[0] == SNAPSHOT_VERSION:
-        snapshot = decode_snapshot(view[1:], _COLUMNS, holders)
+        snapshot = decode_snapshot(view[1:], _COLUMNS, items)
         if not _is_sound_start(snapshot) or not all(map(_is_sound, snapshot.runs)):
             raise LogCorrupt("a snapshot of a subscription has values that no broker can have written")
         return [snapshot]
@@ -291,7 +370,7 @@ def _decode_rest(view: memoryview, holders: Sequence[Holder]) -> list[Subscripti
     position = 0
     for kind, same in groupby(bytes(rows[:: _ROW.size])):
         end = position + _ROW.size * len(list(same))
-        events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])), holders)
+        events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])), items)
         position = end
     return events
 
@@ -305,6 +384,8 @@ def single_events(events: Iterable[SubscriptionEvent]) -> list[SingleEvent]:
             single += single_events(event.runs)
         elif isinstance(event, EventRun) and event.kind == Decided.kind:
             single += map(Decided, event.firsts, event.ends, event.numbers, event.arguments, event.holders)
+        elif isinstance(event, EventRun) and event.kind == Explained.kind:
+            single += map(Explained, event.firsts, event.ends, event.texts)
         elif isinstance(event, EventRun):
             make, unused = _FROM_ROW[event.kind], (0,) * len(event.firsts)
             columns = (event.reasons or unused, event.numbers or unused, event.firsts, event.ends)
@@ -314,10 +395,12 @@ def single_events(events: Iterable[SubscriptionEvent]) -> list[SingleEvent]:
     return single
 
 
-def _decode_rows(kind: int, rows: list[Row], holders: Sequence[Holder]) -> list[SubscriptionEvent]:
+def _decode_rows(kind: int, rows: list[Row], items: Items) -> list[SubscriptionEvent]:
     """Decode rows of one kind."""
     if kind == Decided.kind:
-        return [_decode_decided(row, holders) for row in rows]
+        return [_decode_decided(row, items.holders) for row in rows]
+    if kind == Explained.kind:
+        return [_decode_explained(row, items.texts) for row in rows]
     if len(rows) > 1 and (has := _COLUMNS.get(kind)) is not None:
         _, reasons, zeros, numbers, firsts, ends, arguments = zip(*rows, strict=True)
         others = list(zip((numbers, arguments, reasons), has[:3], strict=True))
@@ -367,6 +450,13 @@ def _decode_decided(row: Row, holders: Sequence[Holder]) -> Decided:
     if zero or not is_sound or holder >= len(holders):
         raise LogCorrupt(f"a subscription log has a row that no broker can have written: {row}")
     return Decided(first, end, attempt, delivery_id, holders[holder])
+
+
+def _decode_explained(row: Row, texts: Sequence[str]) -> Explained:
+    _, zero, text, number, first, end, argument = row
+    if zero or number or argument or not 0 <= first < end or text >= len(texts):
+        raise LogCorrupt(f"a subscription log has a row that no broker can have written: {row}")
+    return Explained(first, end, texts[text])
 
 
 class EventBuffer:
@@ -435,6 +525,8 @@ def _joined(last: SubscriptionEvent, event: SubscriptionEvent) -> SubscriptionEv
             end == start and attempts == again and reason == why
         ):
             return Died(first, stop, attempts, reason)
+        case Explained(first, end, cause), Explained(start, stop, other) if end == start and cause == other:
+            return Explained(first, stop, cause)
     return None
 
 

@@ -4,8 +4,8 @@ Law: a run means the same as its rows, applied one by one in order. A snapshot m
 
 Layout of a snapshot after its version byte, little-endian: offset i64, next delivery id i64; then each run: kind u8,
 zero u8, zero u16, count u32, and its columns, one after the other: firsts i64, ends i64, numbers u32, arguments i64,
-reasons u8, holders u16, without those that the kind does not use. A holder is an index in the record's table of
-holders.
+reasons u8, holders u16, texts u16, without those that the kind does not use. Holders and texts are indexes in the
+record's tables.
 """
 
 from __future__ import annotations
@@ -34,11 +34,26 @@ class Columns(NamedTuple):
     arguments: bool = False
     reasons: bool = False
     holders: bool = False
+    texts: bool = False
+
+
+class Tables(NamedTuple):
+    """The indexes of holders and texts in the tables of a record that is written."""
+
+    holders: dict[Holder, int]
+    texts: dict[str, int]
+
+
+class Items(NamedTuple):
+    """The tables of a record that is read."""
+
+    holders: Sequence[Holder]
+    texts: Sequence[str]
 
 
 _SNAPSHOT = struct.Struct("<qq")
 _RUN = struct.Struct("<BBHI")
-_FORMATS: Final = ("I", "q", "B", "H")
+_FORMATS: Final = ("I", "q", "B", "H", "H")
 """Formats of the columns in `Columns`."""
 
 
@@ -55,6 +70,7 @@ class EventRun:
     """Delivery ids, delays in ms, or the ends of targets."""
     reasons: tuple[int, ...] = ()
     holders: tuple[Holder, ...] = ()
+    texts: tuple[str, ...] = ()
 
     def clipped(self, end: int) -> EventRun | None:
         """The rows about offsets below `end`; None if there are none."""
@@ -68,8 +84,9 @@ class EventRun:
             for column in (self.firsts, self.ends, self.numbers, self.arguments, self.reasons)
         ]
         holders = tuple([self.holders[at] for at in kept]) if self.holders else ()
+        texts = tuple([self.texts[at] for at in kept]) if self.texts else ()
         clipped_ends = tuple([min(stop, end) for stop in ends])
-        return EventRun(self.kind, firsts, clipped_ends, numbers, arguments, reasons, holders)
+        return EventRun(self.kind, firsts, clipped_ends, numbers, arguments, reasons, holders, texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +105,20 @@ class Snapshot:
         return Snapshot(min(self.offset, end), self.next_delivery_id, runs)
 
 
-def encode_snapshot(snapshot: Snapshot, holders: dict[Holder, int]) -> bytes:
-    """Encode a snapshot, without the version byte. `holders`: their indexes in the record's table."""
+def encode_snapshot(snapshot: Snapshot, tables: Tables) -> bytes:
+    """Encode a snapshot, without the version byte."""
     parts = [_SNAPSHOT.pack(snapshot.offset, snapshot.next_delivery_id)]
     for run in snapshot.runs:
         count = len(run.firsts)
         parts.append(_RUN.pack(run.kind, 0, 0, count))
         parts += [struct.pack(f"<{count}q", *column) for column in (run.firsts, run.ends)]
-        indexes = [holders[holder] for holder in run.holders]
-        others = zip(_FORMATS, (run.numbers, run.arguments, run.reasons, indexes), strict=True)
+        indexes = [tables.holders[holder] for holder in run.holders], [tables.texts[text] for text in run.texts]
+        others = zip(_FORMATS, (run.numbers, run.arguments, run.reasons, *indexes), strict=True)
         parts += [struct.pack(f"<{count}{form}", *column) for form, column in others if column]
     return b"".join(parts)
 
 
-def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns], holders: Sequence[Holder]) -> Snapshot:
+def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns], items: Items) -> Snapshot:
     """Decode a snapshot. The caller checks that the values of the columns make sense.
 
     Raises:
@@ -112,7 +129,7 @@ def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns], holde
         offset, next_delivery_id = _SNAPSHOT.unpack_from(data)
         position = _SNAPSHOT.size
         while position < len(data):
-            run, position = _decode_run(data, position, columns_by_kind, holders)
+            run, position = _decode_run(data, position, columns_by_kind, items)
             if runs and runs[-1].kind >= run.kind:
                 raise LogCorrupt(f"a snapshot of a subscription has rows of kind {run.kind} in the wrong place")
             runs.append(run)
@@ -122,7 +139,7 @@ def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns], holde
 
 
 def _decode_run(
-    data: memoryview, position: int, columns_by_kind: dict[int, Columns], holders: Sequence[Holder]
+    data: memoryview, position: int, columns_by_kind: dict[int, Columns], items: Items
 ) -> tuple[EventRun, int]:
     """Decode the run at a position; returns it and the position after it. Raises LogCorrupt, struct.error: it ends
     early.
@@ -137,10 +154,11 @@ def _decode_run(
         layout = struct.Struct(f"<{count if used else 0}{form}")
         columns.append(layout.unpack_from(data, position))
         position += layout.size
-    firsts, ends, numbers, arguments, reasons, indexes = columns
-    if max(indexes, default=-1) >= len(holders):
-        raise LogCorrupt("a snapshot of a subscription names a holder that its table does not have")
-    run = EventRun(kind, firsts, ends, numbers, arguments, reasons, tuple([holders[at] for at in indexes]))
+    firsts, ends, numbers, arguments, reasons, holders_at, texts_at = columns
+    if max(holders_at, default=-1) >= len(items.holders) or max(texts_at, default=-1) >= len(items.texts):
+        raise LogCorrupt("a snapshot of a subscription names a holder or a text that its table does not have")
+    named = tuple([items.holders[at] for at in holders_at]), tuple([items.texts[at] for at in texts_at])
+    run = EventRun(kind, firsts, ends, numbers, arguments, reasons, *named)
     if not is_ascending(run.firsts, run.ends):
         raise LogCorrupt(f"a snapshot of a subscription has rows of kind {kind} that are not in order")
     return run, position

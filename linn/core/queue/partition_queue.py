@@ -31,27 +31,26 @@ from linn.core.errors.tree import (
     SubscriptionWrongKind,
     SyncFailed,
 )
-from linn.core.log.delivery import Delivery, Settlement
+from linn.core.log.delivery import Delivery, Settlement, nobody
 from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
-from linn.core.queue.damage import Damage
+from linn.core.queue.damage import Damage, warn_of_lost
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import SubscriptionEvent, clip_event, decode_events, encode_events
 from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.record_states import DecidedRange
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 
 logger = logging.getLogger("linn.queue")
 
 TRIM_AFTER_RECORDS = 10_000
 """Settled records are trimmed in steps of this many, or when the queue is empty."""
-
 DEAD_LETTER_RETRY_S = 1.0
 """Pause before dead letters are retried after their target's disk was full or the target was missing."""
-
 LEASES_IN_A_TURN = 64
 """Leases of a disconnected consumer that are returned without a pause, in about a millisecond."""
 
@@ -82,9 +81,9 @@ class PartitionQueue:
         self.subscription: SharedSubscription
         self.trims = True
         """Whether settled records are trimmed: those of a plain queue are, those on a stream are not."""
-        self.on_room: Callable[[], None] = _nothing
+        self.on_room: Callable[[], None] = nobody
         """Called when records were settled or trimmed, which makes room."""
-        self.on_undecided: Callable[[DecidedRange], None] = _nothing
+        self.on_undecided: Callable[[DecidedRange], None] = nobody
         """Called when records that were decided to a consumer are gone from the log."""
         self.redelivered_records = 0
         """Records delivered for the second time or later."""
@@ -110,7 +109,7 @@ class PartitionQueue:
         """The undecodable batch that was found last: it is looked at once."""
         self.damage = Damage(partition)
         self._void: list[Range] = []
-        """Offsets that hold nothing for anybody, and are not all below the stable offset yet."""
+        """Offsets that readers never get, to be settled once the stable offset has passed them."""
         self._rests = self._has_rested = False
         self._owed: deque[Lease] = deque()
         """Leases settled for a handover that has not happened: the state log had no room for the event."""
@@ -153,15 +152,19 @@ class PartitionQueue:
         if self.clipped and self.state is not None:
             # Offsets beyond the end will be given again: the old log's events about them must go first.
             await self.state.compact(self._snapshot, force=True)
+            warn_of_lost(self.partition)
             self.clipped = False
         if self.state is not None and self.state.partition.log.bounds()[1]:
             self.flush()
             await self._note_ids()
         self.partition.watchers.add(self._on_advance)
-        self.partition.on_void.append(self._on_void)
+        self.partition.on_void.append(self._settle_void)
         self._open = True
         self._on_ready()
         self.follow(effects)
+        # Nobody settled these here when they became such.
+        hidden = self.partition.transactions.hidden.exact(self.subscription.settled_before())
+        self._settle_void([left for span in hidden for left in self.subscription.unsettled(*span)])
         self._trim_if_due()
         if self.subscription.dead_count:
             self._start_copying()
@@ -173,9 +176,7 @@ class PartitionQueue:
         self._ids_noted = True
 
     async def _note_first_ids(self) -> None:
-        """Sync the next delivery id for a waiting consumer. Raises StorageError; a failed sync ends the broker
-        as well.
-        """
+        """Sync the next delivery id for a waiting consumer. Raises StorageError; a failed sync ends the broker too."""
         self.flush()
         try:
             await self._note_ids()
@@ -213,7 +214,7 @@ class PartitionQueue:
             return
         self._open = False
         self.partition.watchers.remove(self._on_advance)
-        self.partition.on_void.remove(self._on_void)
+        self.partition.on_void.remove(self._settle_void)
         self._alarm.cancel()
         if self.state is None or not (self._ids_noted or self.state.partition.log.bounds()[1]):
             return  # There is nothing to write down.
@@ -307,6 +308,7 @@ class PartitionQueue:
         """Record that the consumer has read everything of its last `acquire`."""
         if self._handing_over.pop(consumer, None) is not None:
             self._trim_if_due()
+            self.on_room()
 
     def settle(self, consumer: int, settlement: Settlement, name: str = "") -> Effects:
         """Carry out one settlement, of a consumer of that name. Call `flush` after one or many.
@@ -319,9 +321,9 @@ class PartitionQueue:
         if settlement.verdict == 0:
             effects = subscription.ack(consumer, delivery_id, ranges, now)
         elif settlement.verdict == 1:
-            effects = subscription.nack(consumer, delivery_id, ranges, now, settlement.ms or None)
+            effects = subscription.nack(consumer, delivery_id, ranges, now, settlement.ms or None, settlement.reason)
         elif settlement.verdict == 2:
-            effects = subscription.reject(consumer, delivery_id, ranges, now)
+            effects = subscription.reject(consumer, delivery_id, ranges, now, settlement.reason)
         elif settlement.verdict == 3:
             self._alarm.set(subscription.extend(consumer, delivery_id, ranges, settlement.ms, now))
             effects = Effects()
@@ -336,9 +338,9 @@ class PartitionQueue:
         self.follow(effects)
         return effects
 
-    def resolve(self, consumer: int, name: str, delivery_id: int) -> bool:
-        """Answer whether a delivery was decided to a consumer; if not, it can't be any more. Call `flush` after it."""
-        effects = self.subscription.resolve(consumer, name, delivery_id, self.clock.monotonic())
+    def resolve(self, consumer: int, name: str, delivery_id: int, first: int, end: int) -> bool:
+        """Answer whether records were decided to a consumer; if not, they can't be any more. Call `flush` after it."""
+        effects = self.subscription.resolve(consumer, name, delivery_id, first, end, self.clock.monotonic())
         if effects is not None:
             self.follow(effects)
         return effects is None
@@ -364,12 +366,9 @@ class PartitionQueue:
         """Return the part of a lease that could not be read or sent. Without delay; the attempt counts."""
         if not ranges or not self._open:
             return
-        now = self.clock.monotonic()
-        try:
-            self.follow(self.subscription.nack(consumer, delivery_id, ranges, now, 0))
-        except DeliveryNotCurrent:
-            return  # It expired or was settled on delivery meanwhile.
-        self._flush_or_keep()
+        with contextlib.suppress(DeliveryNotCurrent):  # It expired or was settled on delivery meanwhile.
+            self.follow(self.subscription.nack(consumer, delivery_id, ranges, self.clock.monotonic(), 0))
+            self._flush_or_keep()
 
     def put_back(self, consumer: int, lease: Lease, ranges: Sequence[Range], delay_s: float) -> None:
         """Return the part of a lease that can't be read now; it is retried later. The attempt does not count."""
@@ -403,11 +402,9 @@ class PartitionQueue:
         held = [(first, end) for first, end in held if first < end]
         if not held:
             return
-        try:
+        with contextlib.suppress(DeliveryNotCurrent):
             self.follow(self.subscription.reject(consumer, lease.delivery_id, held, self.clock.monotonic()))
-        except DeliveryNotCurrent:
-            return
-        self._flush_or_keep()
+            self._flush_or_keep()
 
     async def consumer_gone(self, consumer: int) -> None:
         """Return all leases of a consumer, in turns if there are many; `recover` returns those that a close leaves."""
@@ -445,9 +442,7 @@ class PartitionQueue:
             logger.warning(text, self._about(error) | {"count": self.state.waiting if self.state else 0})
 
     async def _write_owed(self) -> None:
-        """Write the events of pending handovers once there is room: their consumers got an error, and others
-        may wait.
-        """
+        """Write the events of pending handovers once there is room: their consumers got an error, others may wait."""
         try:
             while self._open and self.state is not None and self.state.waiting:
                 await self.clock.sleep(ROOM_RETRY_S)
@@ -480,10 +475,20 @@ class PartitionQueue:
         missed = self.subscription.skip_to(self.partition.start_offset)
         for decided in gone:
             self.on_undecided(decided)
+        self._count_missed(missed)
+        self._flush_or_keep()
+
+    def _count_missed(self, missed: int) -> None:
         if missed:
             self.missed_records += missed
             text = "%(partition)s: retention or overflow dropped %(count)d records that were not settled"
             logger.warning(text, self._about() | {"count": missed})
+
+    def drop_waiting(self, before: int) -> None:
+        """Settle the records before an offset that wait for delivery, to make room. Leased and decided ones stay."""
+        effects = self.subscription.purge(min(before, self.partition.stable_offset))
+        self._count_missed(effects.settled)
+        self.follow(effects)
         self._flush_or_keep()
 
     def _about(self, error: LinnError | None = None) -> dict[str, object]:
@@ -497,12 +502,9 @@ class PartitionQueue:
             self._settle_void()
         self._on_ready()
 
-    def _on_void(self, spans: Sequence[Range]) -> None:
-        self._void += spans
-        self._settle_void()
-
-    def _settle_void(self) -> None:
-        """Settle offsets that hold nothing for anybody, as far as they are below the stable offset."""
+    def _settle_void(self, more: Sequence[Range] = ()) -> None:
+        """Settle offsets that readers never get, as far as they are below the stable offset."""
+        self._void += more
         stable = self.partition.stable_offset
         passed = [span for span in self._void if span[1] <= stable]
         self._void = [span for span in self._void if span[1] > stable]
@@ -553,19 +555,20 @@ class PartitionQueue:
     def _trim_if_due(self) -> None:
         if not self.trims or self._trimming:
             return
-        settled_before = self._trimmable_before()
+        settled_before = self.trimmable_before()
         settled = settled_before - self.partition.start_offset
         if settled >= TRIM_AFTER_RECORDS or (settled > 0 and settled_before == self.partition.stable_offset):
             self._trimming = True
             self.spawn(self._trim)
 
-    def _trimmable_before(self) -> int:
+    def trimmable_before(self) -> int:
+        """The offset before which nobody needs the records any more."""
         owed = [lease.first for lease in self._owed]
         return min([self.subscription.settled_before(), *self._handing_over.values(), *owed])
 
     async def _trim(self) -> None:
         try:
-            await self.partition.log.trim(before=self._trimmable_before())
+            await self.partition.log.trim(before=self.trimmable_before())
         finally:
             self._trimming = False
         self.on_room()
@@ -581,6 +584,7 @@ class PartitionQueue:
             self.spawn(self._copy)
 
     async def _copy(self) -> None:
+        said = ""
         try:
             while self._open and self.subscription.dead_count:
                 try:
@@ -588,12 +592,9 @@ class PartitionQueue:
                 except SyncFailed:
                     raise
                 except LinnError as error:
-                    text = "%(partition)s: dead letters wait, will try again: %(error)s"
-                    logger.error(text, self._about(error))
+                    if error.code != said:  # Once: a full topic may stay full for long.
+                        logger.error("%(partition)s: dead letters wait, will try again: %(error)s", self._about(error))
+                    said = error.code
                     await self.clock.sleep(DEAD_LETTER_RETRY_S)
         finally:
             self._copying = False
-
-
-def _nothing(*_: object) -> None:
-    return

@@ -23,6 +23,7 @@ from linn.core.queue.event import (
     Decided,
     DeliveryIdsStarted,
     Died,
+    Explained,
     Returned,
     Settled,
     Skipped,
@@ -36,6 +37,13 @@ from linn.core.queue.offset_map import OffsetMap
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.offset_rows import BETWEEN_MAX, is_ascending
 from linn.core.queue.redelivery import Recorded, ReturnedRecords
+
+CAUSES_MAX = 8_192
+"""Limit of the ranges of records whose reasons are kept, of one subscription on one partition: 4 MiB at most, texts of
+255 bytes and all. Beyond half of it only those of dead records are.
+"""
+_BESIDE_STATES = (DeadLetterIntended.kind, Explained.kind)
+"""Kinds of events about records whose state another event says."""
 
 
 class Decision(NamedTuple):
@@ -57,7 +65,7 @@ class DecidedRange(NamedTuple):
 class RecordStates:
     """The state of one shared subscription. It makes no decisions and produces no events."""
 
-    __slots__ = ("cursor", "dead", "decided", "leases", "low", "orphaned", "returned", "settled")
+    __slots__ = ("causes", "cursor", "dead", "decided", "leases", "low", "orphaned", "returned", "settled")
 
     def __init__(self, start: int) -> None:
         assert start >= 0
@@ -74,11 +82,15 @@ class RecordStates:
         self.dead = DeadLetters()
         self.orphaned: OffsetMap[int] = OffsetMap()
         """Attempts so far, by offset."""
+        self.causes: OffsetMap[str] = OffsetMap()
+        """Reasons that consumers gave for returning or rejecting records, whatever their states are now."""
 
     # --- moving records ----------------------------------------------------------------------------------------------
 
     def settle(self, first: int, end: int) -> None:
         """Mark offsets settled that are in no other state."""
+        if self.causes.count:
+            self.causes.take(first, end)
         if first != self.low:
             self.settled.add(first, end)
             return
@@ -107,6 +119,15 @@ class RecordStates:
             self.settled.remove(first, end)
         self.orphaned.set(first, end, attempts)
 
+    def explain(self, first: int, end: int, cause: str) -> bool:
+        """Keep the reason for which records were returned or died, if there is room; an earlier one is replaced."""
+        room = CAUSES_MAX if self.dead.covers(first, end) else CAUSES_MAX // 2
+        if len(self.causes) >= room:
+            self.causes.take(first, end)
+            return False
+        self.causes.set(first, end, cause)
+        return True
+
     def advance(self, end: int) -> None:
         """Move the cursor up to `end`; the offsets that it passes are ready and were never delivered."""
         if end > self.cursor:
@@ -122,6 +143,7 @@ class RecordStates:
         self.dead.take(low, offset)
         self.decided.take(low, offset)
         self.orphaned.take(low, offset)
+        self.causes.take(low, offset)
         self.settled.remove(low, offset)
         self.leases.cut(offset)
         self.low = offset
@@ -164,6 +186,9 @@ class RecordStates:
                 if not self.dead.covers(first, end):
                     raise LogCorrupt(f"a subscription log intends a dead letter of records that live: {event}")
                 self.dead.intend(first, end, DeadLetterTarget(partition, target_end))
+            case Explained(first, end, cause):
+                for start, stop in self.settled.gaps(max(first, self.low), end) if end > self.low else ():
+                    self.causes.set(start, stop, cause)
             case Skipped(offset):
                 self.forget_before(offset)
             case DeliveryIdsStarted(next_delivery_id):
@@ -204,7 +229,7 @@ class RecordStates:
 
     def _apply_run(self, run: EventRun) -> None:
         """Apply a run like its rows one by one, in time proportional to the rows and the ranges between them."""
-        if run.kind == DeadLetterIntended.kind or run.firsts[0] < self.low or not is_ascending(run.firsts, run.ends):
+        if run.kind in _BESIDE_STATES or run.firsts[0] < self.low or not is_ascending(run.firsts, run.ends):
             for event in single_events([run]):
                 self.apply(event)
             return
@@ -259,8 +284,8 @@ class RecordStates:
 
     def _load(self, runs: Sequence[EventRun]) -> None:
         """Load a snapshot's rows into an empty state. Raises LogCorrupt: they don't fit together."""
-        intents = [run for run in runs if run.kind == DeadLetterIntended.kind]
-        states = [run for run in runs if run.kind != DeadLetterIntended.kind]
+        beside = [run for run in runs if run.kind in _BESIDE_STATES]
+        states = [run for run in runs if run.kind not in _BESIDE_STATES]
         firsts = sorted(chain.from_iterable(run.firsts for run in states))
         ends = sorted(chain.from_iterable(run.ends for run in states))
         # As no row is empty, these are equal exactly where each row begins at the end of another.
@@ -270,7 +295,7 @@ class RecordStates:
         for run in states:
             self._set_rows(run)
         self._absorb()
-        for event in single_events(intents):
+        for event in single_events(beside):
             self.apply(event)
 
     def _raise_delivery_id(self, next_delivery_id: int) -> None:
@@ -298,6 +323,7 @@ class RecordStates:
             _run_of(Returned.kind, sorted(returned)),
             *self._dead_runs(),
             self._decided_run(),
+            self._explained_run(),
         ]
         return Snapshot(self.low, self.leases.next_delivery_id, tuple([run for run in runs if run is not None]))
 
@@ -314,6 +340,11 @@ class RecordStates:
         run = _run_of(Decided.kind, rows)
         holders = tuple([decision.holder for _, _, decision in self.decided])
         return replace(run, holders=holders) if run is not None else None
+
+    def _explained_run(self) -> EventRun | None:
+        causes = list(self.causes)
+        run = _run_of(Explained.kind, [(first, end) for first, end, _ in causes])
+        return replace(run, texts=tuple([cause for _, _, cause in causes])) if run is not None else None
 
     # --- looking -----------------------------------------------------------------------------------------------------
 

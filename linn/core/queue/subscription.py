@@ -22,10 +22,12 @@ effects; the caller performs them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange, DeadReason
+from linn.core.queue.effects import Effects
 from linn.core.queue.event import (
     ATTEMPTS_MAX,
     DeadLetterIntended,
@@ -33,6 +35,7 @@ from linn.core.queue.event import (
     DeliveryIdsStarted,
     Died,
     EventBuffer,
+    Explained,
     Returned,
     Skipped,
     SubscriptionEvent,
@@ -46,29 +49,8 @@ from linn.core.queue.subscription_statistics import SubscriptionStatistics
 
 DELIVERY_ID_GAP = 1 << 32
 """Jump of delivery ids at a restart: more than can have been given out since the event log was last durable."""
-
-
 DECIDED_RANGES_MAX = 16_384
 """Limit of the decided ranges of one subscription on one partition: a table of them is at most a few MiB."""
-
-
-class Effects(NamedTuple):
-    """The number of records that a step moved to each state, which tells the caller what to do next."""
-
-    settled: int = 0
-    """The topic may be trimmed if `settled_before` has moved."""
-    ready: int = 0
-    """Dispatch these."""
-    delayed: int = 0
-    """`next_deadline` may be earlier than before."""
-    dead: int = 0
-    """Copy these to the dead-letter topic."""
-    decided: int = 0
-    """Tell their consumer, once the event is committed."""
-
-    def plus(self, other: Effects) -> Effects:
-        """The sum of both."""
-        return Effects(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 class SharedSubscription:
@@ -144,8 +126,11 @@ class SharedSubscription:
         ranges: Iterable[Range] | None,
         now: float,
         delay_ms: int | None = None,
+        reason: str = "",
     ) -> Effects:
         """Return a lease, or the named ranges of it; `delay_ms` replaces the delay of the settings.
+
+        `reason` is for people: the dead letter has it, unless a later attempt gives another.
 
         Raises:
             DeliveryNotCurrent: as for `ack`. Nothing was returned.
@@ -155,7 +140,7 @@ class SharedSubscription:
             raise LimitExceeded(f"a delay lasts from 0 to {LEASE_MS_MAX} ms; {delay_ms} was asked for")
         leases = self._states.leases
         lease = leases.current(consumer, delivery_id, now)
-        return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms)
+        return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms, cause=reason)
 
     def put_back(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, delay_ms: int
@@ -168,11 +153,13 @@ class SharedSubscription:
         lease = leases.current(consumer, delivery_id, now)
         return self._return(leases.release(lease, ranges), lease.attempt - 1, now, delay_ms)
 
-    def reject(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
+    def reject(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, reason: str = ""
+    ) -> Effects:
         """Make a lease, or the named ranges of it, dead at once. Raises DeliveryNotCurrent as `ack`."""
         leases = self._states.leases
         lease = leases.current(consumer, delivery_id, now)
-        return self._kill(leases.release(lease, ranges), lease.attempt, DeadReason.REJECTED)
+        return self._kill(leases.release(lease, ranges), lease.attempt, DeadReason.REJECTED, reason)
 
     def extend(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, lease_ms: int, now: float
@@ -226,10 +213,8 @@ class SharedSubscription:
 
     def next_deadline(self) -> float | None:
         """The time of the next change by `expire`, in monotonic seconds; None: never, as things are."""
-        lease, delay = self._states.leases.next_deadline(), self._states.returned.next_ready_at()
-        if lease is None or delay is None:
-            return delay if lease is None else lease
-        return min(lease, delay)
+        times = self._states.leases.next_deadline(), self._states.returned.next_ready_at()
+        return min([time for time in times if time is not None], default=None)
 
     # --- two phases --------------------------------------------------------------------------------------------------
 
@@ -305,16 +290,22 @@ class SharedSubscription:
         if not self.is_decided(holder, delivery_id, first, end):
             raise _not_decided(holder, delivery_id, first, end)
 
-    def resolve(self, consumer: int, holder: str, delivery_id: int, now: float) -> Effects | None:
-        """Answer a consumer that does not know what became of a delivery: None if it is decided to it.
+    def resolve(self, consumer: int, holder: str, delivery_id: int, first: int, end: int, now: float) -> Effects | None:
+        """Answer a consumer that does not know what became of [first, end) of a delivery: None if it is decided to it.
 
-        Otherwise it is aborted: the lease, if it is still current, is returned, so that it can't be decided any more.
-        Looks at every decided range.
+        That is so if any of it is: the rest has ended since. Otherwise it is aborted: what a lease still holds of it is
+        returned, so that it can't be decided any more.
         """
-        if any(it.decision.delivery_id == delivery_id for it in self.decided_to(holder)):
+        named = holder, delivery_id
+        pieces = self._states.decided.pieces(first, end) if first < end else []
+        if any((it.holder.name, it.delivery_id) == named for _, _, it in pieces):
             return None
-        held = [lease for lease in self.leases_of(consumer) if lease.delivery_id == delivery_id]
-        return self.return_leases(held, now)
+        effects = Effects()
+        for lease in [lease for lease in self.leases_of(consumer) if lease.delivery_id == delivery_id]:
+            held = [(max(start, first), min(stop, end)) for start, stop in lease.ranges()]
+            returned = self._states.leases.release(lease, [(start, stop) for start, stop in held if start < stop])
+            effects = effects.plus(self._return(returned, lease.attempt, now))
+        return effects
 
     def decided(self) -> list[DecidedRange]:
         """Everything that was decided and is not done, lowest offset first."""
@@ -357,9 +348,10 @@ class SharedSubscription:
         """The lowest of `dead()`, until they hold so many records; costs as much as it returns."""
         return self._states.dead.lowest(records)
 
-    def dead_letter_intents(self) -> list[DeadRange]:
-        """Dead records that may have been copied already: read the target from its end before copying."""
-        return [dead for dead in self.dead() if dead.target is not None]
+    def cause_of(self, offset: int) -> str:
+        """The reason that a consumer gave last for returning or rejecting a record; "" if none was given, or kept."""
+        causes = self._states.causes.pieces(offset, offset + 1) if self._states.causes.count else ()
+        return causes[0][2] if causes else ""
 
     def dead_letter(self, first: int, end: int, reason: DeadReason) -> Effects:
         """Make the records of [first, end) dead that wait for delivery, whatever their attempts: TTL and overflow.
@@ -545,20 +537,25 @@ class SharedSubscription:
     # --- moving records, with their events ---------------------------------------------------------------------------
 
     def _settle(self, ranges: list[Range]) -> Effects:
-        settled = 0
         for first, end in ranges:
             self._events.settled(first, end)
-            settled += end - first
         self._states.settle_rows(ranges)
-        return Effects(settled)
+        return Effects(sum([end - first for first, end in ranges]))
 
     def _return(
-        self, ranges: list[Range], attempts: int, now: float, delay_ms: int | None = None, *, is_event: bool = True
+        self,
+        ranges: list[Range],
+        attempts: int,
+        now: float,
+        delay_ms: int | None = None,
+        *,
+        is_event: bool = True,
+        cause: str = "",
     ) -> Effects:
         """Return released records, or make them dead if this was their last attempt."""
         limit = self.settings.max_deliveries
         if limit is not None and attempts >= limit:
-            return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES)
+            return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES, cause)
         if delay_ms is None:
             delay_ms = redelivery_delay_ms(self.settings, attempts)
         if len(ranges) > 1 and not delay_ms:
@@ -568,16 +565,24 @@ class SharedSubscription:
                 self._states.returned.add(first, end, attempts, delay_ms, now)
         for first, end in ranges if is_event else ():
             self._events.add(Returned(first, end, attempts, delay_ms))
+        self._explain(ranges, cause)
         count = sum([end - first for first, end in ranges])
         return Effects(delayed=count) if delay_ms else Effects(ready=count)
 
-    def _kill(self, ranges: list[Range], attempts: int, reason: DeadReason) -> Effects:
+    def _explain(self, ranges: list[Range], cause: str) -> None:
+        """Keep the reason for which records were returned, or are dead."""
+        cause = reason_text(cause) if cause else ""
+        for first, end in ranges if cause else ():
+            if self._states.explain(first, end, cause):
+                self._events.add(Explained(first, end, cause))
+
+    def _kill(self, ranges: list[Range], attempts: int, reason: DeadReason, cause: str = "") -> Effects:
         for first, end in ranges:
             self._states.dead.add(first, end, attempts, reason)
             self._events.add(Died(first, end, attempts, reason))
+        self._explain(ranges, cause)
         return Effects(dead=sum(end - first for first, end in ranges))
 
 
 def _not_decided(holder: str, delivery_id: int, first: int, end: int) -> DeliveryNotCurrent:
-    text = f"delivery {delivery_id} is not decided to {holder} for offsets {first} to {end - 1}"
-    return DeliveryNotCurrent(text)
+    return DeliveryNotCurrent(f"delivery {delivery_id} is not decided to {holder} for offsets {first} to {end - 1}")

@@ -7,15 +7,18 @@ topics that get the same records share it. All copies are counted before the fir
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, compress
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import take_steps
 from linn.core.batch.steps import STEP_RECORDS, Steps
+from linn.core.errors.tree import LinnError
 from linn.core.routing.budget import PublishBudget
 
 Destinations = tuple[str, ...]
+REASONS_MAX = 16
+"""Limit of the different errors of one batch's records; the records of others get the first one."""
 SORTED_AT_ONCE_MAX = 16_384
 """Limit of the indexes of several answers that are sorted in one step, in about a millisecond."""
 _MARKS_A_STEP = 1 << 17
@@ -25,11 +28,33 @@ _MARKS_A_STEP = 1 << 17
 class RoutedBatch:
     """Distinct answers, and the number of each record's answer."""
 
-    def __init__(self, batch: RecordBatch, answers: Sequence[Destinations], numbers: Sequence[int] | None) -> None:
-        """`numbers` has the index of each record's answer; None: the first answer is that of all."""
+    def __init__(
+        self,
+        batch: RecordBatch,
+        answers: Sequence[Destinations],
+        numbers: Sequence[int] | None,
+        errors: Mapping[int, LinnError] | None = None,
+    ) -> None:
+        """`numbers` has the index of each record's answer; None: the first answer is that of all. `errors` has the
+        answers, by index, in whose place an exchange raised.
+        """
         self._batch = batch
         self._answers = answers
         self._numbers = numbers
+        self._errors = errors or {}
+
+    def refusals(self) -> Sequence[LinnError]:
+        """The errors that exchanges raised, each with the indexes of its records; errors of equal text are one."""
+        alike: dict[str, tuple[LinnError, set[int]]] = {}
+        for number, error in self._errors.items():
+            text = error.text if error.text in alike or len(alike) < REASONS_MAX else next(iter(alike))
+            alike.setdefault(text, (error, set()))[1].add(number)
+        found = []
+        for error, numbers in alike.values():
+            indexes = self._indexes_where([number in numbers for number in range(len(self._answers))])
+            if indexes:  # A pair may belong to no record.
+                found.append(error.of_messages(indexes))
+        return found
 
     def part_steps(self, budget: PublishBudget) -> Steps[list[tuple[str, RecordBatch]]]:
         """Make the batch for each topic. Raises BatchMalformed, LimitExceeded."""
@@ -79,14 +104,22 @@ class RoutedBatch:
             yield
         return found
 
+    def indexes_of(self, topic: str) -> Sequence[int]:
+        """The indexes of the records in the part of a topic."""
+        takes = {id(answer): topic in answer for answer in self._answers}
+        return self._indexes_where([takes[id(answer)] for answer in self._answers])
+
+    def _indexes_where(self, chosen: Sequence[bool]) -> Sequence[int]:
+        """The indexes of the records whose answer is chosen."""
+        every = range(self._batch.count)
+        if all(chosen) or self._numbers is None:
+            return every if chosen[0] else ()
+        return list(compress(every, map(chosen.__getitem__, self._numbers)))
+
     def unroutable(self) -> list[int]:
         """The records without a topic: ranges of indexes, as first, end, first, end and so on, ascending."""
         lost = [not answer for answer in self._answers]
-        if not any(lost):
-            return []
-        if all(lost) or self._numbers is None:
-            return [0, self._batch.count]
-        return _ranges_of([index for index, number in enumerate(self._numbers) if lost[number]])
+        return ranges_of(self._indexes_where(lost)) if any(lost) else []
 
 
 def _merged(parts: Sequence[array[int]], count: int) -> Steps[Sequence[int]]:
@@ -108,8 +141,10 @@ def _merged(parts: Sequence[array[int]], count: int) -> Steps[Sequence[int]]:
     return merged
 
 
-def _ranges_of(indexes: Sequence[int]) -> list[int]:
+def ranges_of(indexes: Sequence[int]) -> list[int]:
     """Ascending indexes as ranges: first, end (exclusive), first, end and so on."""
+    if isinstance(indexes, range):
+        return [indexes.start, indexes.stop] if indexes else []
     ranges: list[int] = []
     for index in indexes:
         if ranges and ranges[-1] == index:

@@ -58,6 +58,14 @@ class _Time:
         self.spent_s = 0.0
 
 
+class _Refused(Exception):
+    """An exchange raised for one subject."""
+
+    def __init__(self, error: LinnError) -> None:
+        super().__init__(error.text)
+        self.error = error
+
+
 class Router:
     """One exchange and its cached answers."""
 
@@ -142,10 +150,11 @@ class Router:
     def route_steps(self, batch: RecordBatch, budget: PublishBudget) -> Steps[RoutedBatch]:
         """Find the topics of each of the batch's records, in steps between which other tasks may run.
 
-        Bindings may change meanwhile: each record is routed by the bindings at the moment when it is looked at.
+        Bindings may change meanwhile: each record is routed by the bindings at the moment when it is looked at. Records
+        for which an exchange raises are `refusals` of the result.
 
         Raises:
-            BatchMalformed: its routes or columns can't be read. TopicError: an exchange failed.
+            BatchMalformed: its routes or columns can't be read.
             LimitExceeded: the exchanges took longer than ROUTING_S_MAX, or it is over the budget.
         """
         time = _Time()
@@ -160,7 +169,10 @@ class Router:
     def route(self, batch: RecordBatch, budget: PublishBudget | None = None) -> list[tuple[str, RecordBatch]]:
         """Find the batch for each topic without a pause: for tools. Raises as `route_steps`."""
         budget = budget or PublishBudget()
-        return run_steps(run_steps(self.route_steps(batch, budget)).part_steps(budget))
+        routed = run_steps(self.route_steps(batch, budget))
+        for error in routed.refusals():
+            raise error
+        return run_steps(routed.part_steps(budget))
 
     def _refresh(self) -> None:
         """Clear the cache if a binding has changed since its answers were given."""
@@ -212,19 +224,23 @@ class Router:
         key = bytes(routes) if routes is not None and len(routes) <= CACHED_ROUTES_BYTES_MAX else None
         if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
             return RoutedBatch(batch, known, batch.route_index)
-        answers: list[Destinations] = []
+        answers, errors = list[Destinations](), dict[int, LinnError]()
         for pair in batch.pairs():
             if answers:
                 yield
                 self._refresh()
                 if self._fields is not None:
                     return None
-            answers.append((yield from self._of_pair(pair, time)))
-        if key is not None and self._graph.version == version:
+            try:
+                answers.append((yield from self._of_pair(pair, time)))
+            except _Refused as refused:
+                errors[len(answers)] = refused.error
+                answers.append(())
+        if key is not None and self._graph.version == version and not errors:
             if len(self._by_routes) >= CACHED_BATCHES_MAX:
                 self._by_routes.clear()
             self._by_routes[key] = tuple(answers)
-        return RoutedBatch(batch, answers, batch.route_index)
+        return RoutedBatch(batch, answers, batch.route_index, errors)
 
     def _ask_contents(
         self, batch: RecordBatch, fields: ContentFields, time: _Time, budget: PublishBudget
@@ -232,7 +248,7 @@ class Router:
         """Ask about each distinct (pair, content). None: bindings look at other fields by now."""
         budget.look_into(batch)
         exact, which = [_exact(pair) for pair in batch.pairs()], batch.route_index
-        answers: list[Destinations] = []
+        answers, errors = list[Destinations](), dict[int, LinnError]()
         numbers, number_of = array("I"), dict[int, int]()
         kinds: dict[tuple[int, Content], int] = {}
         for piece in batch.body().pieces(range(batch.count), STEP_RECORDS):
@@ -246,8 +262,12 @@ class Router:
                     if self._fields is None or self._fields.names != fields.names:
                         return None
                     asking = self._of_content(batch.pairs()[kind[0]], exact[kind[0]], fields, kind[1], time)
-                    answer = yield from asking
-                    number = number_of.setdefault(id(answer), len(answers))
+                    number = len(answers)
+                    try:
+                        answer = yield from asking
+                        number = number_of.setdefault(id(answer), number)
+                    except _Refused as refused:
+                        answer, errors[number] = (), refused.error
                     if number == len(answers):
                         answers.append(answer)
                     if len(kinds) >= CACHED_PAIRS_MAX:
@@ -255,7 +275,7 @@ class Router:
                     kinds[kind] = number
                 numbers.append(number)
             yield
-        return RoutedBatch(batch, answers, numbers)
+        return RoutedBatch(batch, answers, numbers, errors)
 
     def _of_content(
         self,
@@ -310,7 +330,7 @@ class Router:
     ) -> Steps[Destinations]:
         """Find the topics for one subject, and cache them under `key`.
 
-        Raises LimitExceeded if the batch has used up its time.
+        Raises LimitExceeded if the batch has used up its time; _Refused: an exchange raised for this subject.
         """
         monotonic, version = self._graph.monotonic, self._graph.version
         asking = self._asked(subject)
@@ -324,6 +344,8 @@ class Router:
             except StopIteration as end:
                 answer: Destinations = end.value
                 break
+            except LinnError as error:
+                raise _Refused(error) from error
             finally:
                 time.spent_s += monotonic() - began_s
             yield

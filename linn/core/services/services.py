@@ -19,6 +19,7 @@ from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.env import Env, Spawn
 from linn.core.errors.texts import did_you_mean, one_line
 from linn.core.errors.tree import InternalError, LinnError, ServiceFailed, ServiceUnknown
+from linn.core.log.partition import Partition
 from linn.core.ports.service import Sample, Service, ServiceKind, ServiceListener
 from linn.core.topics.topic import Topic
 
@@ -59,8 +60,22 @@ class Host:
         topic = self._topics.get(name)
         return self._seen(topic.settings) if topic is not None else None
 
+    def records_behind(self, topic: str, offsets: Mapping[int, int]) -> int:
+        """The number of a topic's records that can be read from these offsets on, by partition.
+
+        Without an offset, or with one that the partition has not reached, all records of it count. 0: there is no such
+        topic.
+        """
+        known = self._topics.get(topic)
+        partitions = known.partitions if known is not None else {}
+        return sum(_behind(partition, offsets.get(index, 0)) for index, partition in partitions.items())
+
     def _seen(self, settings: TopicSettings) -> ServiceTopic:
         return ServiceTopic(settings, own_table(settings, self._kind))
+
+
+def _behind(partition: Partition, offset: int) -> int:
+    return partition.readable_count(offset if offset <= partition.high_watermark else 0)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,8 @@ def check_steps(batch: RecordBatch, limit: int | None, budget: PublishBudget) ->
     """Check that no message of a verified batch is over the limit; done once for a batch with many topics, or that
     waits.
 
-    Raises MessageTooLarge, BatchMalformed; LimitExceeded: it is over the budget.
+    Raises MessageTooLarge with the indexes of all messages that are over it; BatchMalformed; LimitExceeded: it is over
+    the budget.
     """
     # If the whole native body is not over the limit, no message is.
     if limit is None or (batch.body_bytes <= limit and batch.format == Format.NATIVE):
@@ -40,14 +41,11 @@ def _is_plainly_within(body: Body, limit: int) -> bool:
     headers_bytes = len(body.headers.names.data) + len(body.headers.values.data) if body.headers is not None else 0
     if headers_bytes > limit:
         return False
-    is_over = any_step_over(limit - headers_bytes, columns)
-    if is_over and not headers_bytes:
-        raise MessageTooLarge(f"a message of more than {limit} bytes")
-    return not is_over
+    return not any_step_over(limit - headers_bytes, columns)
 
 
 def _check_each(body: Body, limit: int) -> Steps[None]:
-    count = len(body.values)
+    count, over, largest = len(body.values), list[int](), 0
     for first in range(0, count, STEP_RECORDS):
         last = min(first + STEP_RECORDS, count)
         sizes = _sizes(body.values.offsets.cast("i")[first : last + 1])
@@ -56,8 +54,12 @@ def _check_each(body: Body, limit: int) -> Steps[None]:
         if body.headers is not None:
             sizes = list(map(add, sizes, _sizes_of_headers(body.headers, first, last)))
         if max(sizes) > limit:
-            raise MessageTooLarge(f"a message of {max(sizes)} bytes, more than {limit}")
+            largest = max(largest, *sizes)
+            over += [first + place for place, size in enumerate(sizes) if size > limit]
         yield
+    if over:
+        size = f"{largest} bytes, more than {limit}" if len(over) == 1 else f"more than {limit} bytes"
+        raise MessageTooLarge(f"a message of {size}").of_messages(over)
 
 
 def _sizes_of_headers(headers: HeaderColumn, first: int, last: int) -> Sequence[int]:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import compress
 from uuid import UUID
 
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
@@ -47,6 +48,7 @@ from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
 from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
 from linn.core.topics.deletion import TopicDeletion
+from linn.core.topics.held_bytes import HeldBytes
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
@@ -112,6 +114,7 @@ class Topic:
         self._room = ReadySignal()
         self._waits_for_room = False
         self._dropping = False
+        self._held = HeldBytes(self.held_in)
 
     # --- opening and changing ---
 
@@ -188,7 +191,7 @@ class Topic:
         )
         change.added[queue.name].append(dispatch)
         dispatch.trims = change.settings.kind == "queue"
-        dispatch.on_room = self._room.notify_all
+        dispatch.on_room = partial(self._made_room, index)
         left_off = () if queue.name else self._retired.left_off(index)
         await dispatch.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
 
@@ -206,6 +209,7 @@ class Topic:
         queue = self.queue
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
+        self._held.changed(self.partitions)
         self._clipped.add(change.dispatches)
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
@@ -298,8 +302,8 @@ class Topic:
         """The batch to store for a verified one, regardless of room; None: an interceptor dropped it.
 
         Raises:
-            MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
-            LimitExceeded: it is over the budget.
+            MessageTooLarge, FeatureUnsupported: with the indexes of the messages that the topic does not take.
+            BatchMalformed, InterceptorFailed. LimitExceeded: it is over the budget.
         """
         if self.interceptors:
             left = intercepted(self.interceptors, self.name, batch)
@@ -314,13 +318,20 @@ class Topic:
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes & ~(SCATTERED | TRANSACTIONAL):
             raise BatchMalformed("only a broker writes the markers of transactions")
-        if batch.is_plain or self.queue is None:
-            return batch
-        asked = (batch.priorities, batch.delays_ms, batch.ttls_ms)
-        for what, values in zip(("priorities", "delays", "TTLs"), asked, strict=True):
-            if values is not None:
-                raise FeatureUnsupported(f"topic {self.name} is a queue, and queues do not serve {what} yet")
+        if not batch.is_plain:
+            self._check_served(batch)
         return batch
+
+    def _check_served(self, batch: RecordBatch) -> None:
+        """Refuse what would be without effect; priorities in a stream are for its readers. Raises as `admit`."""
+        asked = {"delays": batch.delays_ms, "TTLs": batch.ttls_ms}
+        if self.queue is not None:
+            asked["priorities"] = batch.priorities
+        for what, values in asked.items():
+            if values is not None and any(values):
+                kind = "a stream" if self.queue is None else "a queue"
+                text = f"topic {self.name} is {kind}, which does not serve {what} yet"
+                raise FeatureUnsupported(text).of_messages(list(compress(range(batch.count), values)))
 
     def has_room(self, batch: RecordBatch) -> bool:
         """Whether the batch may be appended now; False: wait with `wait_room`, and ask again.
@@ -344,6 +355,10 @@ class Topic:
         """Wait until something was settled, trimmed or changed."""
         await self._room.wait()
 
+    def _made_room(self, index: int) -> None:
+        self._held.changed((index,))
+        self._room.notify_all()
+
     def tell_room(self) -> None:
         """Wake all publishes that wait for room."""
         self._room.notify_all()
@@ -356,46 +371,71 @@ class Topic:
         if self._clipped:
             self._clipped.check()
         base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
+        self._held.changed((partition.id.index,))
         if self._waits_for_room and not self._dropping:
             self._waits_for_room = False
             self._dropping = True
             self._spawn(self._drop_head)
         return base_offset
 
+    def append_copy(self, partition: Partition, batch: RecordBatch) -> None:
+        """Store dead letters of another topic.
+
+        Raises TopicFull: there is no room, and `overflow` does not make any. StorageError: nothing was stored.
+        """
+        if not self.has_room(batch):
+            raise TopicFull(f"topic {self.name} is full: its bytes_max is {self.settings.bytes_max:,}")
+        self.append(partition, batch)
+
     def held_bytes(self) -> int:
-        """Size of the kept records; for a queue, of its unsettled share."""
-        held = 0
-        for index, partition in self.partitions.items():
-            size = partition.log.size_bytes()
-            start, end = partition.log.bounds()
-            dispatches = self.queue.dispatches if self.settings.kind == "queue" and self.queue is not None else []
-            if dispatches and end > start:
-                # Between them are records that are settled and not trimmed yet, on average as large as others.
-                unsettled = end - max(start, dispatches[index].subscription.settled_before())
-                size = size * unsettled // (end - start)
-            held += size
-        return held
+        """The sum of `held_in` over all partitions; a marker of a transaction counts from the next change on."""
+        return self._held.total()
+
+    def held_in(self, index: int) -> int:
+        """Size of the records that a partition keeps; for a queue, of their unsettled share."""
+        log = self.partitions[index].log
+        size, (start, end) = log.size_bytes(), log.bounds()
+        queue = self.queue if self.settings.kind == "queue" else None
+        if queue is None or end == start:
+            return size
+        # Records are taken to be as large as others on average.
+        subscription = queue.dispatches[index].subscription
+        if self.settings.overflow == "drop-head":
+            # What was dropped behind a leased record leaves room, until the log is twice as large as it may be.
+            return max(size * subscription.unsettled_count(end) // (end - start), size // 2)
+        return size * (end - max(start, subscription.settled_before())) // (end - start)
 
     # --- keeping ---
 
     async def _drop_head(self) -> None:
-        """Make room by dropping the oldest records, as `overflow` says."""
+        """Make room by dropping the oldest records, as `overflow` says; of a queue those that wait for delivery.
+
+        A queue's log that has twice its share loses leased and decided ones as well: it has to have a limit.
+        """
         self._dropping = False
         bytes_max = self.settings.bytes_max
         if bytes_max is None:
             return
         share = (bytes_max - bytes_max // DROP_HEAD_SHARE) // len(self.partitions)
-        trimmed, missed = 0, self.missed_records
-        for partition in self.partitions.values():
+        dropped, missed = 0, self.missed_records
+        for index, partition in list(self.partitions.items()):
             log = partition.log
+            queue = self.queue if self.settings.kind == "queue" else None
+            dispatch = queue.dispatches[index] if queue is not None else None
+            if dispatch is not None:
+                await log.trim(before=dispatch.trimmable_before())
             start, end = log.bounds()
             surplus = log.size_bytes() - share
             if surplus > 0 and end > start:
                 drop = -(-surplus * (end - start) // log.size_bytes())
-                await log.trim(before=min(end, start + drop, partition.high_watermark))
-                trimmed += log.bounds()[0] - start
+                before = min(end, start + drop, partition.high_watermark)
+                if dispatch is not None and surplus <= share:
+                    dispatch.drop_waiting(before)
+                    before = min(before, dispatch.trimmable_before())
+                dropped += partition.readable_count(start, before)
+                await log.trim(before=before)
         self._follow_start()
-        self.dropped_records += self.missed_records - missed if self.settings.kind == "queue" else trimmed
+        self.dropped_records += self.missed_records - missed if self.settings.kind == "queue" else dropped
 
     @property
     def missed_records(self) -> int:
@@ -428,6 +468,7 @@ class Topic:
             yield from queue.dispatches
 
     def _follow_start(self) -> None:
+        self._held.changed(self.partitions)
         for dispatch in self.shared_dispatches():
             dispatch.skip_to_start()
 

@@ -25,6 +25,7 @@ from linn.core.errors.tree import (
     LimitExceeded,
     LinnError,
     LogClosed,
+    SequenceTaken,
     StorageError,
     SyncFailed,
     TransactionAborted,
@@ -323,10 +324,11 @@ class TransactionCoordinator:
         is_commit: bool,
         branches: Collection[int] = (),
         sequence: int = 0,
+        identity: str = "",
     ) -> Ending | None:
         """End a transaction: commit what these producers have written in it, or abort it. May be asked for again.
 
-        A commit whose `sequence` is not above that of an earlier one repeats it: this transaction is aborted.
+        A commit of the last `sequence`, with its `identity`, repeats it: this transaction is aborted.
 
         Returns what is to be waited for; None: it has ended. Raises TransactionError; StorageError: it is still open.
         """
@@ -338,10 +340,10 @@ class TransactionCoordinator:
         if each is not None and not is_commit and number < each.number:
             return None
         each = self._owner_of_end(producer_id, epoch, number)
-        if not is_commit or each.has_taken_effect(sequence):
+        if not is_commit or self._has_taken_effect(each, sequence, identity):
             return self._abort(each, AbortReason.ASKED)
         each.check_branches(branches)
-        each.work.sequence = sequence
+        each.work.sequence, each.work.identity = sequence, identity
         if not each.work.offsets and not any(True for _ in missing_marks(each, branches)):
             decision = each.decided(branches)
             self._write(decision)
@@ -352,6 +354,14 @@ class TransactionCoordinator:
             return self._ending(each, lambda: self._finish(each, work, decision))
         before, each.state = each.state, State.ENDING
         return self._ending(each, lambda: self._commit(each, branches, before))
+
+    def _has_taken_effect(self, each: TransactionalProducer, sequence: int, identity: str) -> bool:
+        """Whether a commit repeats the last one. Raises SequenceTaken: it contradicts that one, and is aborted."""
+        try:
+            return each.has_taken_effect(sequence, identity)
+        except SequenceTaken:
+            self._abort(each, AbortReason.ASKED)
+            raise
 
     def _ending(self, each: TransactionalProducer, commit: Callable[[], Awaitable[None]]) -> Ending:
         ending = self._endings[each] = Ending()

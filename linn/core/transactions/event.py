@@ -18,6 +18,8 @@ from linn.core.errors.tree import LogCorrupt
 from linn.core.groups.event import OffsetCommitted
 
 TRANSACTION_EVENT_VERSION: Final = 1
+IDENTITY_CHARACTERS_MAX: Final = 200
+"""Limit of a commit's identity: a digest and a word or two, kept in memory for each of 10,000 names."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
@@ -45,6 +47,8 @@ class Committed(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unkn
     """(group, offset) that take effect with it."""
     sequence: Number = 0
     """The highest sequence that a client has given a commit of this name; 0: none."""
+    identity: Annotated[str, msgspec.Meta(max_length=IDENTITY_CHARACTERS_MAX)] = ""
+    """The name that the client gives to what it committed under that sequence."""
 
 
 class OffsetsApplied(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from enum import Enum
 
 from linn.core.errors.tree import (
     LimitExceeded,
+    SequenceTaken,
     TransactionAborted,
     TransactionBusy,
     TransactionError,
@@ -85,6 +86,8 @@ class Work:
     """Partitions of queues of which it holds records, with what has to pass before they are held durably."""
     sequence: int = 0
     """The client's own number of its commit; 0: none."""
+    identity: str = ""
+    """The name that the client gives to what it commits under the sequence."""
     _written: int = 0
     """The number of entries in `wrote`: it is asked for with each batch."""
 
@@ -264,9 +267,21 @@ class TransactionalProducer:
         """Whether this was the last transaction to be committed."""
         return self.committed is not None and self.committed.number == number
 
-    def has_taken_effect(self, sequence: int) -> bool:
-        """Whether a commit with this sequence, or a later one, has taken effect. 0: a commit without one."""
-        return self.committed is not None and 0 < sequence <= self.committed.sequence
+    def has_taken_effect(self, sequence: int, identity: str) -> bool:
+        """Whether the commit of this sequence and identity was the last one that took effect. 0: a commit without one.
+
+        Raises SequenceTaken: the name has committed something else under this sequence, or a later one.
+        """
+        last = self.committed
+        if last is None or not sequence or sequence > last.sequence:
+            return False
+        if sequence < last.sequence:
+            raise SequenceTaken(f'"{self.name}" has committed sequence {last.sequence}, which is later than {sequence}')
+        if identity != last.identity:
+            raise SequenceTaken(
+                f'"{self.name}" has committed sequence {sequence} with the identity "{last.identity}", not "{identity}"'
+            )
+        return True
 
     def check_ended(self, number: int) -> None:
         """Check what became of a transaction whose owner asks again for its end, and which was not committed.
@@ -286,8 +301,11 @@ class TransactionalProducer:
     def decided(self, branches: Collection[int]) -> Committed:
         """The decision to commit the present transaction, to be logged."""
         offsets = [(group, pending.committed) for (group, _, _), pending in self.work.offsets.items()]
-        last = self.committed.sequence if self.committed is not None else 0
-        return Committed(self.name, self.number, list(branches), offsets, max(last, self.work.sequence))
+        last = self.committed
+        sequence, identity = self.work.sequence, self.work.identity
+        if last is not None and last.sequence > sequence:
+            sequence, identity = last.sequence, last.identity
+        return Committed(self.name, self.number, list(branches), offsets, sequence, identity)
 
     def end(self, committed: Committed | None, why: str = "") -> Work:
         """End the present transaction, whose decision is logged if it is committed. Call `ended` when all is marked.

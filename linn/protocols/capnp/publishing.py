@@ -89,7 +89,10 @@ class Publishing:
 
     def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Mark, int]]) -> None:
         """See `PublishAnswers.stored`."""
-        answer = m.Published([m.Placement(*result) for result in results])
+        if not ticket:
+            for refused in [each for result in results for each in result.refused]:
+                self._responder.fail(ticket, refused.error)  # It is logged: nobody waits for the answer.
+        answer = m.Published([_placement(result) for result in results])
         if awaits:
             self._responder.when_passed(awaits, ticket, answer)
         else:
@@ -106,3 +109,12 @@ class Publishing:
     def room(self) -> None:
         """See `PublishAnswers.room`."""
         self._responder.budget_changed()
+
+
+def _placement(result: PublishResult) -> m.Placement:
+    placement = m.Placement(*result[:-1])
+    if result.refused:
+        placement.refused = [
+            m.RefusedRecords(each.error.code, each.error.text, each.records) for each in result.refused
+        ]
+    return placement

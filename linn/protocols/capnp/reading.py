@@ -10,6 +10,7 @@ from functools import partial
 
 import trio
 
+from linn.core.errors.tree import RequestUnknown
 from linn.core.log.partition import Partition
 from linn.core.log.selection import Selection
 from linn.core.log.uncommitted import UncommittedView
@@ -171,10 +172,12 @@ class Reading:
 
         async def work() -> None:
             partition = self._responder.gateway.partition(self._responder.principal, find.topic, find.partition)
-            if find.timestamp_ms == m.START_LATEST:
+            if find.place == m.Place.LATEST:
                 offset = partition.stable_offset
-            elif find.timestamp_ms == m.START_EARLIEST:
+            elif find.place == m.Place.EARLIEST:
                 offset = partition.start_offset
+            elif find.place != m.Place.TIME:
+                raise RequestUnknown(f"place {find.place} is not known to this version")
             else:
                 offset = min(await partition.log.offset_at(find.timestamp_ms), partition.stable_offset)
             self._responder.reply(event.correlation, m.FoundOffset(offset))

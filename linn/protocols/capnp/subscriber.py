@@ -142,13 +142,13 @@ class Subscriber:
             raise SubscriptionWrongKind("only members of a group have heartbeats and commit offsets")
         return self.consumer
 
-    def resolve(self, partition: int, delivery_id: int) -> tuple[bool, Sequence[tuple[Mark, int]]]:
+    def resolve(self, resolve: m.Resolve) -> tuple[bool, Sequence[tuple[Mark, int]]]:
         """See `QueueConsumer.resolve`. Raises SubscriptionWrongKind for a stream's reader."""
         if not isinstance(self.consumer, QueueConsumer):
             raise SubscriptionWrongKind(
                 "only consumers of queues and shared subscriptions have deliveries in two phases"
             )
-        return self.consumer.resolve(partition, delivery_id)
+        return self.consumer.resolve(resolve.partition, resolve.delivery_id, resolve.first, resolve.end)
 
     def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
         """Move a stream's reader. Raises as `StreamReader.seek` does, SubscriptionWrongKind for a queue."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import trio
@@ -142,7 +142,7 @@ class Subscribing:
     @staticmethod
     def settlement(entry: m.Settlement) -> Settlement:
         """An entry of a settle request, for the consumer."""
-        return _settlement(entry)
+        return _settlement(entry, ())
 
     def unsubscribe(self, event: Event) -> None:
         """End a subscription; its leases are returned. Raises SubscriptionUnknown."""
@@ -237,7 +237,7 @@ class Subscribing:
         if len(settle.entries) > m.SETTLE_ENTRIES_MAX:
             raise LimitExceeded(f"a settle of {len(settle.entries)} entries, more than {m.SETTLE_ENTRIES_MAX}")
         responder, consumer = self._responder, self._subscriber(settle.subscription).consumer
-        steps = responder.gateway.settle(responder.principal, consumer, map(_settlement, settle.entries))
+        steps = responder.gateway.settle(responder.principal, consumer, _settlements(settle))
         try:
             next(steps)
         except StopIteration as end:
@@ -247,14 +247,14 @@ class Subscribing:
             responder.in_task(event, lambda: self._settle_on(event.correlation, steps))
 
     def resolve(self, event: Event) -> None:
-        """Answer whether a delivery was decided to its consumer, once that is committed.
+        """Answer whether records of a delivery were decided to its consumer, once that is committed.
 
         Raises SubscriptionUnknown, SubscriptionWrongKind, PartitionUnknown, DeliveryFenced, StorageError.
         """
         resolve = event.message
         assert isinstance(resolve, m.Resolve)
         subscriber = self._subscriber(resolve.subscription)
-        is_decided, awaits = subscriber.resolve(resolve.partition, resolve.delivery_id)
+        is_decided, awaits = subscriber.resolve(resolve)
         self._responder.when_passed(awaits, event.correlation, m.Resolved(is_decided))
 
     async def _settle_on(self, correlation: int, steps: Steps[SettleOutcome]) -> None:
@@ -278,5 +278,10 @@ def _request(subscribe: m.Subscribe) -> SubscribeRequest:
     return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how, *phases)
 
 
-def _settlement(entry: m.Settlement) -> Settlement:
-    return Settlement(entry.partition, entry.delivery_id, entry.first, entry.end, entry.verdict, entry.ms)
+def _settlements(settle: m.Settle) -> Iterator[Settlement]:
+    return (_settlement(entry, settle.reasons) for entry in settle.entries)
+
+
+def _settlement(entry: m.Settlement, reasons: Sequence[str]) -> Settlement:
+    reason = reasons[entry.reason - 1] if 0 < entry.reason <= len(reasons) else ""
+    return Settlement(entry.partition, entry.delivery_id, entry.first, entry.end, entry.verdict, entry.ms, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from linn.core.errors.tree import LimitExceeded
+from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
@@ -80,10 +81,17 @@ class Transacting:
         responder = self._responder
         if message.sequence > SEQUENCE_MAX:
             raise LimitExceeded(f"the sequence of a commit is {message.sequence}, more than {SEQUENCE_MAX}")
+        if len(message.identity) > IDENTITY_CHARACTERS_MAX:
+            raise LimitExceeded(f"the identity of a commit is longer than {IDENTITY_CHARACTERS_MAX} characters")
         owner = message.producer_id, message.epoch, message.number
         gateway, is_commit = responder.gateway, message.is_commit
         ending = gateway.end_transaction(
-            responder.principal, owner, is_commit=is_commit, branches=message.branches, sequence=message.sequence
+            responder.principal,
+            owner,
+            is_commit=is_commit,
+            branches=message.branches,
+            sequence=message.sequence,
+            identity=message.identity,
         )
         if ending is None:
             responder.reply(event.correlation, m.Done())

@@ -1,78 +1,182 @@
-"""The broker's side of the protocol "metrics": hypercorn on linn's own streams, connection by connection.
+"""The broker's side of the protocol "metrics": HTTP/1.1 by h11, on linn's own connections.
 
-hypercorn's `TCPServer` is the part of it that serves one connection; linn accepts, counts and ends connections itself,
-as for any protocol. docs/adr says why.
+Laws: all input and output goes through Env. A page is made and sent piece by piece, and the broker's other tasks run
+between the pieces; over all requests one piece is made at a time. A request's body is discarded, and its connection
+closed. A client that does not read its answer is dropped after `SEND_S_MAX`.
 """
 
 from __future__ import annotations
 
-import logging
-from functools import partial
-from typing import Any, cast
+from collections.abc import Sequence
+from email.utils import formatdate
+from urllib.parse import unquote
 
+import h11
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState, LifespanState
 
+from linn.core.connections.listener_traffic import Traffic
 from linn.core.env.env import AcceptedStream
-from linn.core.gateway.gateway import Gateway
-from linn.protocols.http.hypercorn_stream import HypercornStream
-from linn.protocols.http.monitoring_app import MonitoringApp
-
-logger = logging.getLogger("linn.http")
+from linn.core.errors.tree import ConnectionLost
+from linn.core.gateway.gateway import ANONYMOUS, Gateway
+from linn.protocols.http.exposition import CONTENT_TYPE, exposed
 
 HEAD_BYTES_MAX = 16 << 10
-"""Limit of a request's head."""
-STREAMS_MAX = 4
-"""Concurrent requests on an HTTP/2 connection."""
+"""Limit of a request's head, and the size of one receive: a request of a monitoring system is far smaller."""
+SEND_S_MAX = 10.0
+"""Time that a client has to take one piece of an answer; a scraper has given up by then."""
+PIECE_BYTES_MIN = 64 << 10
+"""Smaller pieces are sent together."""
+_LEFT_UNREAD_TRIES = 8
+_PLAIN = "text/plain; charset=utf-8"
+Header = tuple[str, str]
 
 
 class MetricsServer:
     """A `ProtocolServer` for one listener."""
 
     def __init__(self, *, per_connection: bool, idle_timeout_s: float, connection_age_max_s: float) -> None:
-        self._app = MonitoringApp(per_connection=per_connection)
-        self._config = _config(idle_timeout_s)
+        self.per_connection = per_connection
+        self.idle_timeout_s = idle_timeout_s
+        self.making = trio.Lock()
         self._connection_age_max_s = connection_age_max_s
 
     async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         """Answer requests until the client is gone, idle or too old, or the broker has drained."""
-        context = WorkerContext(None)
-        adapter = HypercornStream(stream, context.terminated.set)
-        gateway.connections.report(stream, adapter.traffic)
-        app = ASGIWrapper(cast(Any, partial(self._app.answer, gateway)))
-        server = TCPServer(app, self._config, context, ConnectionState(LifespanState()), cast(Any, adapter))
+        conversation = Conversation(self, stream, gateway)
+        gateway.connections.report(stream, conversation.traffic)
         with trio.move_on_after(self._connection_age_max_s):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_leave_when_drained, gateway, context)
-                nursery.start_soon(_abort_when_cancelled, adapter)
-                await server.run()
+                nursery.start_soon(conversation.leave_when_drained)
+                await conversation.run()
                 nursery.cancel_scope.cancel()
 
 
-def _config(idle_timeout_s: float) -> Config:
-    config = Config()
-    config.errorlog = logger
-    config.accesslog = None
-    config.include_server_header = False
-    config.keep_alive_timeout = idle_timeout_s
-    config.h11_max_incomplete_size = HEAD_BYTES_MAX
-    config.h2_max_header_list_size = HEAD_BYTES_MAX
-    config.h2_max_concurrent_streams = STREAMS_MAX
-    return config
+class Conversation:
+    """The requests of one connection, and their answers."""
 
+    def __init__(self, server: MetricsServer, stream: AcceptedStream, gateway: Gateway) -> None:
+        self._server = server
+        self._stream = stream
+        self._gateway = gateway
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._buffer = memoryview(bytearray(HEAD_BYTES_MAX))
+        self._waiting = trio.CancelScope()
+        self._received_bytes = 0
+        self._sent_bytes = 0
 
-async def _leave_when_drained(gateway: Gateway, context: WorkerContext) -> None:
-    """Close an idle connection at once, and a busy one after its answer."""
-    await gateway.connections.drained.wait()
-    await context.terminated.set()
+    def traffic(self) -> Traffic:
+        """Return the traffic of the connection, for the metrics."""
+        return Traffic(self._received_bytes, self._sent_bytes)
 
+    async def leave_when_drained(self) -> None:
+        """End an idle connection at once, and a busy one after its answer."""
+        await self._gateway.connections.drained.wait()
+        self._waiting.cancel()
 
-async def _abort_when_cancelled(adapter: HypercornStream) -> None:
-    try:
-        await trio.sleep_forever()
-    finally:
-        adapter.abort()
+    async def run(self) -> None:
+        """Answer one request after the other."""
+        try:
+            while (request := await self._next_request()) is not None:
+                await self._answer(request)
+                if not self._is_reusable():
+                    break
+                self._http.start_next_cycle()
+            self._discard_input()
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error)
+        except ConnectionLost:
+            pass
+
+    async def _next_request(self) -> h11.Request | None:
+        """Wait for a request; None: the client has finished, says nothing, or the broker has drained.
+
+        Raises:
+            ConnectionLost: the client is gone.
+            h11.RemoteProtocolError: it is no HTTP.
+        """
+        self._waiting = trio.CancelScope(deadline=trio.current_time() + self._server.idle_timeout_s)
+        if self._gateway.connections.drained.is_set():
+            self._waiting.cancel()
+        with self._waiting:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                count = await self._stream.receive_into(self._buffer)
+                self._received_bytes += count
+                self._http.receive_data(self._buffer[:count].tobytes())
+            return event if isinstance(event, h11.Request) else None
+        return None
+
+    def _is_reusable(self) -> bool:
+        """Tell whether another request may follow: all of this one has arrived, and both sides go on."""
+        while self._http.their_state is h11.SEND_BODY and self._http.next_event() is not h11.NEED_DATA:
+            pass
+        return self._http.our_state is self._http.their_state is h11.DONE
+
+    async def _refuse(self, error: h11.RemoteProtocolError) -> None:
+        """Answer what is no request, if no answer has begun."""
+        try:
+            if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                await self._say(error.error_status_hint, "not an HTTP request that linn reads")
+            self._discard_input()
+        except ConnectionLost:
+            pass
+
+    def _discard_input(self) -> None:
+        """Read what the client has sent by now: closing with unread input would lose the last output."""
+        for _ in range(_LEFT_UNREAD_TRIES):
+            if not self._stream.receive_nowait([self._buffer]):
+                break
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: h11.Request) -> None:
+        path = unquote(request.target.partition(b"?")[0].decode("ascii"))
+        is_head = request.method == b"HEAD"
+        if path not in ("/metrics", "/health", "/ready"):
+            await self._say(404, "there is /metrics, /health and /ready", is_head=is_head)
+        elif request.method not in (b"GET", b"HEAD"):
+            await self._say(405, "GET or HEAD", [("allow", "GET, HEAD")])
+        elif path == "/health":
+            await self._say(200, "alive", is_head=is_head)
+        elif path == "/ready":
+            state = self._gateway.state
+            await self._say(200 if state == "ready" else 503, state, is_head=is_head)
+        elif is_head:
+            await self._send(self._begun(200, CONTENT_TYPE, []), h11.EndOfMessage())
+        else:
+            await self._send_metrics()
+
+    async def _say(self, status: int, text: str, headers: Sequence[Header] = (), *, is_head: bool = False) -> None:
+        body = f"{text}\n".encode()
+        head = self._begun(status, _PLAIN, [("content-length", str(len(body))), *headers])
+        await self._send(head, *([] if is_head else [h11.Data(data=body)]), h11.EndOfMessage())
+
+    async def _send_metrics(self) -> None:
+        await self._send(self._begun(200, CONTENT_TYPE, []))
+        families = self._gateway.collect_metrics(ANONYMOUS, per_connection=self._server.per_connection)
+        pieces = (piece for family in families for piece in exposed(family))
+        made = bytearray()
+        while True:
+            async with self._server.making:
+                piece = next(pieces, None)
+                if piece is None:
+                    break
+                made += piece
+                await self._gateway.env.clock.sleep(0)
+            if len(made) >= PIECE_BYTES_MIN:
+                await self._send(h11.Data(data=bytes(made)))
+                made.clear()
+        await self._send(h11.Data(data=bytes(made)), h11.EndOfMessage())
+
+    def _begun(self, status: int, content_type: str, headers: Sequence[Header]) -> h11.Response:
+        date = formatdate(self._gateway.env.clock.now_ms() / 1000, usegmt=True)
+        head = [("date", date), ("content-type", content_type), ("cache-control", "no-store"), *headers]
+        return h11.Response(status_code=status, headers=head)
+
+    async def _send(self, *events: h11.Event) -> None:
+        """Send a part of an answer. Raises ConnectionLost if the client is gone, or does not read."""
+        data = b"".join(self._http.send(event) or b"" for event in events)
+        with trio.move_on_after(SEND_S_MAX) as sending:
+            await self._stream.send([data])
+            self._sent_bytes += len(data)
+        if sending.cancelled_caught:
+            raise ConnectionLost("the client does not read")

@@ -12,19 +12,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from linn.core.env.real.env import RealEnv
-from linn.spark_plugin.errors import CheckpointMissing, PipelineInvalid
-from linn.spark_plugin.spec import PipelineSpec
+from linn.spark_plugin.driver.status import Offsets, logged_offsets
+from linn.spark_plugin.errors import CheckpointMissing, CheckpointOutdated, PipelineInvalid
+from linn.spark_plugin.spec import PipelineSpec, checkpoint_of
 
 _OF_OUTPUT = "_linn_query"
 """Folder in the output with the token of its query; readers pass over names that begin so."""
 _OF_CHECKPOINT = "linn-output"
 """Folder in the checkpoint with the token of its output."""
 _BATCH = re.compile(r"(\d+)(?:\.compact)?")
-
-
-def checkpoint_of(state_dir: str, pipeline: PipelineSpec) -> str:
-    """Return the place of a pipeline's checkpoint."""
-    return pipeline.checkpoint or f"{state_dir.rstrip('/')}/{pipeline.name}/checkpoint"
 
 
 def dead_letter_checkpoint_of(state_dir: str, pipeline: PipelineSpec) -> str:
@@ -43,11 +39,26 @@ def is_new(session: SparkSession, checkpoint: str) -> bool:
     return not exists(session, checkpoint, "metadata")
 
 
+def committed_offsets(session: SparkSession, checkpoint: str) -> Offsets:
+    """Return the end of the last micro-batch that is in the sink; nothing if there is none."""
+    last = _latest(session, checkpoint, "commits")
+    if last < 0:
+        return {}
+    files, place = _place(session, checkpoint, "offsets", str(last))
+    jvm: Any = session._jvm
+    stream = files.open(place)
+    try:
+        return logged_offsets(str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
+    finally:
+        stream.close()
+
+
 def check_output(session: SparkSession, checkpoint: str, path: str) -> None:
     """Check that a folder of files belongs to a checkpoint; take it for the checkpoint if nobody has.
 
     Raises:
-        CheckpointMissing: the folder's checkpoint is gone, or older than the folder.
+        CheckpointMissing: the folder's checkpoint is gone.
+        CheckpointOutdated: it is an older copy.
         PipelineInvalid: the folder is another query's.
     """
     written = _latest(session, path, "_spark_metadata")
@@ -63,9 +74,9 @@ def check_output(session: SparkSession, checkpoint: str, path: str) -> None:
     if len(tokens) != 1 or tokens[0] not in _names(session, checkpoint, _OF_CHECKPOINT):
         raise _of_another(path)
     if written > _latest(session, checkpoint, "offsets"):
-        raise CheckpointMissing(
+        raise CheckpointOutdated(
             f"the checkpoint {checkpoint} is older than the output {path}, and Spark would leave out micro-batches: "
-            "restore one that is as new, or give the pipeline another path"
+            "restore the newest checkpoint, or give the pipeline another path"
         )
 
 

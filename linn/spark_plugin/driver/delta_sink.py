@@ -1,8 +1,9 @@
 """Micro-batches into a Delta table by deltalake, without a JAR.
 
 Laws: tasks write Parquet files into the table's folder and say so to the driver, which commits them all at once. The
-commit carries Delta's transaction (query id, batch id); a micro-batch whose transaction the table has already adds
-nothing, whoever commits it and whenever. Files that no commit names are no part of the table; a vacuum removes them.
+commit carries Delta's transaction (query id, batch id), and another one whose version stands for what the micro-batch
+has read; a micro-batch whose transactions the table has already adds nothing, whoever commits it and whenever. Files
+that no commit names are no part of the table; a vacuum removes them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame
 
-from linn.spark_plugin.driver.batch_identity import BatchIdentity
 from linn.spark_plugin.driver.delta_files import written_files
-from linn.spark_plugin.driver.lake_sink import LakeSink
+from linn.spark_plugin.driver.lake_sink import LakeSink, LastBatch
 from linn.spark_plugin.errors import LakeSchemaMismatch, PipelineInvalid
+from linn.spark_plugin.sink.batch_identity import BatchIdentity
 from linn.spark_plugin.spec import PipelineSpec
 
 _WRITER_FEATURES = frozenset(
@@ -52,12 +53,19 @@ class DeltaSink(LakeSink[DeltaTable]):
             storage_options=dict(self._options),
         )
 
+    def _files(self, table: DeltaTable) -> list[str]:
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            raise PipelineInvalid(f"{self._place} may have deletion vectors: read it with a library of its format")
+        return list(table.file_uris())
+
     def _is_marked(self, table: DeltaTable) -> bool:
         return table.transaction_version(self._marker) is not None
 
-    def _has(self, table: DeltaTable, identity: BatchIdentity) -> bool:
-        version = table.transaction_version(identity.query_id)
-        return version is not None and version >= identity.batch_id
+    def _last(self, table: DeltaTable, query_id: str) -> LastBatch | None:
+        batch_id = table.transaction_version(query_id)
+        if batch_id is None:
+            return None
+        return LastBatch(batch_id, f"{table.transaction_version(_input_of(query_id)) or 0:015x}")
 
     def _check_table(self, table: DeltaTable) -> None:
         _check_protocol(table)
@@ -79,8 +87,10 @@ class DeltaSink(LakeSink[DeltaTable]):
         return [json.loads(row.file) for row in batch.mapInArrow(_rows(write), "file string").collect()]
 
     def _commit(self, table: DeltaTable, files: list[Any], identity: BatchIdentity) -> None:
-        # Both conflict with a concurrent commit of the same id, so that a zombie of this driver can't add them too.
-        once = [Transaction(identity.query_id, identity.batch_id), Transaction(self._marker, identity.batch_id)]
+        # They conflict with a concurrent commit of the same id, so that a zombie of this driver can't add them too.
+        versions = {identity.query_id: identity.batch_id, self._marker: identity.batch_id}
+        versions[_input_of(identity.query_id)] = int(identity.input, 16)
+        once = [Transaction(name, version) for name, version in versions.items()]
         told = {"linn.query": identity.query_id, "linn.batch": str(identity.batch_id)}
         actions = [
             AddAction(each["path"], each["size"], each["partition_values"], each["time_ms"], True, each["stats"])
@@ -96,8 +106,13 @@ class DeltaSink(LakeSink[DeltaTable]):
             )
         except CommitFailedError:
             now = self._table()
-            if now is None or not self._has(now, identity):
+            if now is None or not self._is_done(now, identity):
                 raise
+
+
+def _input_of(query_id: str) -> str:
+    """Return the id of the transaction whose version stands for what the last micro-batch of a query has read."""
+    return f"linn.input.{query_id}"
 
 
 def _rows(write: Any) -> Any:

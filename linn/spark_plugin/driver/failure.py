@@ -14,6 +14,7 @@ from linn.core.errors.tree import LinnError
 FATAL_CODES = frozenset(
     {
         "spark.checkpoint_missing",
+        "spark.checkpoint_outdated",
         "spark.data_lost",
         "spark.option_invalid",
         "spark.pipeline_invalid",

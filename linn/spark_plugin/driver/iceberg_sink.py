@@ -1,9 +1,9 @@
 """Micro-batches into an Iceberg table by pyiceberg, without a JAR.
 
 Laws: tasks write data files and hand the driver their descriptions, which it commits as one snapshot. The same commit
-sets the table's property of the query to the batch id, so that a micro-batch that is committed adds nothing when it is
-replayed, also after its snapshot has expired. Each attempt to commit looks at that property first, and none of
-pyiceberg's own attempts is repeated, since those would not look.
+sets the table's property of the query to the batch id and what the micro-batch has read, so that one that is committed
+adds nothing when it is replayed, also after its snapshot has expired. Each attempt to commit looks at that property
+first, and none of pyiceberg's own attempts is repeated, since those would not look.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from linn.spark_plugin.driver.arrow_tasks import freeze_once
-from linn.spark_plugin.driver.batch_identity import NEW_CHECKPOINT, BatchIdentity
-from linn.spark_plugin.driver.lake_sink import LakeSink
+from linn.spark_plugin.driver.lake_sink import NEW_CHECKPOINT, LakeSink, LastBatch
 from linn.spark_plugin.errors import LakeSchemaMismatch, PipelineInvalid
+from linn.spark_plugin.sink.batch_identity import BatchIdentity
 from linn.spark_plugin.spec import PipelineSpec
 
 CATALOG = "catalog."
@@ -68,11 +68,21 @@ class IcebergSink(LakeSink[Table]):
                         spec.add_identity(name)
         return self._catalog.load_table(self._place)
 
+    def _files(self, table: Table) -> list[str]:
+        tasks = list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise PipelineInvalid(f"{self._place} has deleted rows in its files: read it with a library of its format")
+        return [task.file.file_path for task in tasks]
+
     def _is_marked(self, table: Table) -> bool:
         return self._marker in table.properties
 
-    def _has(self, table: Table, identity: BatchIdentity) -> bool:
-        return int(table.properties.get(_property(identity.query_id), -1)) >= identity.batch_id
+    def _last(self, table: Table, query_id: str) -> LastBatch | None:
+        found = table.properties.get(_property(query_id))
+        if found is None:
+            return None
+        batch_id, _, input_read = found.partition(" ")
+        return LastBatch(int(batch_id), input_read)
 
     def _check_table(self, table: Table) -> None:
         named = tuple(table.schema().find_column_name(field.source_id) for field in table.spec().fields)
@@ -101,7 +111,7 @@ class IcebergSink(LakeSink[Table]):
                     raise
                 found = self._table()
                 assert found is not None, "the table was there"
-                if self._has(found, identity):
+                if self._is_done(found, identity):
                     return
                 table = found
 
@@ -115,7 +125,8 @@ def _append(table: Table, files: list[DataFile], identity: BatchIdentity, marker
     table.metadata.properties["commit.retry.num-retries"] = "0"
     told = {"linn.query": identity.query_id, "linn.batch": str(identity.batch_id)}
     with table.transaction() as transaction:
-        transaction.set_properties({_property(identity.query_id): str(identity.batch_id), marker: identity.query_id})
+        last = f"{identity.batch_id} {identity.input}"
+        transaction.set_properties({_property(identity.query_id): last, marker: identity.query_id})
         with transaction.update_snapshot(told).fast_append() as snapshot:
             for file in files:
                 snapshot.append_data_file(file)

@@ -1,25 +1,35 @@
 """LakeSink: a table in a lake that a pipeline appends to, each micro-batch once. The formats say how.
 
-Laws: a table knows the last micro-batch of each query that was committed to it, so that one which is done again adds
-nothing. Tasks write the files, and the driver commits them all at once.
+Laws: a table knows the last micro-batch of each query that was committed to it, and what that one has read, so that one
+which is done again adds nothing, and one that only has its number is refused. Tasks write the files, and the driver
+commits them all at once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from linn.spark_plugin.driver.arrow_tasks import nullable
-from linn.spark_plugin.driver.batch_identity import NEW_CHECKPOINT, BatchIdentity, identity_of
-from linn.spark_plugin.errors import CheckpointMissing, PipelineInvalid
+from linn.spark_plugin.errors import CheckpointMissing, CheckpointOutdated, PipelineInvalid
+from linn.spark_plugin.sink.batch_identity import BatchIdentity, identity_of
 from linn.spark_plugin.spec import PipelineSpec
 
 T = TypeVar("T")
+NEW_CHECKPOINT = "newCheckpoint"
+"""Option of the lake formats: begin with a new checkpoint on a table that the pipeline has written to before."""
+
+
+class LastBatch(NamedTuple):
+    """The last micro-batch of a query that was committed to a table."""
+
+    batch_id: int
+    input: str
 
 
 class LakeSink(ABC, Generic[T]):
@@ -51,9 +61,23 @@ class LakeSink(ABC, Generic[T]):
             )
         self._check_table(table)
 
+    def files(self) -> list[str]:
+        """List the files of the table as it is now; none without a table.
+
+        Raises PipelineInvalid: rows were deleted in another way than with their files.
+        """
+        table = self._table()
+        return [] if table is None else self._files(table)
+
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch once. Raises LakeSchemaMismatch, PipelineInvalid, and what library and Spark raise."""
-        identity = identity_of(batch, batch_id)
+        """Write a micro-batch, inside of `foreachBatch`. Raises as `write_once`."""
+        self.write_once(batch, identity_of(batch, batch_id))
+
+    def write_once(self, batch: DataFrame, identity: BatchIdentity) -> None:
+        """Write a micro-batch, unless it was committed.
+
+        Raises CheckpointOutdated, LakeSchemaMismatch, PipelineInvalid, and what library and Spark raise.
+        """
         schema = nullable(to_arrow_schema(batch.schema, timezone="UTC"))
         table = self._table()
         if table is None:
@@ -63,12 +87,24 @@ class LakeSink(ABC, Generic[T]):
                     f"partition_by names the column {unknown[0]}, and the rows have {', '.join(schema.names)}"
                 )
             table = self._made(schema)
-        if self._has(table, identity):
+        if self._is_done(table, identity):
             return
         self._check_schema(table, schema)
         files = self._written(table, batch, schema)
         if files:
             self._commit(table, files, identity)
+
+    def _is_done(self, table: T, identity: BatchIdentity) -> bool:
+        """Whether a micro-batch was committed, as the last one. Raises CheckpointOutdated: another was in its place."""
+        last = self._last(table, identity.query_id)
+        if last is None or last.batch_id < identity.batch_id:
+            return False
+        if last == (identity.batch_id, identity.input):
+            return True
+        raise CheckpointOutdated(
+            f"{self._place} has micro-batch {last.batch_id} of this query, and {identity.batch_id} would be of other "
+            "records: the checkpoint is an older copy; nothing was written: restore the newest checkpoint"
+        )
 
     @abstractmethod
     def _table(self) -> T | None:
@@ -79,12 +115,16 @@ class LakeSink(ABC, Generic[T]):
         """Make the table."""
 
     @abstractmethod
+    def _files(self, table: T) -> list[str]:
+        """List the files of the table. Raises PipelineInvalid: they have deleted rows."""
+
+    @abstractmethod
     def _is_marked(self, table: T) -> bool:
         """Whether the pipeline has written to the table."""
 
     @abstractmethod
-    def _has(self, table: T, identity: BatchIdentity) -> bool:
-        """Whether a micro-batch, or a later one of its query, was committed."""
+    def _last(self, table: T, query_id: str) -> LastBatch | None:
+        """The last micro-batch of a query that was committed; None: there is none."""
 
     @abstractmethod
     def _check_table(self, table: T) -> None:

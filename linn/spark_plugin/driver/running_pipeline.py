@@ -11,13 +11,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from linn.spark_plugin.driver.checkpoint import dead_letter_checkpoint_of, exists
+from linn.spark_plugin.driver.checkpoint import committed_offsets, dead_letter_checkpoint_of, exists
 from linn.spark_plugin.driver.failure import Failure, failure_of
 from linn.spark_plugin.driver.frames import pipeline_frames
 from linn.spark_plugin.driver.pipeline_settings import starts_at_latest
 from linn.spark_plugin.driver.sinks import started_dead_letters, started_query
 from linn.spark_plugin.driver.status import StatusWriter, progress_fields
-from linn.spark_plugin.spec import DriverSpec, PipelineSpec
+from linn.spark_plugin.spec import DriverSpec, PipelineSpec, checkpoint_of
 
 _BEGIN_S = 120.0
 _OFFSETS_S = 10.0
@@ -37,8 +37,6 @@ class RunningPipeline:
         self._reported: tuple[int, str] = (-1, "")
         """Number and time of the micro-batch that was reported last."""
         self._is_idle = False
-        self._lag = 0
-        """Records that were left when that micro-batch ended."""
         self._stop_by_s = math.inf
         self._drains_from = self._reported
 
@@ -55,9 +53,10 @@ class RunningPipeline:
                 self._dead_letters = started_dead_letters(driver, self.spec, frames.dead_letters)
                 if starts_at_latest(self.spec):
                     _await_begin(session, self._dead_letters, dead_letter_checkpoint_of(driver.state_dir, self.spec))
+            end = committed_offsets(session, checkpoint_of(driver.state_dir, self.spec))
             self._query = started_query(session, driver, self.spec, frames.rows)
             ids = {"query": str(self._query.id), "run": str(self._query.runId)}
-            self._status.write("started", self.spec.name, **ids)
+            self._status.write("started", self.spec.name, **ids, end=end)
             _await_offsets(self._query)
         except Exception as error:
             self._terminated(error)
@@ -125,13 +124,10 @@ class RunningPipeline:
         for progress in query.recentProgress if skipped else [last]:
             if self._key(progress) > self._reported:
                 self._reported, self._is_idle = self._key(progress), False
-                fields = progress_fields(json.loads(progress.json))
-                self._lag = fields["lag"]
-                self._status.write("progress", self.spec.name, **fields)
+                self._status.write("progress", self.spec.name, **progress_fields(json.loads(progress.json)))
 
     def _report_idle(self, query: StreamingQuery, last: Any) -> None:
-        # After a micro-batch that was done again, Spark says until the next one that there are no data.
-        if self._is_idle or self._lag or _is_busy(query) or query.status["isDataAvailable"]:
+        if self._is_idle or _is_busy(query) or query.status["isDataAvailable"]:
             return
         self._is_idle = True
         self._status.write("idle", self.spec.name, batch=last["batchId"])

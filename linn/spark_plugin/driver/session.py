@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 from linn.spark_plugin.data_source import LinnDataSource
 from linn.spark_plugin.driver.session_settings import session_settings
 from linn.spark_plugin.driver.spark_home import use_unzipped_home
+from linn.spark_plugin.driver.worker_daemon import use_as_daemon
 from linn.spark_plugin.spec import DriverSpec
 
 _JVM_EXIT_S = 10.0
@@ -21,7 +21,7 @@ _JVM_EXIT_S = 10.0
 def made_session(spec: DriverSpec) -> SparkSession:
     """Make the session, with linn's data source. Raises PySparkRuntimeError and others: there is no Java, no master."""
     if spec.master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        use_as_daemon()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         use_unzipped_home()
     builder = SparkSession.Builder()

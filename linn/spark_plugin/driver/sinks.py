@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from linn.spark_plugin.driver.checkpoint import check_output, checkpoint_of, dead_letter_checkpoint_of, is_new
+from linn.spark_plugin.driver.checkpoint import check_output, dead_letter_checkpoint_of, is_new
 from linn.spark_plugin.driver.frames import SERVERS
 from linn.spark_plugin.errors import PipelineInvalid
 from linn.spark_plugin.sink.each_batch import each_batch
-from linn.spark_plugin.spec import DriverSpec, PipelineSpec
+from linn.spark_plugin.spec import DriverSpec, PipelineSpec, checkpoint_of
 
-_LAKES = {"delta": ("delta_sink", "DeltaSink"), "iceberg": ("iceberg_sink", "IcebergSink")}
+LAKES = {"delta": ("delta_sink", "DeltaSink"), "iceberg": ("iceberg_sink", "IcebergSink")}
 
 
 def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpec, rows: DataFrame) -> StreamingQuery:
@@ -32,24 +32,22 @@ def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpe
         check_output(session, checkpoint, pipeline.path)
         writer = writer.format(pipeline.format).options(**pipeline.options).option("path", pipeline.path)
         return writer.partitionBy(*pipeline.partition_by).start()
-    if pipeline.format in _LAKES:
+    if pipeline.format in LAKES:
         return writer.foreachBatch(_lake(pipeline, is_new=is_new(session, checkpoint)).write).start()
     if pipeline.format == "jdbc":
         return writer.foreachBatch(_jdbc_batch(pipeline.options)).start()
-    options = pipeline.options
     if pipeline.format == "linn":
-        options = {**options, SERVERS: spec.bootstrap}
-        if pipeline.output_mode != "append":
-            return writer.foreachBatch(each_batch(**options)).start()
-    return writer.format(pipeline.format).options(**options).start()
+        return writer.foreachBatch(each_batch(**{**pipeline.options, SERVERS: spec.bootstrap})).start()
+    return writer.format(pipeline.format).options(**pipeline.options).start()
 
 
 def started_dead_letters(spec: DriverSpec, pipeline: PipelineSpec, rows: DataFrame) -> StreamingQuery:
-    """Start the query that writes the dead letters: linn's sink commits each micro-batch once."""
+    """Start the query that writes the dead letters: each micro-batch is committed once."""
     assert pipeline.dead_letter is not None
     checkpoint = dead_letter_checkpoint_of(spec.state_dir, pipeline)
     writer = _writer(rows, pipeline, f"{pipeline.name} dead letters", checkpoint).outputMode("append")
-    return writer.format("linn").option(SERVERS, spec.bootstrap).option("topic", pipeline.dead_letter).start()
+    write = each_batch(**{SERVERS: spec.bootstrap}, topic=pipeline.dead_letter)
+    return writer.foreachBatch(write).start()
 
 
 def _writer(rows: DataFrame, pipeline: PipelineSpec, name: str, checkpoint: str) -> DataStreamWriter:
@@ -61,7 +59,14 @@ def _writer(rows: DataFrame, pipeline: PipelineSpec, name: str, checkpoint: str)
 
 def _lake(pipeline: PipelineSpec, *, is_new: bool) -> Any:
     """Make the sink of a lake. Raises PipelineInvalid: its package is not installed, or the table is not for it."""
-    module, name = _LAKES[pipeline.format]
+    sink = lake_sink(pipeline)
+    sink.check(is_new=is_new)
+    return sink
+
+
+def lake_sink(pipeline: PipelineSpec) -> Any:
+    """Make the sink of a lake, without a look at its table. Raises PipelineInvalid: its package is not installed."""
+    module, name = LAKES[pipeline.format]
     try:
         found = import_module(f"linn.spark_plugin.driver.{module}")
     except ModuleNotFoundError as error:
@@ -69,9 +74,7 @@ def _lake(pipeline: PipelineSpec, *, is_new: bool) -> Any:
             f"format {pipeline.format} needs a package that is not installed ({error.name}): "
             f"pip install 'linn[{pipeline.format}]'"
         ) from error
-    sink = getattr(found, name)(pipeline)
-    sink.check(is_new=is_new)
-    return sink
+    return getattr(found, name)(pipeline)
 
 
 def _jdbc_batch(options: dict[str, str]) -> Any:

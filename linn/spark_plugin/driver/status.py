@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 STATUS_FD = "LINN_STATUS_FD"
@@ -46,12 +46,6 @@ class StatusWriter:
 
 def progress_fields(progress: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a `progress` line from Spark's progress of one micro-batch."""
-    end: Offsets = {}
-    latest: Offsets = {}
-    for source in progress.get("sources", ()):
-        # A topic that is read twice, by a join with itself, counts by the slower of both readers.
-        _merge(end, offsets_of(source.get("endOffset")))
-        _merge(latest, offsets_of(source.get("latestOffset")))
     durations = progress.get("durationMs") or {}
     return {
         "batch": progress.get("batchId", 0),
@@ -60,10 +54,24 @@ def progress_fields(progress: Mapping[str, Any]) -> dict[str, Any]:
         "processed_rows_per_s": _rate(progress.get("processedRowsPerSecond")),
         "duration_ms": durations.get("triggerExecution", progress.get("batchDuration", 0)),
         "durations": dict(durations),
-        "end": end,
-        "latest": latest,
-        "lag": lag(end, latest),
+        "end": merged_offsets(source.get("endOffset") for source in progress.get("sources", ())),
     }
+
+
+def logged_offsets(text: str) -> Offsets:
+    """Return the offsets in a file of a checkpoint's log: below a version and Spark's metadata, a line a source."""
+    return merged_offsets(text.splitlines()[2:])
+
+
+def merged_offsets(sources: Iterable[Any]) -> Offsets:
+    """Return the offsets that all sources of a query have reached: a topic may be read twice, by a join with itself."""
+    found: Offsets = {}
+    for source in sources:
+        for topic, partitions in offsets_of(source).items():
+            known = found.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                known[partition] = min(offset, known.get(partition, offset))
+    return found
 
 
 def offsets_of(found: Any) -> Offsets:
@@ -81,24 +89,8 @@ def offsets_of(found: Any) -> Offsets:
         if isinstance(partitions, dict):
             # Negative numbers stand for the ends of a log whose offsets are not known yet.
             known = {name: at for name, at in partitions.items() if isinstance(at, int) and at >= 0}
-            offsets[topic] = known
+            offsets[topic] = {name: at for name, at in known.items() if name.isdecimal()}
     return offsets
-
-
-def lag(end: Offsets, latest: Offsets) -> int:
-    """Return the number of records between the two, over all partitions."""
-    return sum(
-        max(0, offset - end.get(topic, {}).get(partition, 0))
-        for topic, partitions in latest.items()
-        for partition, offset in partitions.items()
-    )
-
-
-def _merge(into: Offsets, more: Offsets) -> None:
-    for topic, partitions in more.items():
-        known = into.setdefault(topic, {})
-        for partition, offset in partitions.items():
-            known[partition] = min(offset, known.get(partition, offset))
 
 
 def _rate(found: Any) -> float:

@@ -2,8 +2,9 @@
 actions to take, and times are given in seconds of a monotonic clock.
 
 Laws: there is at most one process. A driver that fails is started again after a delay that grows, and after ten
-failures in a row not any more. So is a pipeline that fails, in the process that the others go on in; an error that no
-restart mends ends it at once. A stop waits for the micro-batch in progress for a bounded time, and then kills.
+failures in a row not any more; each try may take twice the time to start that the last one had. So is a pipeline that
+fails, in the process that the others go on in; an error that no restart mends ends it at once. A stop waits for the
+micro-batch in progress for a bounded time, and then kills.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class KillDriver(NamedTuple):
 
 Action = StartDriver | StartPipelines | StopPipelines | CloseInput | KillDriver
 
+START_LONGEST_S = 900.0
+"""Limit of the time for a start that follows failed ones, unless the setting is longer: nobody waits for more."""
 FINISHED = Reason("has read all that there was, and is finished")
 NOT_ASKED = Reason("was stopped by an operator")
 MEND = "mend the cause, then: linn spark start {name}"
@@ -80,7 +83,7 @@ class GroupPipeline:
     failure: Reason | None = None
     """The error that no restart mends, or the one of the last try."""
     error: Reason | None = None
-    """The error after which it waits for its next start."""
+    """The error that ended it, until it runs again."""
     finished: bool = False
     """It was to read what there was, and has done so."""
     in_driver: bool = False
@@ -96,6 +99,11 @@ class GroupPipeline:
     """Until when the process has to have stopped it."""
     starts: int = 0
     """The number of its starts."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its next start, after an error."""
+        return self.runs and not self.in_driver and self.start_at_s > -math.inf
 
     @property
     def runs(self) -> bool:
@@ -128,7 +136,7 @@ class DriverGroup:
         self.pipelines: dict[str, GroupPipeline] = {}
         self.state = State.STOPPED
         self.reason: Reason | None = None
-        """The reason why it backs off or has failed."""
+        """The reason why it backs off or has failed, or why it has to be started again."""
         self.backoff = Backoff(uniform)
         self._uniform = uniform
         self.deadline_s = math.inf
@@ -164,7 +172,7 @@ class DriverGroup:
 
     def _waits(self, each: GroupPipeline) -> bool:
         """Whether a pipeline is to be started again in the process that runs."""
-        return self.state in (State.STARTING, State.RUNNING) and each.runs and each.error is not None
+        return self.state in (State.STARTING, State.RUNNING) and each.waits
 
     def configure(self, specs: Mapping[str, PipelineSpec], now_s: float) -> list[Action]:
         """Take over the pipelines that there are to be: new ones start, changed ones restart, others stop."""
@@ -231,7 +239,7 @@ class DriverGroup:
     def _begin_anew(self, now_s: float) -> list[Action]:
         """Run the pipelines that are to run, in a new process if there is one already."""
         self.backoff.reset()
-        self._failing, self._is_fatal = None, False
+        self.reason, self._failing, self._is_fatal = None, None, False
         if self.state is State.DRAINING:
             self._asked = True
             return []
@@ -254,7 +262,7 @@ class DriverGroup:
         chosen = [each for each in chosen if each.start_at_s <= now_s]
         for each in chosen:
             self._put_in(each)
-        self.state, self.reason, self.deadline_s = State.STARTING, None, now_s + self._start_timeout_s
+        self.state, self.deadline_s = State.STARTING, now_s + self._start_limit_s
         self._failing, self._is_fatal, self._asked = None, False, False
         self._running_since_s = math.inf
         return [StartDriver(tuple(each.spec for each in chosen))]
@@ -263,7 +271,7 @@ class DriverGroup:
     def _put_in(each: GroupPipeline) -> None:
         """Record that a pipeline is started in the process."""
         each.leave()
-        each.in_driver, each.error, each.start_at_s = True, None, -math.inf
+        each.in_driver, each.start_at_s = True, -math.inf
         each.starts += 1
 
     def _rest(self) -> None:
@@ -277,8 +285,9 @@ class DriverGroup:
     def started(self, name: str, now_s: float) -> list[Action]:
         """A pipeline's query runs."""
         each = self.pipelines.get(name)
-        if each is not None and each.in_driver:
-            each.started, each.running_since_s, each.start_by_s = True, now_s, math.inf
+        if each is not None and each.in_driver and not each.started:
+            each.started, each.running_since_s, each.start_by_s, each.error = True, now_s, math.inf, None
+            self._give_the_next_one_time(now_s)
         self._look_whether_all_run(now_s)
         return []
 
@@ -325,8 +334,9 @@ class DriverGroup:
         """The process, and all its children, are gone."""
         assert self.has_process, "it had one"
         left = [name for name, each in self.pipelines.items() if each.in_driver]
-        for each in self.pipelines.values():
-            each.leave()
+        for name in left:
+            self.pipelines[name].error = None
+            self.pipelines[name].leave()
         ran_s = now_s - self._running_since_s if self._running_since_s < math.inf else 0.0
         if self._failing is not None:
             return self._failed(self._failing, ran_s, now_s)
@@ -342,7 +352,8 @@ class DriverGroup:
         if self._is_fatal or self.backoff.is_exhausted:
             times = "" if self._is_fatal else f" ({FAILURES_MAX} times in a row)"
             self.state, self.deadline_s = State.FAILED, math.inf
-            self.reason = Reason(reason.text + times, "look at linn spark logs; then: linn spark start NAME")
+            remedy = reason.remedy or "look at linn spark logs"
+            self.reason = Reason(reason.text + times, f"{remedy}; then: linn spark start NAME")
         else:
             self.state, self.deadline_s, self.reason = State.BACKING_OFF, now_s + delay_s, reason
         return []
@@ -358,6 +369,30 @@ class DriverGroup:
         waits = any(each.in_driver and not each.started for each in self.pipelines.values())
         if self.state is State.STARTING and not waits:
             self.state, self.deadline_s, self._running_since_s = State.RUNNING, math.inf, now_s
+            self.reason = None
+
+    # --- the time for a start ---
+
+    @property
+    def _start_limit_s(self) -> float:
+        """The time that the next start may take."""
+        longest_s = max(START_LONGEST_S, self._start_timeout_s)
+        return min(longest_s, self._start_timeout_s * 2.0**self.backoff.failures)
+
+    def _give_the_next_one_time(self, now_s: float) -> None:
+        """Extend the time of pipelines that don't run yet: a driver starts one after the other."""
+        until_s = now_s + self._start_limit_s
+        if self.state is State.STARTING:
+            self.deadline_s = max(self.deadline_s, until_s)
+        for each in self.pipelines.values():
+            if each.start_by_s < math.inf:
+                each.start_by_s = max(each.start_by_s, until_s)
+
+    def _late(self, names: list[str]) -> Reason:
+        """The reason for the end of a driver whose pipelines don't run in time."""
+        who = f"pipeline {names[0]} was" if len(names) == 1 else f"{len(names)} pipelines were"
+        text = f"the driver was killed after {self._start_limit_s:g} s (start_timeout): {who} still starting"
+        return Reason(text, "if that is too short, raise start_timeout in [spark]")
 
     # --- time ---
 
@@ -374,8 +409,9 @@ class DriverGroup:
             return self._start_in_driver(waiting, now_s)
         late = [each.spec.name for each in self.pipelines.values() if each.start_by_s <= now_s]
         if late or (self.state is State.STARTING and now_s >= self.deadline_s):
-            what = f"pipeline {late[0]} did not run" if late else "not all pipelines ran"
-            self._failing = self._failing or Reason(f"{what} within {self._start_timeout_s:g} s")
+            self._failing = self._failing or self._late(
+                late or [name for name, each in self.pipelines.items() if each.in_driver and not each.started]
+            )
         if self.state is not State.DRAINING:
             self._asked = self._failing is None
         self.state, self.deadline_s = State.DRAINING, math.inf
@@ -387,7 +423,7 @@ class DriverGroup:
         """Start pipelines again in the process that runs."""
         for each in waiting:
             self._put_in(each)
-            each.start_by_s = now_s + self._start_timeout_s
+            each.start_by_s = now_s + self._start_limit_s
         return [StartPipelines(tuple(each.spec.name for each in waiting))]
 
     # --- looking ---
@@ -398,12 +434,13 @@ class DriverGroup:
         if each.failure is not None:
             return State.FAILED, each.failure
         if each.in_driver:
-            return self._state_in_driver(each), self.reason
+            state = self._state_in_driver(each)
+            return state, None if state is State.RUNNING else self._failing or each.error or self.reason
         if each.finished:
             return State.STOPPED, FINISHED
         if not each.wanted:
             return State.STOPPED, NOT_ASKED
-        if each.error is not None and self.state is not State.FAILED:
+        if each.waits and self.state is not State.FAILED:
             return State.BACKING_OFF, each.error
         if self.state is State.RUNNING:
             return State.STARTING, None

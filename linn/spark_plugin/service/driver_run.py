@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from linn.api import Env, Program, ProgramEnded, ProgramNotStarted
+from linn.spark_plugin.service.committed_offsets import Offsets
 from linn.spark_plugin.service.driver_group import (
     Action,
     CloseInput,
@@ -40,6 +41,7 @@ STATUS_VARIABLE = "LINN_STATUS_FD"
 """Environment variable that tells a driver the number of its status channel."""
 
 MakeSpec = Callable[[tuple[PipelineSpec, ...]], DriverSpec]
+NoteCommitted = Callable[[PipelineSpec, Offsets], None]
 Check = Callable[[], Awaitable[str | None]]
 
 
@@ -47,9 +49,18 @@ class DriverRun:
     """A driver that is kept running."""
 
     def __init__(
-        self, group: DriverGroup, env: Env, command: tuple[str, ...], make_spec: MakeSpec, check: Check
+        self,
+        group: DriverGroup,
+        env: Env,
+        command: tuple[str, ...],
+        make_spec: MakeSpec,
+        check: Check,
+        note_committed: NoteCommitted,
     ) -> None:
-        """`check` says what is missing before a process is started, or None."""
+        """`check` says what is missing before a process is started, or None.
+
+        `note_committed(pipeline, offsets)` is called with what a pipeline has in its sink.
+        """
         self.group = group
         self.log = DriverLog()
         self.progress: dict[str, Progress] = {}
@@ -59,8 +70,11 @@ class DriverRun:
         self._command = command
         self._make_spec = make_spec
         self._check = check
+        self._note_committed = note_committed
         self._actions: deque[Action] = deque()
         self._program: Program | None = None
+        self._specs: dict[str, PipelineSpec] = {}
+        """The pipelines of the process, as it knows them, which may be older than those of the group."""
         self._input_ends = False
         """Whether the process's standard input is to end as soon as it has had its specification."""
         self._killed = trio.Event()
@@ -121,7 +135,8 @@ class DriverRun:
 
     def _tell_state(self) -> None:
         """Log a change of the driver's state."""
-        state, reason = self.group.state, self.group.reason
+        state = self.group.state
+        reason = self.group.reason if state in (State.BACKING_OFF, State.FAILED) else None
         if state is self._state_seen:
             return
         self._state_seen = state
@@ -164,6 +179,7 @@ class DriverRun:
 
     async def _run_process(self, pipelines: tuple[PipelineSpec, ...], killed: trio.Event) -> int:
         spec = msgspec.json.encode(self._make_spec(pipelines)).decode()
+        self._specs = {each.name: each for each in pipelines}
         async with self._env.programs.run(self._command, status_variable=STATUS_VARIABLE) as program:
             self._program = program
             try:
@@ -222,23 +238,27 @@ class DriverRun:
         match status.event:
             case "session":
                 self.session = status
-            case "started":
+            case "started" if name in self._specs:
+                self._note_committed(self._specs[name], status.end)
                 self.act(self.group.started(name, now_s))
-            case "progress" if name in self.group.pipelines:
-                self.progress_of(name).report(status, now_ms)
+            case "progress" if name in self._specs:
+                self._note_committed(self._specs[name], status.end)
+                if name in self.group.pipelines:
+                    self.progress_of(name).report(status, now_ms)
             case "idle" if name in self.group.pipelines:
                 self.progress_of(name).idle(now_ms)
             case "stopped":
                 self.act(self.group.stopped(name, now_s))
             case "terminated":
-                self._tell_failure(f'Spark pipeline "{name}" has failed', status, now_ms)
+                self._tell_error(f'Spark pipeline "{name}"', status, now_ms)
                 self.act(self.group.terminated(name, status.error, now_s, fatal=status.fatal))
             case "failed":
-                self._tell_failure(f"Spark driver {self.group.name} has failed", status, now_ms)
+                self._tell_error(f"Spark driver {self.group.name}", status, now_ms)
                 self.act(self.group.failed(status.error, now_s, fatal=status.fatal))
 
-    def _tell_failure(self, what: str, status: StatusLine, now_ms: int) -> None:
-        """Log a failure that the driver reports, there and in the broker's log."""
+    def _tell_error(self, who: str, status: StatusLine, now_ms: int) -> None:
+        """Log an error that the driver reports, there and in the broker's log; only a fatal one is a failure."""
+        what = f"{who} has failed" if status.fatal else f"{who} ended with an error, and may be started again"
         self.log.add(f"{what}: {status.error}", now_ms)
         about = {"what": what, "driver": self.group.name, "error": status.error, "class": status.error_class}
         logger.log(logging.ERROR if status.fatal else logging.WARNING, "%(what)s: %(error)s", about)

@@ -22,6 +22,13 @@ class Pipeline(msgspec.Struct, frozen=True):
     is_sink: bool
     """Whether it is the sink of a topic, whose name it has."""
 
+    @property
+    def begins_with_everything(self) -> bool:
+        """Whether it begins with the first record that each of its topics has."""
+        options = {name.lower(): value for name, value in self.spec.source_options.items()}
+        by_time = any(name.startswith(("startingtimestamp", "startingoffsetsbytimestamp")) for name in options)
+        return not by_time and options["startingoffsets"].strip().lower() == "earliest"
+
     def problem(self, topics: Mapping[str, ServiceTopic]) -> tuple[str, str] | None:
         """The reason why it can't run on the topics that there are, and what to do; None if it can."""
         for name in self.spec.topics:

@@ -35,7 +35,8 @@ METRICS = (
         "linn_spark_pipeline_lag_records",
         "gauge",
         _PIPELINE,
-        "Records of its topics that the pipeline had not read at its last report.",
+        "Records of its topics that can be read and are not in its sink, whether it runs or not. Missing only before "
+        "the first start of a pipeline that does not begin with everything.",
     ),
     ServiceMetric("linn_spark_pipeline_batch_seconds", "gauge", _PIPELINE, "Duration of the last micro-batch."),
     ServiceMetric(

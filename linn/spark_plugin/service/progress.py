@@ -25,11 +25,8 @@ class StatusLine(msgspec.Struct, frozen=True):
     input_rows_per_s: float = 0.0
     processed_rows_per_s: float = 0.0
     duration_ms: int = 0
-    end: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    end: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
     """The offsets up to which everything is in the sink, by topic and partition."""
-    latest: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
-    """The ends of the partitions at that time."""
-    lag: int = 0
 
 
 class Progress:
@@ -40,26 +37,23 @@ class Progress:
         self.rows = 0
         self.rows_per_s = 0.0
         """Rate of the last micro-batch; 0 while there is nothing to read."""
-        self.lag: int | None = None
-        """Records that were not yet read at the last report; None before the first."""
         self.duration_ms: int | None = None
         """Duration of the last micro-batch."""
         self.batch: int | None = None
         """Number of the last micro-batch, which Spark counts from the pipeline's very first start."""
         self.time_ms: int | None = None
         """Time of the last report."""
-        self.end: dict[str, dict[str, int]] = {}
 
     def report(self, status: StatusLine, now_ms: int) -> None:
         """Take over the report of a micro-batch."""
         self.batches += 1
         self.rows += status.rows
-        self.rows_per_s, self.lag, self.duration_ms = status.processed_rows_per_s, status.lag, status.duration_ms
-        self.batch, self.time_ms, self.end = status.batch, now_ms, status.end
+        self.rows_per_s, self.duration_ms = status.processed_rows_per_s, status.duration_ms
+        self.batch, self.time_ms = status.batch, now_ms
 
     def idle(self, now_ms: int) -> None:
         """There was nothing to read."""
-        self.rows_per_s, self.lag, self.time_ms = 0.0, 0, now_ms
+        self.rows_per_s, self.time_ms = 0.0, now_ms
 
     def pause(self) -> None:
         """The pipeline does not run."""
@@ -71,9 +65,7 @@ class Progress:
             "batches": self.batches,
             "rows": self.rows,
             "rows_per_s": round(self.rows_per_s, 1),
-            "lag": self.lag,
             "duration_ms": self.duration_ms,
             "batch": self.batch,
             "time_ms": self.time_ms,
-            "offsets": self.end,
         }

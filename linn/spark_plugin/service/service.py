@@ -18,13 +18,16 @@ import trio
 from linn.api import RequestUnknown, ServiceHost, ServiceListener, ServiceTopic, did_you_mean
 from linn.core.errors.tree import ConfigError
 from linn.spark_plugin.errors import SparkPipelineUnknown
+from linn.spark_plugin.service.committed_offsets import CommittedOffsets, Offsets
 from linn.spark_plugin.service.driver_group import DriverGroup, Reason, State
 from linn.spark_plugin.service.driver_log import LINES_MAX
 from linn.spark_plugin.service.driver_run import DriverRun, due_in
+from linn.spark_plugin.service.file_listing import FileListing
 from linn.spark_plugin.service.pipeline import Pipeline, asked_for
+from linn.spark_plugin.service.progress import Progress
 from linn.spark_plugin.service.requirements import missing_java, missing_package
 from linn.spark_plugin.service.settings import SparkSettings
-from linn.spark_plugin.spec import DriverSpec, PipelineSpec
+from linn.spark_plugin.spec import DriverSpec, PipelineSpec, checkpoint_of
 
 logger = logging.getLogger("linn.spark")
 
@@ -34,6 +37,8 @@ NATIVE = "capnp"
 """The protocol that drivers speak with the broker."""
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 """Addresses that mean every interface, and the one to connect to."""
+COMMITTED_FOLDER = "__committed"
+"""The folder, beside those of the pipelines, with the offsets that they have committed; no pipeline has such a name."""
 _DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
 
 
@@ -62,11 +67,16 @@ class SparkService:
         self._nursery: trio.Nursery | None = None
         self._closed = False
         self._python = settings.python or sys.executable
+        command = (self._python, "-m", "linn.spark_plugin.driver.committed_files")
+        self._files = FileListing(host.env.programs, command)
+        self._state_dir = settings.state_dir or host.state_dir
+        self._committed = CommittedOffsets(host.env.disk, f"{host.state_dir}/{COMMITTED_FOLDER}")
 
     # --- life ---
 
     async def run(self) -> None:
         """Run all drivers until cancelled."""
+        await self._committed.load()
         async with trio.open_nursery() as self._nursery:
             self._configure()
             await trio.sleep_forever()
@@ -81,6 +91,8 @@ class SparkService:
 
     def topic_changed(self, name: str, topic: ServiceTopic | None) -> None:
         """Start, restart or stop the pipelines that read the topic."""
+        if topic is None:
+            self._committed.forget_topic(name)
         before = self._asked.get(name)
         is_read = any(name in each.spec.topics for each in self._asked.values())
         if is_read or before is not None or (topic is not None and topic.own is not None):
@@ -116,7 +128,7 @@ class SparkService:
         if not settings.enabled:
             group.close(0.0)
         command = (self._python, "-m", "linn.spark_plugin.driver")
-        driver = DriverRun(group, env, command, partial(self._spec, name), self._missing)
+        driver = DriverRun(group, env, command, partial(self._spec, name), self._missing, self._note_committed)
         self._drivers[name] = driver
         nursery.start_soon(driver.run)
         return driver
@@ -128,7 +140,7 @@ class SparkService:
             bootstrap=self._bootstrap() or "",
             master=settings.master,
             conf=settings.conf,
-            state_dir=settings.state_dir or self._host.state_dir,
+            state_dir=self._state_dir,
             pipelines=pipelines,
         )
 
@@ -156,7 +168,7 @@ class SparkService:
         pipeline = self._asked[name]
         state, reason = self._state(name)
         driver = self._drivers.get(pipeline.driver)
-        progress = driver.progress_of(name).data() if driver is not None else None
+        progress = driver.progress_of(name) if driver is not None else Progress()
         known = driver.group.pipelines.get(name) if driver is not None else None
         return {
             "name": name,
@@ -168,8 +180,21 @@ class SparkService:
             "reason": reason.text if reason is not None else None,
             "remedy": reason.remedy or None if reason is not None else None,
             "restarts": max(0, known.starts - 1) if known is not None else 0,
-            "progress": progress,
+            "progress": progress.data() | {"lag": self._lag(pipeline), "offsets": self._offsets(pipeline) or {}},
         }
+
+    def _lag(self, pipeline: Pipeline) -> int | None:
+        """The records of its topics that are not in its sink; None: where it begins is not known before it has run."""
+        offsets = self._offsets(pipeline)
+        if offsets is None and not pipeline.begins_with_everything:
+            return None
+        return sum(self._host.records_behind(topic, (offsets or {}).get(topic, {})) for topic in pipeline.spec.topics)
+
+    def _offsets(self, pipeline: Pipeline) -> Offsets | None:
+        return self._committed.of(pipeline.spec.name, checkpoint_of(self._state_dir, pipeline.spec))
+
+    def _note_committed(self, spec: PipelineSpec, offsets: Offsets) -> None:
+        self._committed.note(spec.name, checkpoint_of(self._state_dir, spec), offsets)
 
     def _state(self, name: str) -> tuple[State, Reason | None]:
         if name in self._blocked:
@@ -199,14 +224,13 @@ class SparkService:
             state, _ = self._state(name)
             states += [((name, each.value), int(each is state)) for each in State]
             driver = self._drivers.get(pipeline.driver)
-            if driver is None:
-                continue
-            progress, known = driver.progress_of(name), driver.group.pipelines.get(name)
+            progress = driver.progress_of(name) if driver is not None else Progress()
+            known = driver.group.pipelines.get(name) if driver is not None else None
             values: dict[str, int | float | None] = {
                 "rows_total": progress.rows,
                 "batches_total": progress.batches,
                 "rows_per_second": progress.rows_per_s,
-                "lag_records": progress.lag,
+                "lag_records": self._lag(pipeline),
                 "batch_seconds": None if progress.duration_ms is None else progress.duration_ms / 1000,
                 "restarts_total": max(0, known.starts - 1) if known is not None else 0,
             }
@@ -218,13 +242,18 @@ class SparkService:
     # --- acting ---
 
     async def perform(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
-        """Do what `linn spark` asks for: start, stop, restart, logs."""
+        """Do what `linn spark` asks for: start, stop, restart, logs, files."""
         match action:
             case "start" | "stop" | "restart":
                 return self._change(action, arguments, caller)
             case "logs":
                 return self._logs(arguments)
-        actions = ("start", "stop", "restart", "logs")
+            case "files":
+                name = arguments.get("pipeline")
+                if not isinstance(name, str):
+                    raise ConfigError('the argument "pipeline" must be a name')
+                return {"files": await self._files.of(self._pipeline(name).spec)}
+        actions = ("start", "stop", "restart", "logs", "files")
         raise RequestUnknown(f'Spark has no action "{action[:80]}"{did_you_mean(action, actions)}')
 
     def _change(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:

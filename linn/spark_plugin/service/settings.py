@@ -125,7 +125,11 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Timeout, msgspec.Meta(description="How long a stop waits for the micro-batch in progress before it kills.")
     ] = msgspec.field(default=30.0, name="drain_timeout")
     start_timeout_s: Annotated[
-        Timeout, msgspec.Meta(description="How long a driver may take until its pipelines run, before it is killed.")
+        Timeout,
+        msgspec.Meta(
+            description="How long the start of each pipeline may take before its driver is killed. Each further try "
+            "has twice the time, up to 15 minutes."
+        ),
     ] = msgspec.field(default=120.0, name="start_timeout")
     pipelines: Annotated[
         tuple[PipelineSettings, ...], msgspec.Meta(description="Pipelines, as an array of tables.")

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from linn.spark_plugin.errors import SparkOptionInvalid
-from linn.spark_plugin.sink.write_options import NAME, NUMBER
-
-QUERY_ID = "sql.streaming.queryId"
-"""Spark's property that has the id of the query whose micro-batch is being written."""
+from linn.spark_plugin.sink.batch_identity import digest, name_records, offsets_of, query_of
+from linn.spark_plugin.sink.write_options import IDENTITY, NAME, NUMBER
 
 
 def each_batch(**options: str) -> Callable[[Any, int], None]:
     """Return a function for `foreachBatch` that writes each micro-batch to linn, exactly once.
+
+    What a micro-batch reads identifies it, if its sources have topics; for other sources, and with Spark Connect, its
+    rows do, which have to be the same each time it is run.
 
     `options` are those of `format("linn")`; give the ones with dots as `**{"linn.bootstrap.servers": ...}`. A query
     that writes to several topics with it needs a `name` for each, which is part of the transactions' name. Spark
@@ -26,23 +27,29 @@ def each_batch(**options: str) -> Callable[[Any, int], None]:
     part, given = options.pop("name", ""), options.pop(NAME, None)
 
     def write(frame: Any, batch_id: int) -> None:
-        query = given if given is not None else f"spark.{_query_of(frame)}"
-        name = f"{query}.{part}" if part else query
-        numbered = {**options, NAME: name, NUMBER: str(batch_id)}
+        query = _query_of(frame, is_named=given is not None)
+        name = given if given is not None else f"spark.{query}"
+        numbered = {**options, NAME: f"{name}.{part}" if part else name, NUMBER: str(batch_id)}
+        if query is not None and name_records(offsets := offsets_of(frame, query, batch_id)):
+            numbered[IDENTITY] = f"offsets {digest(offsets)}"
         frame.write.format("linn").options(**numbered).mode("append").save()
 
     return write
 
 
-def _query_of(frame: Any) -> str:
-    """Return the id of the query whose micro-batch a frame is. Raises SparkOptionInvalid."""
-    context = getattr(frame.sparkSession, "sparkContext", None)
-    if context is None:
+def _query_of(frame: Any, *, is_named: bool) -> str | None:
+    """Return the id of the query whose micro-batch a frame is; None: it is not known, and `is_named` by an option.
+
+    Raises SparkOptionInvalid.
+    """
+    if getattr(frame.sparkSession, "sparkContext", None) is None:
+        if is_named:
+            return None
         raise SparkOptionInvalid(
             f"Spark Connect does not say which query this is: give each_batch the option {NAME}, a name that no other "
             "query has, and a new one with a new checkpoint"
         )
-    query: str | None = context.getLocalProperty(QUERY_ID)
+    query = query_of(frame)
     if query is None:
         raise SparkOptionInvalid("each_batch is for foreachBatch of a streaming query")
     return query

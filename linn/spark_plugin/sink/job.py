@@ -2,7 +2,8 @@
 
 Laws: each attempt of a task writes with producers of its own, which nobody uses again in the same transaction. The
 commit names those that count, so that attempts that failed, or ran twice, are aborted with it. A job that was committed
-before is not committed again: its sequence says so.
+before is not committed again: its sequence and its identity say so. The identity is that of the job's input where that
+is known, and else the number and checksum of its rows: a sequence alone could be that of other rows.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from linn.client.blocking.client import Client
 from linn.client.blocking.producer import Producer
 from linn.client.blocking.shared_transactions import SharedTransactions
 from linn.client.transactions.shared import TransactionTicket
-from linn.core.errors.tree import LimitExceeded, LinnError
+from linn.core.errors.tree import LimitExceeded, LinnError, SequenceTaken
 from linn.spark_plugin.connections import forget_client, pooled_client, release_client
-from linn.spark_plugin.errors import SparkWriteInterrupted
+from linn.spark_plugin.errors import CheckpointOutdated, SparkWriteInterrupted
 from linn.spark_plugin.sink.key_partitions import by_key
-from linn.spark_plugin.sink.messages import columns_of, parts
+from linn.spark_plugin.sink.messages import checksum, columns_of, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Written:
     """None: it had no rows."""
     producers: tuple[int, ...] = ()
     rows: int = 0
+    checksum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class WriteJob:
         except BaseException:
             forget_client(self.url)  # Whatever the matter was with it, the next attempt begins anew.
             raise
-        return Written(self, task.ticket, tuple(task.ids), task.rows)
+        return Written(self, task.ticket, tuple(task.ids), task.rows, task.checksum)
 
     def transactions(self, client: Client) -> SharedTransactions:
         """Return the transactions of this run."""
@@ -77,6 +79,7 @@ class _Task:
         """`former_clients` is left after `producers`."""
         self.ids: list[int] = []
         self.rows = 0
+        self.checksum = 0
         self._job = job
         self._former_clients = former_clients
         self._opened = producers
@@ -95,6 +98,7 @@ class _Task:
                 values, columns = columns_of(some)
                 producer.publish_many(values, partition=place, **columns)
         self.rows += batch.num_rows
+        self.checksum += checksum(batch)
 
     def _partitions(self, topic: str | None) -> int:
         """Return the number of partitions among which keys choose; 0 where the broker chooses."""
@@ -133,10 +137,13 @@ def run_number(run: str) -> int:
     return int.from_bytes(blake2b(run.encode(), digest_size=8).digest(), "big") or 1
 
 
-def commit(written: Sequence[Written], sequence: int) -> None:
+def commit(written: Sequence[Written], sequence: int, identity: str | None = None) -> None:
     """Commit what the tasks of one write have written, once. `sequence`: see `SharedTransactions.commit`.
 
-    Raises SparkWriteInterrupted, TransactionError, ConnectionLost, RequestTimeout: the write may be done again.
+    `identity`: that of their input; None: their rows say it.
+
+    Raises CheckpointOutdated: something else was committed under this sequence, or a later one. Raises
+    SparkWriteInterrupted, TransactionError, ConnectionLost, RequestTimeout: the write may be done again.
     """
     counted = [each for each in written if each.ticket is not None]
     if not counted:
@@ -148,8 +155,21 @@ def commit(written: Sequence[Written], sequence: int) -> None:
             "the broker was restarted, or the transaction timed out, while tasks were writing: write the batch again"
         )
     producers = [producer for each in counted for producer in each.producers]
+    identity = identity or rows_identity(counted)
     client = pooled_client(job.url)
-    job.transactions(client).commit(ticket, producers, sequence=sequence)
+    try:
+        job.transactions(client).commit(ticket, producers, sequence=sequence, identity=identity)
+    except SequenceTaken as error:
+        raise CheckpointOutdated(
+            f"write {sequence - 1} of {job.name} was committed with other rows, or a later one was: the checkpoint is "
+            "an older copy, or the query makes other rows each time it runs a micro-batch; nothing was written: "
+            f"restore the newest checkpoint ({error.text})"
+        ) from error
+
+
+def rows_identity(written: Sequence[Written]) -> str:
+    """Return the number and the checksum of all rows, in whatever order and by whatever tasks they were written."""
+    return f"{sum(each.rows for each in written)} rows {sum(each.checksum for each in written) % (1 << 64):016x}"
 
 
 def abort(written: Iterable[Written | None]) -> None:

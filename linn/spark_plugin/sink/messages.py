@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from linn.core.errors.tree import MessageInvalid
+from linn.spark_plugin.sink.write_options import TYPES
 
 Columns = dict[str, Any]
 """Arguments of `publish_many`."""
@@ -57,6 +59,23 @@ def columns_of(batch: Any) -> tuple[list[bytes | None], Columns]:
             for entries in there["headers"].to_pylist()
         ]
     return _bytes(there["value"]), found
+
+
+def checksum(batch: Any) -> int:
+    """Return a checksum of the rows that a write takes, which adds up over batches in whatever order they come."""
+    there = dict(zip(batch.schema.names, batch.columns, strict=True))
+    total = 0
+    for weight, name in enumerate(TYPES, 1):
+        if name in there:
+            total += weight * sum(map(crc32, _encoded(there[name])))
+    return total
+
+
+def _encoded(column: Any) -> Iterator[bytes]:
+    """Return the values of a column as bytes, without nulls and empty ones."""
+    if pa.types.is_nested(column.type):
+        return (repr(value).encode() for value in column.to_pylist() if value)
+    return filter(None, _bytes(column if not pa.types.is_integer(column.type) else column.cast(pa.string())))
 
 
 def _bytes(column: Any) -> list[bytes | None]:

@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 from linn.spark_plugin.errors import SparkOptionInvalid
 from linn.spark_plugin.source.options import SERVERS, broker_url, check_names, duration_ms
 
 NAME, NUMBER, TIMEOUT = "linn.transaction.name", "linn.transaction.number", "linn.transaction.timeout"
-KNOWN = (SERVERS, "topic", "exchange", NAME, NUMBER, TIMEOUT, "checkpointLocation", "queryName")
+IDENTITY = "linn.transaction.identity"
+KNOWN = (SERVERS, "topic", "exchange", NAME, NUMBER, IDENTITY, TIMEOUT, "checkpointLocation", "queryName")
 """The last two are Spark's own, which it passes on."""
 TIMEOUT_S = 900.0
 """Default of the time after which the broker aborts what a job has written and not committed."""
@@ -39,6 +41,8 @@ class WriteOptions:
     """The name of the transactions of batch writes that know what was written before."""
     number: int | None = None
     """The number of this write among those of `name`."""
+    identity: str | None = None
+    """The text that tells this write from another one of that number; None: its rows do."""
 
 
 def checked_write(given: Mapping[str, str], columns: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
@@ -54,18 +58,21 @@ def checked_write(given: Mapping[str, str], columns: Mapping[str, str], *, is_st
         raise SparkOptionInvalid("topic and exchange contradict each other: give one of them")
     if exchange is not None and "partition" in columns:
         raise SparkOptionInvalid("an exchange chooses partitions itself: drop the column partition")
-    name, number = options.get(NAME), options.get(NUMBER)
+    name, number, identity = options.get(NAME), options.get(NUMBER), options.get(IDENTITY)
     if (name is None) != (number is None):
         raise SparkOptionInvalid(f"{NAME} and {NUMBER} go together")
     if name is not None and is_stream:
         raise SparkOptionInvalid(f"{NAME} is for batch writes: a streaming query has the numbers of its batches")
     if number is not None and not re.fullmatch(r"\d{1,18}", number.strip()):
         raise SparkOptionInvalid(f"{NUMBER} is a number from 0 on, not {number!r}")
+    if identity is not None and (number is None or not 0 < len(identity) <= IDENTITY_CHARACTERS_MAX):
+        raise SparkOptionInvalid(f"{IDENTITY} goes with {NUMBER}, and has 1 to {IDENTITY_CHARACTERS_MAX} characters")
     timeout = options.get(TIMEOUT.lower())
     timeout_s = TIMEOUT_S if timeout is None else duration_ms(timeout, TIMEOUT) / 1000
     if not 0 < timeout_s <= 3600:
         raise SparkOptionInvalid(f"{TIMEOUT} is more than 0s and at most 1h, not {timeout}")
-    return WriteOptions(broker_url(options), topic, exchange, timeout_s, name, None if number is None else int(number))
+    counted = None if number is None else int(number)
+    return WriteOptions(broker_url(options), topic, exchange, timeout_s, name, counted, identity)
 
 
 def _check_columns(columns: Mapping[str, str], *, has_target: bool) -> None:

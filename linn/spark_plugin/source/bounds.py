@@ -55,7 +55,7 @@ def find_bounds(
             info = topic.partitions[partition]
             latest = info.start_offset
             if info.high_watermark > latest:
-                latest = max(latest, client.find_offset(topic.name, partition, LATEST))
+                latest = max(latest, client.find_offset(topic.name, partition, "latest"))
             found.append(PartitionBounds(topic.name, topic_id, partition, info.start_offset, latest))
     return sorted(found, key=lambda bounds: bounds.place)
 

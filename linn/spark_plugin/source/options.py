@@ -39,7 +39,6 @@ KNOWN = (
     "includeHeaders",
     "includeId",
     "where",
-    "pushFilters",
 )
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 """Default of `maxTriggerDelay`, as in Spark's Kafka source."""
@@ -106,8 +105,6 @@ class ReadOptions:
     includes_id: bool = False
     where: str | None = None
     """Predicate over labels and routing key, which the broker applies; None: all records."""
-    pushes_filters: bool = False
-    """Whether filters of the DataFrame narrow a batch read."""
 
 
 def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
@@ -124,8 +121,6 @@ def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> Rea
         for name in END_OPTIONS:
             if name.lower() in options:
                 raise SparkOptionInvalid(f"{name} is for batch reads: a stream has no end")
-        if flag(options, "pushFilters", False):
-            raise SparkOptionInvalid("pushFilters is for batch reads: Spark pushes no filters into a stream; use where")
     start, end = _start(options, is_stream), _bound(options, END_OPTIONS, LATEST)
     _check_order(start, end)
     return ReadOptions(
@@ -140,7 +135,6 @@ def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> Rea
         partitions_min=_count(options, "minPartitions"),
         records_per_partition_max=_count(options, "maxRecordsPerPartition"),
         where=_where(options),
-        pushes_filters=flag(options, "pushFilters", False),
         **included(given),
     )
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from linn.client.blocking.client import Client, connect
+from linn.client.blocking.client import connect
 from linn.spark_plugin.errors import SparkDataLost, SparkOptionInvalid
 from linn.spark_plugin.source.bounds import PartitionBounds, find_bounds, offsets_of
 from linn.spark_plugin.source.options import ReadOptions
-from linn.spark_plugin.source.pushed_filters import PushedFilters
 from linn.spark_plugin.source.ranges import OffsetRange, Task, tasks
 
 
-def planned(options: ReadOptions, filters: PushedFilters) -> list[Task]:
-    """Return the tasks of a batch read, without what filters leave out.
-
-    Raises SparkOptionInvalid, SparkDataLost, ConnectFailed and others.
-    """
+def planned(options: ReadOptions) -> list[Task]:
+    """Return the tasks of a batch read. Raises SparkOptionInvalid, SparkDataLost, ConnectFailed and others."""
     with connect(options.url, name="linn-spark-planning") as client:
         bounds = find_bounds(client, options)
         starts, ends = offsets_of(client, options.start, bounds), offsets_of(client, options.end, bounds)
-        ranges = [_range(each, starts[each.place], ends[each.place], options) for each in bounds]
-        ranges = [_narrowed(client, each, filters) for each in ranges if filters.takes(each.topic, each.partition)]
+    ranges = [_range(each, starts[each.place], ends[each.place], options) for each in bounds]
     return tasks(ranges, options.partitions_min, options.records_per_partition_max)
 
 
@@ -38,10 +31,3 @@ def _range(bounds: PartitionBounds, start: int, end: int, options: ReadOptions) 
         )
     start, end = max(start, earliest), min(end, latest)
     return OffsetRange(bounds.topic, bounds.topic_id, bounds.partition, start, max(start, end))
-
-
-def _narrowed(client: Client, whole: OffsetRange, filters: PushedFilters) -> OffsetRange:
-    start, end = max(whole.start, filters.offset_min), min(whole.end, filters.offset_end)
-    if start < end and filters.timestamp_ms_min is not None:
-        start = max(start, client.find_offset(whole.topic, whole.partition, filters.timestamp_ms_min))
-    return replace(whole, start=start, end=max(start, end))

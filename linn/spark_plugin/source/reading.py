@@ -19,7 +19,7 @@ from linn.core.errors.tree import (
 from linn.spark_plugin.connections import OUTAGE_S_MAX, forget_client, pooled_client
 from linn.spark_plugin.errors import SparkDataLost
 from linn.spark_plugin.source.arrow_columns import arrow_batch, joined
-from linn.spark_plugin.source.options import EARLIEST, ReadOptions
+from linn.spark_plugin.source.options import ReadOptions
 from linn.spark_plugin.source.ranges import OffsetRange
 
 FETCH_BYTES_MAX = 4 << 20
@@ -54,7 +54,7 @@ def _read(client: Client, options: ReadOptions, wanted: OffsetRange, schema: Any
                 raise _lost(wanted, offset, error) from error
             if not isinstance(error, OffsetOutOfRange):
                 return
-            start = client.find_offset(wanted.topic, wanted.partition, EARLIEST)
+            start = client.find_offset(wanted.topic, wanted.partition, "earliest")
             if start <= offset:
                 return  # The end of the log lies before it.
             offset = start

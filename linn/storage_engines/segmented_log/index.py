@@ -19,7 +19,7 @@ from linn.core.log.facts import LogFacts
 
 NO_TIME = -(1 << 63)
 """A value before all timestamps."""
-_MAGIC = b"LINNIDX4"
+_MAGIC = b"LINNIDX5"
 _HEADER = struct.Struct("<8sqqqqqqqIIII")
 HEADER_BYTES = _HEADER.size
 _CRC_END = HEADER_BYTES - 4

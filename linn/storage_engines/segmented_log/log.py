@@ -45,6 +45,10 @@ _SCAN_BYTES_MAX = 2 << 20
 """Bytes of the active segment that may be left to scan after a crash before an index file covers them: with 1,000
 partitions that are all written to, two seconds of scanning at worst.
 """
+_CLOCK_STEP_MS = 60_000
+"""The clock may go back so far, and append times stay where they are. If it is set back further, a new segment begins:
+its batches have the clock's times, and what was appended while it was ahead ends no retention.
+"""
 _SCAN_SHARE = 8
 """A large active segment is indexed again when 1/n of it is new, so that writing indexes costs little."""
 
@@ -66,6 +70,8 @@ class SegmentedLog(PartitionLog):
         self._open_segments: OrderedDict[Segment, None] = OrderedDict()
         self._noted: Checkpoint | None = None
         """The content of the checkpoint as this log last wrote it."""
+        self._proved = 0
+        """The offset before which the checkpoint says that everything is durable."""
 
     @classmethod
     async def examined(
@@ -113,9 +119,9 @@ class SegmentedLog(PartitionLog):
         self._bases = [segment.base_offset for segment in recovered.segments]
         self._active = recovered.segments[-1]
         self._start = recovered.start
-        self._end = self._durable = self._active.end_offset
+        self._end = self._durable = self._proved = self._active.end_offset
         self._size_bytes = sum(segment.size_bytes for segment in recovered.segments)
-        self._append_time_ms = max(segment.last_append_ms for segment in recovered.segments)
+        self._append_time_ms = next((each.last_append_ms for each in reversed(self._segments) if each.size_bytes), 0)
         self._is_made = not recovered.is_new
         self._folder_changes, self._folder_changes_synced = 1, 0
         self._idle_since = self._end
@@ -131,7 +137,7 @@ class SegmentedLog(PartitionLog):
             self._check_usable()
         now_ms = self._clock.now_ms()
         if now_ms < self._append_time_ms:
-            now_ms = self._append_time_ms
+            now_ms = self._time_behind(now_ms)
         active, settings = self._active, self._settings
         if (
             active.size_bytes + batch.size > settings.segment_bytes_max
@@ -147,6 +153,18 @@ class SegmentedLog(PartitionLog):
         self._size_bytes += batch.size
         self._end = active.end_offset
         return offset
+
+    def _time_behind(self, now_ms: int) -> int:
+        """The append time of a batch where the clock shows less than at the last one. Raises DiskFull, StorageError."""
+        ahead_ms = self._append_time_ms - now_ms
+        if ahead_ms <= _CLOCK_STEP_MS:
+            return self._append_time_ms
+        if self._active.size_bytes:
+            self._roll()
+        text = "%(folder)s: the append time of the last batch lies %(seconds)d s in the future; the clock was set back"
+        logger.warning(text, {"folder": self._folder, "seconds": ahead_ms // 1000})
+        self._append_time_ms = now_ms
+        return now_ms
 
     def _make(self) -> None:
         """Make the files of a new log. Raises DiskFull, StorageError: none exist then."""
@@ -230,20 +248,24 @@ class SegmentedLog(PartitionLog):
         """Segments before `active` that are not sealed yet, oldest first; they are the last ones before it."""
         place = bisect_right(self._bases, active.base_offset) - 1
         first = place
-        while first and self._segments[first - 1].indexed_bytes != self._segments[first - 1].size_bytes:
+        while first and not self._segments[first - 1].is_sealed:
             first -= 1
         return self._segments[first:place]
 
     async def _seal_finished(self) -> None:
-        """Write the index files of finished, durable segments, and then record that in the checkpoint."""
+        """Write the index files of finished, durable segments, and then record that in the checkpoint.
+
+        Also once the active segment has something durable: an opening would take it for new if it were lost.
+        """
         finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]
-        if not finished:
+        if not finished and not self._proved <= self._active.base_offset < self._durable:
             return
         try:
             for segment in finished:
                 await segment.write_index()
                 self._touch(segment)
-            await self._disk.sync_dir(self._folder)
+            if finished:
+                await self._disk.sync_dir(self._folder)
             await self._write_checkpoint()
         except SyncFailed:
             raise
@@ -253,7 +275,7 @@ class SegmentedLog(PartitionLog):
 
     def _wants_index(self, active: Segment) -> bool:
         few = min(_SCAN_BYTES_MAX, self._settings.segment_bytes_max // 2)
-        return active.size_bytes - active.indexed_bytes >= max(few, active.size_bytes // _SCAN_SHARE)
+        return active.size_bytes - max(active.indexed_bytes, 0) >= max(few, active.size_bytes // _SCAN_SHARE)
 
     def _active_image(self) -> IndexImage:
         return self._active.index_image(self.facts.encode())
@@ -274,11 +296,20 @@ class SegmentedLog(PartitionLog):
         """The fields of a log line."""
         return {"folder": self._folder} | log_fields(error)
 
+    async def _note_end(self) -> None:
+        """Record how far the log is durable, so that the next opening notices anything cut off meanwhile."""
+        try:
+            await self._write_checkpoint()
+        except SyncFailed:
+            raise
+        except StorageError as error:
+            logger.warning("%(folder)s: the checkpoint can't be written now: %(error)s", self._about(error))
+
     async def _write_checkpoint(self) -> None:
         checkpoint = Checkpoint(self._start, self._durable)
         if checkpoint != self._noted:
             await self._checkpoint_file.write(checkpoint)
-            self._noted = checkpoint
+            self._noted, self._proved = checkpoint, checkpoint.durable
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -289,6 +320,10 @@ class SegmentedLog(PartitionLog):
     def size_bytes(self) -> int:
         """Bytes from the start on, rounded up by less than the distance of two index entries."""
         return self._size_bytes - (self._dead_bytes if self._dead_in is self._segments[0] else 0)
+
+    def first_stored(self) -> int:
+        """See `PartitionLog.first_stored`: the start within the first segment may not be durable."""
+        return self._bases[0]
 
     def statistics(self) -> LogStatistics:
         """See `PartitionLog.statistics`."""
@@ -389,8 +424,8 @@ class SegmentedLog(PartitionLog):
         """Delete the first `count` segments, which lie before the start, after recording that in the checkpoint."""
         if count <= 0:
             return
-        if len(self.facts.producers) and not any(segment.indexed_bytes for segment in self._segments[count:]):
-            await self._keep_producers()
+        if not any(segment.has_index for segment in self._segments[count:]):
+            await self._keep_facts()
         await self._write_checkpoint()
         dropped = self._segments[:count]
         del self._segments[:count], self._bases[:count]
@@ -400,8 +435,8 @@ class SegmentedLog(PartitionLog):
             segment.unlink()
         await self._disk.sync_dir(self._folder)
 
-    async def _keep_producers(self) -> None:
-        """Write a snapshot of the producers that does not go with the segments about to be dropped."""
+    async def _keep_facts(self) -> None:
+        """Write a snapshot of the facts that does not go with the segments about to be dropped."""
         image = self._active_image()
         await self._sync_all()
         await self._seal_finished()
@@ -434,7 +469,7 @@ class SegmentedLog(PartitionLog):
         a crash.
         """
         async with self._working():
-            self._roll_if_old(now_ms, age_ms)
+            self._roll_if_old(now_ms, age_ms, before)
             active = self._active
             image = self._active_image() if self._wants_index(active) else None
             if image is not None or self._finished_unsealed(active):
@@ -457,17 +492,22 @@ class SegmentedLog(PartitionLog):
         if self._idle_since == self._end and not self._active.is_shut:
             await self._sync_all()
             if self._idle_since == self._end:
+                await self._note_end()
                 self._active.shut()
         self._idle_since = self._end
 
     def _budget(self, bytes_max: int | None) -> int | None:
         return bytes_max - self._active.size_bytes if bytes_max is not None else None
 
-    def _roll_if_old(self, now_ms: int, age_ms: int | None) -> None:
+    def _roll_if_old(self, now_ms: int, age_ms: int | None, before: int | None) -> None:
         active = self._active
         if not active.size_bytes:
             return
-        expired = age_ms is not None and active.last_append_ms < now_ms - age_ms
+        if active.last_append_ms > now_ms:
+            expired = before is not None and active.base_offset < before
+        else:
+            newest_ms = max(each.last_append_ms for each in self._segments if each.last_append_ms <= now_ms)
+            expired = age_ms is not None and newest_ms < now_ms - age_ms
         if not expired and now_ms - active.first_append_ms < self._settings.segment_age_ms:
             return
         try:
@@ -496,7 +536,7 @@ class SegmentedLog(PartitionLog):
     async def _seal_active(self) -> None:
         """Record the log's end, so that the next opening scans nothing and notices anything cut off meanwhile."""
         try:
-            if self._active.indexed_bytes != self._active.size_bytes:
+            if not self._active.is_sealed:
                 self._active.facts = self.facts.encode()
                 await self._active.write_index()
                 await self._disk.sync_dir(self._folder)

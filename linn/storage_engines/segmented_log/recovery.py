@@ -15,7 +15,7 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from linn.core.env.env import Disk
@@ -143,7 +143,7 @@ class Recovery:
             await segment.cut()
         facts = await self._find_facts()
         if not self._whole or self._end() < self._start:
-            await self._begin_again(is_young)
+            await self._begin_again(is_young, facts)
         await self._make_durable()
         await self._seal_finished()
         await self._whole[-1].grow()
@@ -182,9 +182,8 @@ class Recovery:
         assert self._refusal is not None
         damage, end = self._refusal.damage, self._end()
         await self._move_tail(damage, must_keep=True)
-        # The checkpoint and the indexes no longer hold for the rest.
-        if self._whole:
-            self._disk.unlink(self._whole[-1].index_path)
+        # The checkpoint no longer holds for the rest, nor does an index that claims more.
+        self._drop_claim()
         await self._disk.sync_dir(self._folder)
         checkpoint = Checkpoint(min(self._start, end), min(end, damage.offset))
         await self._checkpoint_file.write_both(checkpoint)
@@ -376,14 +375,18 @@ class Recovery:
     async def _cut_tail(self, damage: Damage) -> None:
         cut_bytes = sum(segment.file().size() - position for segment, position in self._places(damage))
         names = await self._move_tail(damage, must_keep=False)
-        if self._whole and self._whole[-1].indexed_bytes == 0:
-            self._disk.unlink(self._whole[-1].index_path)
+        self._drop_claim()
         await self._disk.sync_dir(self._folder)
         self._cut_bytes = cut_bytes
         about = {"folder": self._folder, "bytes": cut_bytes, "offset": damage.offset, "reason": damage.reason}
         text = "%(folder)s: cut off a torn tail of %(bytes)d bytes at offset %(offset)d (%(reason)s); %(kept)s"
         kept = f"it is kept in {', '.join(names)}" if names else "it held nothing, or there was no room to keep it"
         logger.warning(text, about | {"kept": kept})
+
+    def _drop_claim(self) -> None:
+        """Delete the index of the last whole segment, unless it agrees with what is left: it has the log's facts."""
+        if self._whole and not self._whole[-1].has_index:
+            self._disk.unlink(self._whole[-1].index_path)
 
     async def _move_tail(self, damage: Damage, *, must_keep: bool) -> list[str]:
         """Set aside the bytes after the damage; returns the names of the files that hold them now.
@@ -445,13 +448,15 @@ class Recovery:
             name = f"{path}{CUT_SUFFIX}-{number}"
         return name
 
-    async def _begin_again(self, is_young: bool) -> None:
-        """Continue at the start, after all remaining batches, which are dropped."""
+    async def _begin_again(self, is_young: bool, facts: LogFacts) -> None:
+        """Continue at the start, after all remaining batches, which are dropped, with the facts known from them."""
         if not self._whole and not is_young:
             text = "%(folder)s: there is no segment; the log goes on empty at offset %(offset)d"
             logger.warning(text, {"folder": self._folder, "offset": self._start})
         first = self._segment(self._start)
         first.create()
+        first.facts = facts.encode()
+        await self._write_indexes([first])
         await self._disk.sync_dir(self._folder)
         for segment in self._whole:
             segment.unlink()
@@ -470,7 +475,7 @@ class Recovery:
         if self._end() == self._durable:
             return
         for segment in self._whole:
-            if segment.indexed_bytes != segment.size_bytes:
+            if not segment.is_sealed:
                 await segment.sync()
         await self._disk.sync_dir(self._folder)
         try:
@@ -488,24 +493,26 @@ class Recovery:
         segments = self._whole
         if not segments:
             return LogFacts()
-        unsealed = [place for place, each in enumerate(segments) if each.indexed_bytes != each.size_bytes]
+        unsealed = [place for place, each in enumerate(segments) if not each.is_sealed]
         first = max(min(unsealed, default=len(segments)) - 1, 0)
         while (found := await segments[first].facts_at_end(None if first else LogFacts())) is None:
             first -= 1
         for segment in segments[first:]:
             if segment is not segments[first]:
                 found = await segment.facts_at_end(found) or found
-            if segment.indexed_bytes != segment.size_bytes:
+            if not segment.is_sealed:
                 segment.facts = found.encode()
         return found
 
     async def _seal_finished(self) -> None:
         """Write missing index files, so that no opening scans these segments again."""
-        unsealed = [segment for segment in self._whole[:-1] if segment.indexed_bytes != segment.size_bytes]
+        await self._write_indexes([segment for segment in self._whole[:-1] if not segment.is_sealed])
+
+    async def _write_indexes(self, segments: Sequence[Segment]) -> None:
         try:
-            for segment in unsealed:
+            for segment in segments:
                 await segment.write_index()
-            if unsealed:
+            if segments:
                 await self._disk.sync_dir(self._folder)
         except SyncFailed:
             raise

@@ -25,17 +25,23 @@ def count_to_drop(
 ) -> int:
     """The number of `parts`, oldest first, that exceed a bound. Age counts from the last append, by the broker's clock.
 
-    `dead_bytes` of the first part lie before the start of the log and do not count against `bytes_max`.
+    The clock may have been wrong at some appends. A part whose time lies in the future says nothing about its age, but
+    those behind it do; and no part is older than one before it. `dead_bytes` of the first part lie before the start of
+    the log and do not count against `bytes_max`.
     """
     total = sum(part.size_bytes for part in parts) - dead_bytes
-    count = 0
-    for part in parts:
-        old = age_ms is not None and part.last_append_ms < now_ms - age_ms
+    count, newest_ms = 0, -1
+    for number, part in enumerate(parts, 1):
+        is_in_future = age_ms is not None and part.last_append_ms > now_ms
+        if not is_in_future:
+            newest_ms = max(newest_ms, part.last_append_ms)
+        old = age_ms is not None and not is_in_future and newest_ms < now_ms - age_ms
         over = bytes_max is not None and total > bytes_max
         below = before is not None and part.end_offset <= before
-        if not (old or over or below):
+        if old or over or below:
+            count = number
+        elif not is_in_future:
             break
         total -= part.size_bytes - dead_bytes
         dead_bytes = 0
-        count += 1
     return count

@@ -46,6 +46,7 @@ of a hundred bytes.
 """
 _HINTS_MAX = 256
 """Positions of readers that a segment remembers; with more readers, some use the index again."""
+_NO_INDEX = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,11 @@ class Segment:
         self._file: File | None = None
         self.retired = False
         """Whether its files were deleted."""
-        self.indexed_bytes = 0
-        """Bytes of the segment that its index file on stable storage covers; all of them once the segment is sealed."""
+        self.indexed_bytes = _NO_INDEX
+        """Bytes of the segment that its index file on stable storage covers; all of them once the segment is sealed.
+
+        That of an empty segment covers 0 bytes, and may be the only place of the facts of a log that was emptied.
+        """
         self.facts = b""
         """Snapshot of the log's facts as of the end of this segment, until that is in its index file."""
         self._forget()
@@ -115,6 +119,16 @@ class Segment:
         return self._file
 
     @property
+    def has_index(self) -> bool:
+        """Whether there is an index file, whatever it covers."""
+        return self.indexed_bytes != _NO_INDEX
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the index file covers the whole segment."""
+        return self.indexed_bytes == self.size_bytes
+
+    @property
     def is_shut(self) -> bool:
         """Whether it has no open file."""
         return self._file is None
@@ -129,7 +143,7 @@ class Segment:
         """Shut the file and drop everything that its index file has as well."""
         self.shut()
         self._hints.clear()
-        if self.indexed_bytes == self.size_bytes:
+        if self.is_sealed:
             self._index = None
 
     def unlink(self) -> None:
@@ -406,7 +420,7 @@ class Segment:
         Raises LogCorrupt, StorageError.
         """
         scanned = self.scanned
-        if self.indexed_bytes:
+        if self.has_index:
             snapshot = decode_facts(await self._index_file_bytes())
             if snapshot is not None:
                 before = snapshot
@@ -490,6 +504,9 @@ class Segment:
         """Accept `summary` if the file's size, its first and its last head agree with it. Raises StorageError."""
         if self.file().size() < summary.size_bytes:
             return False
+        if not summary.size_bytes:
+            self.indexed_bytes = 0
+            return True
         self.size_bytes = summary.size_bytes
         try:
             first, last = await self.head(0), await self.head(summary.last_position)

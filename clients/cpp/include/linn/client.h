@@ -104,6 +104,9 @@ struct TopicInfo {
   std::vector<PartitionInfo> partitions;
 };
 
+/// A place in a partition that is no time.
+enum class Place : std::uint16_t { earliest = 1, latest = 2 };
+
 /// One connection, which comes back. Any number of threads may use one client; copies share the connection.
 ///
 /// A thread of the client's own reads answers, keeps the connection alive and renews leases, so that no caller needs
@@ -136,8 +139,10 @@ class Client {
   /// records of a stream) and others.
   Fetched fetch(const FetchRequest& request) const;
 
-  /// The offset of the first batch with a timestamp not before this one; -1 is the end, -2 the start.
+  /// The offset of the first batch with a timestamp not before this one.
   std::int64_t find_offset(std::string_view topic, std::int32_t partition, std::int64_t timestamp_ms) const;
+  /// The offset of the start or of the end.
+  std::int64_t find_offset(std::string_view topic, std::int32_t partition, Place place) const;
 
   /// Topics by name; all of them where none is named.
   std::vector<TopicInfo> describe(const std::vector<std::string>& topics = {}) const;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <linn/batch.h>
@@ -103,6 +104,9 @@ enum class Verdict : std::uint16_t {
 /// `first` and `end` of a settlement of all that is left of a lease.
 inline constexpr std::int64_t whole_lease = -1;
 
+/// Bytes of a reason that are sent.
+inline constexpr std::size_t reason_bytes_max = 255;
+
 /// What is said of the records from `first` up to, not including, `end`; or, where both are `whole_lease`, of all
 /// records of the delivery that were not settled before.
 struct Settlement {
@@ -112,6 +116,9 @@ struct Settlement {
   std::int64_t end = 0;
   Verdict verdict = Verdict::ack;
   std::uint32_t ms = 0;
+  /// Why the records are returned or rejected, for people: a dead letter has the last reason that was given. Bytes that
+  /// are not UTF-8 are replaced.
+  std::string reason = {};
 };
 
 /// A settlement that changed nothing.
@@ -164,10 +171,12 @@ class Consumer {
   /// that an outage made it void by the last two only, as delivery.not_current.
   void ack(const Message& message);
   void ack(const Delivery& delivery);
-  void nack(const Message& message, std::chrono::milliseconds delay = std::chrono::milliseconds(0));
-  void nack(const Delivery& delivery, std::chrono::milliseconds delay = std::chrono::milliseconds(0));
-  void reject(const Message& message);
-  void reject(const Delivery& delivery);
+  void nack(const Message& message, std::chrono::milliseconds delay = std::chrono::milliseconds(0),
+            std::string_view reason = {});
+  void nack(const Delivery& delivery, std::chrono::milliseconds delay = std::chrono::milliseconds(0),
+            std::string_view reason = {});
+  void reject(const Message& message, std::string_view reason = {});
+  void reject(const Delivery& delivery, std::string_view reason = {});
   void extend(const Message& message, std::chrono::milliseconds lease);
   void extend(const Delivery& delivery, std::chrono::milliseconds lease);
 

@@ -8,9 +8,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <linn/batch.h>
+#include <linn/error.h>
 
 namespace linn {
 
@@ -57,25 +59,45 @@ struct IndexRange {
   std::uint32_t end = 0;
 };
 
+/// Records of a batch that the broker refused for one reason. They are stored nowhere.
+struct RefusedRecords {
+  std::string code;
+  std::string text;
+  std::vector<IndexRange> records;
+};
+
 /// Where a batch was stored.
 struct Placement {
-  /// Both -1 where the batch went to several partitions or topics, or nowhere. Record i has base_offset + i.
+  /// Both -1 where the batch went to several partitions or topics, or nowhere. Record i has base_offset + i, less the
+  /// refused ones before it.
   std::int32_t partition = -1;
   std::int64_t base_offset = -1;
   /// Records stored, in all topics together; 0 says that no binding took any.
   std::uint32_t copies = 0;
   /// Where the producer is `mandatory`: the records that no topic took, ascending.
   std::vector<IndexRange> returned = {};
+  /// Where there are any, `Confirmation::wait` throws.
+  std::vector<RefusedRecords> refused = {};
 };
 
 using Receipt = Placement;
+
+/// The broker refused records of a batch, as `placement.refused` says; the others are stored. It has the code and the
+/// text of the first reason, or is connection.lost where a refused record may be stored all the same, because the batch
+/// was sent before over a connection that was lost.
+class RecordsRefused : public Error {
+ public:
+  RecordsRefused(const Error& error, Placement at) : Error(error), placement(std::move(at)) {}
+  Placement placement;
+};
 
 /// The broker's word on one batch, to come.
 class Confirmation {
  public:
   /// Wait for it, up to the request timeout from when it was sent, over any number of connections and of refusals for
-  /// now. Throws Error: the broker's refusal (nothing was stored), or connection.lost or request.timeout (the text says
-  /// whether it was never sent, or may be stored). May be called again, and by any thread.
+  /// now. Throws RecordsRefused if some records were refused, and the others stored; Error: the broker's refusal of the
+  /// batch (nothing was stored), or connection.lost or request.timeout (the text says whether it was never sent, or may
+  /// be stored). May be called again, and by any thread.
   Placement wait() const;
   /// Whether `wait` would return or throw at once.
   bool ready() const;
