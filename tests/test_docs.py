@@ -12,12 +12,14 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_type_hints, is_typeddict
 
 import pytest
 import trio
 from code_block import CodeBlock, code_blocks
 
 import linn
+from linn.client import admin_types
 from linn.core.batch import schema
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
@@ -125,6 +127,37 @@ def test_every_page_can_be_found_from_the_front_page_or_from_an_index_that_it_li
         listed = index.is_file() and f"({page.name})" in index.read_text(encoding="utf-8")
         place = (index if listed else page).relative_to(DOCS).as_posix()
         assert f"({place})" in front, name_of(page)
+
+
+IN_WORDS = {
+    *("TopicSettings", "BindingDescription", "RecordStates"),
+    *("GroupDescription", "QueueDetails", "TransactionDescription"),
+}
+"""Shapes that the page describes as another one with more keys or other ones, or elsewhere, or as parts of others."""
+
+
+def objects_in(text: str) -> Iterator[set[str]]:
+    """The keys of each object that a page shows, `{"key", "list": [{"key"}]}`; the inner ones are objects as well."""
+    for begin in (found.start() for found in re.finditer(r"\{\"", text)):
+        keys, depth, at = set(), 0, begin
+        for part in re.finditer(r'[{}\[\]]|"(\w+)"', text[begin:]):
+            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(part[0], 0)
+            if part[1] and depth == 1:
+                keys.add(part[1])
+            at = begin + part.end()
+            if not depth:
+                break
+        assert at > begin
+        yield keys
+
+
+def test_the_protocol_names_every_key_of_what_the_admin_verbs_answer() -> None:
+    shown = [*objects_in((DOCS / "reference" / "protocol.md").read_text(encoding="utf-8"))]
+    shapes = {name: shape for name, shape in vars(admin_types).items() if is_typeddict(shape)}
+    assert len(shapes) > 20
+    assert {*shapes} >= IN_WORDS
+    missing = [name for name, shape in shapes.items() if {*get_type_hints(shape)} not in shown]
+    assert [name for name in missing if name not in IN_WORDS] == []
 
 
 # --- examples --------------------------------------------------------------------------------------------------------
