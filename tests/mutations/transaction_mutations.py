@@ -23,7 +23,7 @@ TRANSACTION_MUTATIONS = (
         """,
         planted="self.committed += 1",
         simulation="transactions",
-        seed=189,
+        seed=110,
         says="is not stored any more",
     ),
     Mutation(
