@@ -154,7 +154,7 @@ PRODUCER_MUTATIONS = (
         original="if end < offset:",
         planted="if end + 1 < offset:",
         simulation="truncation",
-        seed=0,
+        seed=3,
         says="something else than the log",
     ),
     Mutation(
