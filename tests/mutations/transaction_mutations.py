@@ -89,7 +89,7 @@ TRANSACTION_MUTATIONS = (
         original="if each.committed is not None and (each.is_closed or each.name in self._unmarked):",
         planted="if each.committed is not None and each.name in self._unmarked:",
         simulation="transactions",
-        seed=29,
+        seed=54,
         says="was committed, and is not there",
     ),
     Mutation(
