@@ -20,8 +20,8 @@ from linn.core.plugins.manager import built_in
 from linn.wire import messages as m
 
 PUBLISH_CALLS_MAX = 105
-ROUTED_CALLS_MAX = 130
-ACK_CALLS_MAX = 130
+ROUTED_CALLS_MAX = 136
+ACK_CALLS_MAX = 136
 HERE = str(Path(linn.__file__).parent)
 NOT_THE_BROKER = str(Path(HERE) / "testing")
 CONFIG = """

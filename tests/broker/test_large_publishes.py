@@ -141,8 +141,8 @@ async def test_a_plan_does_not_hold_once_a_topic_of_it_has_changed_or_is_gone(en
     async with broker_on(env, CONFIG) as broker:
         admin = await connected(env)
         altered, steps = broker.publisher.begin(PublishRequest("d", [by_pairs()], to_exchange=True))
-        ((destinations, _),) = run_steps(steps)
-        assert [(each.topic.name, each.batch.count) for each in destinations] == [("ab", 150), ("bc", 150)]
+        (planned,) = run_steps(steps)
+        assert [(each.topic.name, each.batch.count) for each in planned.destinations] == [("ab", 150), ("bc", 150)]
         assert altered.is_current()
         await admin.administer("topic.alter", name="ab", settings={"partitions": 2})
         assert not altered.is_current()

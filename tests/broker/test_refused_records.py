@@ -115,7 +115,7 @@ async def test_each_record_has_its_own_reason_and_no_topic_takes_what_one_refuse
             Record(value=b"x", ttl_ms=5),
             *plain("fine"),
         ]
-        reasons = [("message.too_large", [1, 2]), ("message.too_large", [0, 1]), ("message.unsupported", [2, 3])]
+        reasons = [("message.too_large", [1, 2]), ("message.unsupported", [2, 3]), ("message.too_large", [0, 1])]
         placement = await publish(client, "all", batch_of(*everything))
         assert refused(placement) == reasons
         assert placement.copies == 3

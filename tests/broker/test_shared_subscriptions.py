@@ -74,14 +74,14 @@ async def test_a_subscription_begins_where_it_is_told_to(env: SimEnv) -> None:
         for value, timestamp_ms in zip(VALUES[:4], (100, 101, 200, 201), strict=True):
             await client.call(m.Publish("t"), [records([value], timestamp_ms=timestamp_ms)])
         places = {"all": {}, "earliest": {"to": "earliest"}, "latest": {"to": "latest"}, "third": {"offset": 2}}
-        for name, place in (places | {"beyond": {"offset": 99}, "time": {"timestamp_ms": 150}}).items():
+        for name, place in (places | {"end": {"offset": 4}, "time": {"timestamp_ms": 150}}).items():
             made = await client.administer("subscription.create", topic="t", subscription=name, **place)
             assert made == {"created": True}
         joined = [await _join(client, "late", start=m.START_LATEST), await _join(client, "one", starts=[1])]
         for subscription in joined:
             await client.call(m.Unsubscribe(subscription))
         await _publish(client, VALUES[4:])
-        skipped = {"all": 0, "earliest": 0, "latest": 4, "third": 2, "beyond": 4, "time": 2, "late": 4, "one": 1}
+        skipped = {"all": 0, "earliest": 0, "latest": 4, "third": 2, "end": 4, "time": 2, "late": 4, "one": 1}
         for name, count in skipped.items():
             assert await _taken(client, name) == VALUES[count:], name
         again = await client.administer("subscription.create", topic="t", subscription="all", to="latest")

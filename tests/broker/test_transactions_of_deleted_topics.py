@@ -40,7 +40,7 @@ async def work(client: RawClient, owner: Owner, kind: str) -> str:
         event = await client.pull(queue, 1)
     else:
         queue = (await client.call(m.Subscribe("s", "g", credit=10))).subscription
-        assert isinstance((await client.push()).message, m.Assigned)
+        assert isinstance((await client.push(LONG_S)).message, m.Assigned)
         event = await client.delivery()
     await owner.settle(queue, event.message, event.batches)
     return topic

@@ -103,7 +103,8 @@ class Plan:
         try:
             pieces = yield from self._pieces(self._catalog.topic(request.target), batch, request.partition)
         except LinnError as error:
-            _note(error, range(batch.count), refusals)
+            if not _is_noted(error, range(batch.count), refusals):
+                raise
             return Planned([], [])
         return Planned(pieces, [])
 
@@ -115,7 +116,8 @@ class Plan:
             refusals += routed.refusals()
             parts = (yield from routed.part_steps(budget)) if not refusals else []
         except LinnError as error:
-            _note(error, range(batch.count), refusals)
+            if not _is_noted(error, range(batch.count), refusals):
+                raise
             return Planned([], [])
         found: list[Destination] = []
         for name, part in parts:
@@ -123,7 +125,8 @@ class Plan:
                 pieces = yield from self._pieces(self._catalog.topic(name), part, -1)
             except LinnError as error:
                 # The other topics are asked about what is left: most refuse the same records.
-                _note(error, routed.indexes_of(name), refusals)
+                if not _is_noted(error, routed.indexes_of(name), refusals):
+                    raise
                 return Planned([], [])
             budget.store([piece.batch for piece in pieces])
             found += pieces
@@ -209,11 +212,12 @@ class Plan:
         return self._request.to_exchange and self._catalog.exchanges.version != self._version
 
 
-def _note(error: LinnError, records: Sequence[int], refusals: list[LinnError]) -> None:
-    """Note an error of a part of a batch with the indexes of its records in the batch. Raises it if it names none."""
-    if not error.indexes:
-        raise error
-    refusals.append(error if isinstance(records, range) else error.of_messages([records[i] for i in error.indexes]))
+def _is_noted(error: LinnError, records: Sequence[int], refusals: list[LinnError]) -> bool:
+    """Note an error of a part of a batch with the indexes of its records in the batch; False if it names none."""
+    if error.indexes:
+        named = error if isinstance(records, range) else error.of_messages([records[i] for i in error.indexes])
+        refusals.append(named.with_traceback(None))  # Its frames refer to `refusals`, and so to it.
+    return bool(error.indexes)
 
 
 def _check_numbered(batch: RecordBatch, request: PublishRequest) -> None:
