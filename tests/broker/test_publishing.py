@@ -111,7 +111,7 @@ async def test_an_invalid_publish_is_refused_by_name_and_stores_nothing_of_what_
             await client.call(m.Publish("t"))
         by_record = [code for _, _, code in wrong if code in ("message.too_large", "message.unsupported")]
         stored = [await client.fetch("t", partition) for partition in (0, 1)]
-        assert sum(stored, []) == ["fine"] * len(by_record), "a refused record takes no other with it"
+        assert [*stored[0], *stored[1]] == ["fine"] * len(by_record), "a refused record takes no other with it"
         assert (await client.publish("t", ["a" * 100] * 50)).copies == 50, "the limit is each message's own"
 
 

@@ -42,7 +42,7 @@ def test_each_partition_begins_at_its_own_place(group: str) -> None:
 
 
 @simulated
-async def test_a_partition_behind_the_list_begins_at_its_start_and_so_does_one_with_a_place_before_it(
+async def test_a_partition_behind_the_list_and_one_with_a_place_before_it_begin_at_their_start(
     env: SimEnv,
 ) -> None:
     async with broker_on(env, TEXT):

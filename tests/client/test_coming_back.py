@@ -287,6 +287,7 @@ def test_an_ack_after_the_lease_expired_is_still_refused_by_the_next_step() -> N
             message = await anext(consumer)
             await trio.sleep(60)
             message.ack()
+            await trio.sleep(1)  # Until then the caller might await it.
             with pytest.raises(DeliveryNotCurrent):
                 await anext(consumer)
 

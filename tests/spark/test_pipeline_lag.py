@@ -192,7 +192,7 @@ def test_what_no_reader_may_see_yet_is_no_lag_and_all_that_can_be_read_is(driver
             async with client.transaction("till") as transaction:
                 await transaction.publish("orders", b"an order")
                 assert await lag(world) == 0
-            end = await client.find_offset("orders", 0, -1)
+            end = await client.find_offset("orders", 0, "latest")
         await driver.commit(end)
         await trio.sleep(1)
         assert await lag(world) == 0
