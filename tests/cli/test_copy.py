@@ -176,6 +176,42 @@ def test_messages_in_flight_and_decided_ones_are_not_copied_behind_a_consumers_b
     assert "in flight: stop its consumers" in done.stderr
 
 
+def test_what_is_behind_an_open_transaction_is_not_left_out_silently(within: Any, brokers: Any) -> None:
+    source, _, old, new = brokers
+    with source.transaction("billing") as transaction:
+        transaction.publish("visits", b"open", key=b"k")
+        with source.producer("visits") as producer:
+            producer.publish(b"behind", key=b"k")
+        done = within("copy", "visits", "--to", new, url=old)
+    assert done.returncode == 1
+    assert "transaction billing has not ended" in done.stderr
+    assert copied(within, old, new, "visits")["copied"] == 2
+
+
+def test_a_queue_that_is_settled_exactly_once_is_copied_and_partitions_are_kept_or_the_copy_refused(
+    within: Any, brokers: Any
+) -> None:
+    source, target, old, new = brokers
+    for client in (source, target):
+        client.admin.create_topic("ledgers", delivery="exactly-once", partitions=2)
+        client.admin.create_topic("turns", kind="stream", partitions=2, partitioner="round-robin")
+    for topic in ("ledgers", "turns"):
+        with source.producer(topic) as producer:
+            producer.publish_many(
+                [b"%d" % number for number in range(10)], keys=[b"%d" % number for number in range(10)]
+            )
+    assert copied(within, old, new, "ledgers")["copied"] == 10
+    assert [held(target, "ledgers", 0), held(target, "ledgers", 1)] == [
+        held(source, "ledgers", 0),
+        held(source, "ledgers", 1),
+    ]
+    done = within("copy", "turns", "--to", new, url=old)
+    assert (done.returncode, "with partitioner=sticky" in done.stderr) == (1, True)
+    target.admin.delete_topic("turns")
+    target.admin.create_topic("turns", kind="stream", partitions=2, partitioner="sticky")
+    assert copied(within, old, new, "turns")["copied"] == 10
+
+
 def test_a_topic_that_is_missing_there_and_a_url_that_is_none(within: Any, brokers: Any) -> None:
     source, _, old, new = brokers
     source.admin.create_topic("more")

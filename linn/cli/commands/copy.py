@@ -60,7 +60,9 @@ async def _copy(source: Client, target: Client, names: list[str], copies: list[T
     from linn.core.errors.tree import LinnError
 
     plans = [await plan_of(name, source, target) for name in names or await _all(source)]
-    _refuse(plans)
+    open_ones = (await source.admin.transactions("open"))["transactions"]
+    open_ones += (await source.admin.transactions("ending"))["transactions"]
+    _refuse(plans, [each["name"] for each in open_ones])
     held = sum(bounds["end"] - bounds["start"] for plan in plans for bounds in plan.source["partitions"])
     with progress("copying", held) as advance:
         for plan in plans:
@@ -76,10 +78,15 @@ async def _all(source: Client) -> list[str]:
     return [topic["name"] for topic in await source.admin.topics()]
 
 
-def _refuse(plans: list[TopicPlan]) -> None:
+def _refuse(plans: list[TopicPlan], transactions: list[str]) -> None:
+    """Print why something can't be copied. What is behind an open transaction can't be read, and would be left out.
+
+    Raises Exit.
+    """
     from linn.cli.topic_copy import problems_of
 
-    found = [f"{plan.name}: {problem}" for plan in plans for problem in problems_of(plan)]
+    found = [f"transaction {name} has not ended: see linn transactions list" for name in transactions]
+    found += [f"{plan.name}: {problem}" for plan in plans for problem in problems_of(plan)]
     for problem in found:
         complain(problem)
     if found:
