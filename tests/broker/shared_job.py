@@ -94,7 +94,8 @@ class SharedJob:
                     counted.append((producer.id, ticket))
         if len({ticket for _, ticket in counted}) > 1:
             raise TaskFailed  # The broker was restarted, or the transaction timed out.
-        await shared.commit(ticket, [producer_id for producer_id, _ in counted], sequence=batch + 1)
+        producers = [producer_id for producer_id, _ in counted]
+        await shared.commit(ticket, producers, sequence=batch + 1, identity=f"batch {batch}")
 
 
 def rows_of(batch: int, task: int) -> list[bytes]:

@@ -110,7 +110,7 @@ PRODUCER_MUTATIONS = (
         original="self._connections += 1",
         planted="self._connections += 0",
         simulation="producers",
-        seed=11,
+        seed=16,
         says="is not in",
     ),
     Mutation(
@@ -143,7 +143,7 @@ PRODUCER_MUTATIONS = (
         original="return self.producer_ids.start",
         planted="return min(self.producer_ids.start, 1)",
         simulation="truncation",
-        seed=3,
+        seed=9,
         says="something else than the log",
     ),
     Mutation(
@@ -154,7 +154,7 @@ PRODUCER_MUTATIONS = (
         original="if end < offset:",
         planted="if end + 1 < offset:",
         simulation="truncation",
-        seed=0,
+        seed=1,
         says="something else than the log",
     ),
     Mutation(
@@ -166,7 +166,7 @@ PRODUCER_MUTATIONS = (
         "lambda it: it.partition == error.partition and it.end_offset > error.offset)",
         planted="lost = self._arrived.take_back(lambda it: False)",
         simulation="truncation",
-        seed=1,
+        seed=10,
         says="two records",
     ),
 )

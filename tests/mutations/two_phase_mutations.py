@@ -38,7 +38,7 @@ TWO_PHASE_MUTATIONS = (
         original="return SettleOutcome(refused, list(awaits.values()))",
         planted="return SettleOutcome(refused, [])",
         simulation="exactly once",
-        seed=25,
+        seed=0,
         says="had their effect more than once",
     ),
     Mutation(
@@ -55,7 +55,7 @@ TWO_PHASE_MUTATIONS = (
             self._raise_delivery_id(delivery_id + 1)
         """,
         simulation="exactly once",
-        seed=25,
+        seed=2,
         says="had their effect more than once",
     ),
     Mutation(

@@ -78,6 +78,31 @@ def test_a_restarted_query_goes_on_where_it_was(query: Query, client: linn.sync.
     assert query.run(startingOffsets="latest") == [*range(10, 15)], "a start counts for new queries only"
 
 
+def test_a_stream_that_is_used_twice_has_the_rows_of_each_use(
+    spark: Any, url: str, client: linn.sync.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, range(40))
+    options = {"linn.bootstrap.servers": url, "subscribe": topic, "startingOffsets": "earliest"}
+    stream = spark.readStream.format("linn").options(**options).load().select("value", "partition")
+    found: dict[str, list[int]] = {"both": [], "some": []}
+
+    def keep(name: str) -> Callable[[Any, int], None]:
+        return lambda frame, batch: found[name].extend(int(row.value) for row in frame.collect())
+
+    frames = {"both": stream.where("partition = 1").union(stream), "some": stream.where("partition <> 1")}
+    queries = [
+        frame.writeStream.foreachBatch(keep(name)).option("checkpointLocation", str(tmp_path / name))
+        .trigger(availableNow=True).start()
+        for name, frame in frames.items()
+    ]  # fmt: skip
+    for each in queries:
+        each.awaitTermination(120)
+        each.stop()
+    some = set(found["some"])
+    assert 0 < len(some) == len(found["some"]) < 40
+    assert sorted(found["both"]) == sorted([*range(40), *(number for number in range(40) if number not in some)])
+
+
 def test_a_query_that_starts_at_the_end_loses_nothing_after_that(
     query: Query, client: linn.sync.Client, topic: str
 ) -> None:
