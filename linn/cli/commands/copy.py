@@ -60,9 +60,7 @@ async def _copy(source: Client, target: Client, names: list[str], copies: list[T
     from linn.core.errors.tree import LinnError
 
     plans = [await plan_of(name, source, target) for name in names or await _all(source)]
-    open_ones = (await source.admin.transactions("open"))["transactions"]
-    open_ones += (await source.admin.transactions("ending"))["transactions"]
-    _refuse(plans, [each["name"] for each in open_ones])
+    _refuse(plans, await _unfinished(source, {plan.name for plan in plans}))
     held = sum(bounds["end"] - bounds["start"] for plan in plans for bounds in plan.source["partitions"])
     with progress("copying", held) as advance:
         for plan in plans:
@@ -76,6 +74,14 @@ async def _copy(source: Client, target: Client, names: list[str], copies: list[T
 
 async def _all(source: Client) -> list[str]:
     return [topic["name"] for topic in await source.admin.topics()]
+
+
+async def _unfinished(source: Client, topics: set[str]) -> list[str]:
+    """Return the names of transactions that have written in one of the topics, or settle in it, and have not ended."""
+    found = (await source.admin.transactions("open"))["transactions"]
+    found += (await source.admin.transactions("ending"))["transactions"]
+    described = [await source.admin.transaction(each["name"]) for each in found]
+    return [each["name"] for each in described if {row["topic"] for row in (*each["wrote"], *each["holds"])} & topics]
 
 
 def _refuse(plans: list[TopicPlan], transactions: list[str]) -> None:
