@@ -295,6 +295,7 @@ SHAPES: Mapping[str, Any] = {
     },
     "linn consume": _MESSAGE,
     "linn move": _MOVED,
+    "linn copy": {"copied": "number", "topics": {"TOPIC": "number"}, "offsets": "number"},
     "linn dead-letters list": [_DEAD_LETTERS],
     "linn dead-letters replay": _MOVED,
     "linn deliveries list": {"deliveries": [_DECIDED], "more": "number"},

@@ -67,8 +67,8 @@ def mute_client() -> None:
     logging.getLogger("linn.client").setLevel(logging.CRITICAL)
 
 
-def broker_address(url: str) -> str:
-    """Return the address in `--url` or LINN_URL. Raises BadParameter."""
+def broker_address(url: str, option: str = "--url or LINN_URL") -> str:
+    """Return the address in a URL. Raises BadParameter, which names the option."""
     from linn.client.connection.url import address_of
     from linn.core.env.address import parse_address
 
@@ -76,5 +76,5 @@ def broker_address(url: str) -> str:
         address = address_of(url)
         parse_address(address)
     except AddressInvalid as error:
-        raise typer.BadParameter(error.text, param_hint="--url or LINN_URL") from error
+        raise typer.BadParameter(error.text, param_hint=option) from error
     return address

@@ -46,6 +46,7 @@ WITH_BROKER = [
     ("consume", "t"),
     ("browse", "t"),
     ("move", "t", "u"),
+    ("copy", "--to", NOBODY),
     ("dead-letters",),
     ("dead-letters", "list"),
     ("dead-letters", "replay", "t"),

@@ -60,6 +60,7 @@ SCENE = [
     ("connections", "close", "NUMBER", "--yes", "--json"),
     ("top", "--once", "--interval", "0.1", "--json"),
     ("move", "queue", "graves", "--count", "1", "--json"),
+    ("copy", "unused", "--to", "BROKER", "--json"),
     ("dead-letters", "list", "graves", "--json"),
     ("dead-letters", "replay", "graves", "--json"),
     ("deliveries", "list", "ledgers", "--json"),
@@ -150,15 +151,16 @@ def test_every_command_prints_the_shape_that_the_page_has(
     with linn.sync.connect(broker.url) as idle:
         number = str(idle.admin.connections()[0]["number"])
         idle.admin.create_topic("ledgers", delivery="exactly-once")
+        idle.admin.create_topic("unused")
         with idle.producer("ledgers") as producer:
             producer.publish(b"v", key=b"k")
         delivery = str(decide_and_leave(broker.url, "ledgers", "ledger-1", tmp_path))
         with open_transaction(broker.url, "billing", "accounts", "clerks"):
-            check_shapes(within, broker.url, {"NUMBER": number, "DELIVERY": delivery})
+            check_shapes(within, broker.url, {"NUMBER": number, "DELIVERY": delivery, "BROKER": broker.url})
 
 
 def check_shapes(within, url: str, numbers: dict[str, str]) -> None:
-    """Run the scene; `numbers` are those of a connection which may be closed, and of a decided delivery."""
+    """Run the scene; `numbers` are those of a connection which may be closed, of a decided delivery, and the URL."""
     for command in SCENE:
         done = within(*[numbers.get(word, word) for word in command], url=url)
         assert (done.stderr, done.returncode) == ("", 0), command

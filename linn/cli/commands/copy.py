@@ -1,0 +1,106 @@
+"""`linn copy`: copy topics to another broker, with the offsets of their groups: the way to a new version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from linn.cli.completion import topic_names
+from linn.cli.exit_code import complain, on_interrupt
+from linn.cli.options import DEFAULT_URL, Json, Url
+from linn.cli.render.console import print_result
+from linn.cli.render.progress import progress
+from linn.cli.session import RETRIES_MAX, broker_address, with_client
+
+if TYPE_CHECKING:
+    from linn.cli.topic_copy import TopicCopy, TopicPlan
+    from linn.client.client import Client
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TOPIC]...", help="Topics to copy. Default: all.", autocompletion=topic_names),
+]
+To = Annotated[str, typer.Option("--to", metavar="URL", help="URL of the broker that gets the copies.")]
+
+
+def copy(to: To, topics: Topics = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """Copy topics to another broker: messages in their order, what is settled, and the offsets of groups.
+
+    The topics are there already, and empty: `linn definitions import` makes them. Of a queue what is unsettled is
+    copied; of a stream, and of a topic that is both, everything. Copies keep partition, value, key, routing key,
+    labels, headers, id, time and priority. Offsets differ at the target; those of groups point to the same messages
+    there. Stop producers and consumers first: what is published meanwhile is not copied.
+
+    Everything is checked before the first copy. After a failure or Ctrl-C delete the topics at the target, import their
+    definitions, and copy again.
+    """
+    broker_address(to, "--to")
+    copies: list[TopicCopy] = []
+
+    async def work(source: Client) -> None:
+        import linn
+
+        async with linn.connect(to, name="linn-cli", retries_max=RETRIES_MAX) as target:
+            await _copy(source, target, topics or [], copies)
+
+    with on_interrupt(lambda: complain(f"interrupted: {_done(copies)}")):
+        with_client(url, work)
+    data = {
+        "copied": sum(each.messages for each in copies),
+        "topics": {each.name: each.messages for each in copies},
+        "offsets": sum(each.offsets for each in copies),
+    }
+    print_result(data, f"copied {_done(copies)}", as_json=as_json)
+
+
+async def _copy(source: Client, target: Client, names: list[str], copies: list[TopicCopy]) -> None:
+    """Check all topics, and copy them. Raises LinnError; Exit where a topic can't be copied."""
+    from linn.cli.topic_copy import TopicCopy, plan_of
+    from linn.core.errors.tree import LinnError
+
+    plans = [await plan_of(name, source, target) for name in names or await _all(source)]
+    _refuse(plans, await _unfinished(source, {plan.name for plan in plans}))
+    held = sum(bounds["end"] - bounds["start"] for plan in plans for bounds in plan.source["partitions"])
+    with progress("copying", held) as advance:
+        for plan in plans:
+            copies.append(TopicCopy(plan, source, target, advance))
+            try:
+                await copies[-1].run()
+            except LinnError as error:
+                error.text += f"; {_done(copies)} copied: delete these topics at the target to begin again"
+                raise
+
+
+async def _all(source: Client) -> list[str]:
+    return [topic["name"] for topic in await source.admin.topics()]
+
+
+async def _unfinished(source: Client, topics: set[str]) -> list[str]:
+    """Return the names of transactions that have written in one of the topics, or settle in it, and have not ended."""
+    found = (await source.admin.transactions("open"))["transactions"]
+    found += (await source.admin.transactions("ending"))["transactions"]
+    described = [await source.admin.transaction(each["name"]) for each in found]
+    return [each["name"] for each in described if {row["topic"] for row in (*each["wrote"], *each["holds"])} & topics]
+
+
+def _refuse(plans: list[TopicPlan], transactions: list[str]) -> None:
+    """Print why something can't be copied. What is behind an open transaction can't be read, and would be left out.
+
+    Raises Exit.
+    """
+    from linn.cli.topic_copy import problems_of
+
+    found = [f"transaction {name} has not ended: see linn transactions list" for name in transactions]
+    found += [f"{plan.name}: {problem}" for plan in plans for problem in problems_of(plan)]
+    for problem in found:
+        complain(problem)
+    if found:
+        complain("nothing was copied")
+        raise typer.Exit(1)
+
+
+def _done(copies: list[TopicCopy]) -> str:
+    from linn.cli.topic_copy import total_text
+
+    return total_text(copies)
