@@ -69,7 +69,7 @@ def test_a_page_runs_unchanged(wheel: Path, tmp_path: Path, page: Path) -> None:
 def test_every_program_passes_mypy_strictly(everything: WheelEnvironment, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
     for page, programs in PROGRAMS.items():
-        folder = tmp_path / page.stem
+        folder = tmp_path / name_of(page).replace("/", "-")
         folder.mkdir()
         files = [block for block in programs if file_of(block)]
         for block in files:

@@ -182,17 +182,6 @@ QUEUE_MUTATIONS = (
         says="one copy of each",
     ),
     Mutation(
-        name="an intent names an offset that a power loss takes back",
-        breaks="There is one copy: the intent names a place that every copy lies behind, also after a power loss.",
-        guarantee=_DEAD,
-        module=_COPY,
-        original="place = DeadLetterTarget(target.id.index, min(target.log.durable(), target.high_watermark))",
-        planted="place = DeadLetterTarget(target.id.index, target.log.bounds()[1])",
-        simulation="dead letters and two power losses",
-        seed=2,
-        says="one copy of each",
-    ),
-    Mutation(
         name="an ack is answered before it is durable",
         breaks="An ack that was answered holds.",
         guarantee=_ONCE,

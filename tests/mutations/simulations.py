@@ -28,7 +28,6 @@ def _module(folder: str, name: str) -> Any:
 _RUNS = {
     "broker": ("simulation", "simulated_run", "run_seed"),
     "changes": ("broker", "test_power_loss_of_changes", "change_and_lose_power"),
-    "dead letters and two power losses": ("broker", "test_dead_letters", "lose_power_twice"),
     "handing over": ("broker", "test_power_loss_of_queues", "hand_over_and_lose_power"),
     "settling": ("broker", "test_power_loss_of_queues", "settle_and_lose_power"),
     "holding": ("broker", "test_held_records", "hold_and_count"),

@@ -23,8 +23,8 @@ TRANSACTION_MUTATIONS = (
         """,
         planted="self.committed += 1",
         simulation="transactions",
-        seed=110,
-        says="is not stored any more",
+        seed=3,
+        says="was committed, and is not there",
     ),
     Mutation(
         name="numbers are used again after a restart",
@@ -89,7 +89,7 @@ TRANSACTION_MUTATIONS = (
         original="if each.committed is not None and (each.is_closed or each.name in self._unmarked):",
         planted="if each.committed is not None and each.name in self._unmarked:",
         simulation="transactions",
-        seed=54,
+        seed=10,
         says="was committed, and is not there",
     ),
     Mutation(

@@ -38,7 +38,7 @@ TWO_PHASE_MUTATIONS = (
         original="return SettleOutcome(refused, list(awaits.values()))",
         planted="return SettleOutcome(refused, [])",
         simulation="exactly once",
-        seed=0,
+        seed=48,
         says="had their effect more than once",
     ),
     Mutation(
@@ -55,7 +55,7 @@ TWO_PHASE_MUTATIONS = (
             self._raise_delivery_id(delivery_id + 1)
         """,
         simulation="exactly once",
-        seed=2,
+        seed=12,
         says="had their effect more than once",
     ),
     Mutation(
@@ -94,7 +94,7 @@ TWO_PHASE_MUTATIONS = (
         original="return self._low_durable",
         planted="return settled_before",
         simulation="exactly once",
-        seed=125,
+        seed=147,
         says="was told, and is",
     ),
     Mutation(
@@ -107,17 +107,6 @@ TWO_PHASE_MUTATIONS = (
         simulation="subscription in two phases",
         seed=0,
         says="LogCorrupt",
-    ),
-    Mutation(
-        name="a repeat is made although its decision is not committed",
-        breaks="COMMIT is told when the decision is durable.",
-        guarantee=_EXACTLY,
-        module=_QUEUE,
-        original="await dispatch.until_decided()",
-        planted="pass",
-        simulation="exactly once",
-        seed=198,
-        says="had their effect more than once",
     ),
     Mutation(
         name="a resolved delivery may be decided later",

@@ -51,8 +51,8 @@ def test_help_and_a_wrong_kind_list_all_kinds_a_line_each(tmp_path: Path) -> Non
         linn("plugins", "new", "--help", cwd=tmp_path).stdout,
         linn("plugins", "new", "tape", "--kind", "queue", cwd=tmp_path).stderr,
     ):
-        lines = [re.sub(r"[│\s]+", " ", line).strip() for line in said.splitlines()]
-        expected = [f"- {kind}: {does}" for kind, does in KINDS.items()]
+        lines = [re.sub(r"[│`\s]+", " ", line.replace("•", "-")).strip() for line in said.splitlines()]
+        expected = [re.sub(r"[`\s]+", " ", f"- {kind}: {does}").strip() for kind, does in KINDS.items()]
         assert [line for line in lines if line.startswith("- ")] == expected
 
 
