@@ -274,10 +274,13 @@ class Peer:
     # --- what the broker must do ---
 
     def is_failed(self, code: str, correlation: int = 7) -> str:
-        """The broker answers a request with this error, and goes on with the connection; the error's text."""
-        answered, failed = self.frame()
+        """The broker answers a request, or the records that it published, with this error, and goes on with the
+        connection; the error's text.
+        """
+        answered, answer = self.frame()
         self._answered()
-        assert isinstance(failed, m.Failed), failed
+        failed = error_of(answer)
+        assert failed, answer
         assert (answered, failed.code) == (correlation, code), f"{failed.code}: {failed.text}"
         self.is_served()
         return failed.text
@@ -331,6 +334,13 @@ class Peer:
     def close(self) -> None:
         """Leave. Idempotent."""
         self.socket.close()
+
+
+def error_of(answer: m.Message) -> m.Failed | m.RefusedRecords | None:
+    """What refused a request, or the records that it published; None where nothing was refused."""
+    if isinstance(answer, m.Published):
+        return next((refusal for placement in answer.placements for refusal in placement.refused), None)
+    return answer if isinstance(answer, m.Failed) else None
 
 
 class Attack:

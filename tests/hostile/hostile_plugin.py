@@ -95,9 +95,10 @@ class HostileSubscription(SharedSubscription):
         ranges: Iterable[Range] | None,
         now: float,
         delay_ms: int | None = None,
+        reason: str = "",
     ) -> Effects:
         misbehave({RAISE_MS: RAISE, BLOCK_MS: BLOCK}.get(delay_ms or 0, b""))
-        return super().nack(consumer, delivery_id, ranges, now, delay_ms)
+        return super().nack(consumer, delivery_id, ranges, now, delay_ms, reason)
 
 
 class HostileSemantics(AtLeastOnce):

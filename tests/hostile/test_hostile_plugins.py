@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attack import Peer, WatchedBroker, attacked
+from attack import Peer, WatchedBroker, attacked, error_of
 from hostile_plugin import BLOCK, BLOCK_MS, FORMAT, LATER, RAISE, RAISE_MS
 
 from linn.core.batch.builder import build_from_records, wrap_body
@@ -65,7 +65,8 @@ def publish_body(peer: Peer, body: bytes) -> str:
 
 
 def code_of(answer: m.Message) -> str:
-    return answer.code if isinstance(answer, m.Failed) else ""
+    error = error_of(answer)
+    return error.code if error else ""
 
 
 def nack(peer: Peer, delay_ms: int) -> str:

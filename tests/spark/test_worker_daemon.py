@@ -7,7 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
-from pathlib import Path
+import tempfile
 
 import psutil
 import pytest
@@ -21,12 +21,17 @@ WAIT_S = 600.0
 WORKER = "pyspark.sql.worker.lookup_data_sources"
 
 
-def errors_of(python: str, folder: Path) -> str:
+def errors_of(python: str) -> str:
     """Return what a daemon prints while Spark starts a worker, hangs up on it, and ends."""
+    with tempfile.TemporaryDirectory() as folder:  # The path of a socket has at most 107 bytes.
+        return errors_in(folder, python)
+
+
+def errors_in(folder: str, python: str) -> str:
     environment = {
         **os.environ,
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": folder,
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
         "SPARK_REUSE_WORKER": "1",
     }
@@ -43,11 +48,11 @@ def errors_of(python: str, folder: Path) -> str:
         return str(daemon.stderr.read(), "utf-8")
 
 
-def test_a_worker_whose_connection_ends_prints_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "BrokenPipeError" in errors_of(sys.executable, tmp_path), "PySpark says nothing any more: linn's can go"
+def test_a_worker_whose_connection_ends_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "BrokenPipeError" in errors_of(sys.executable), "PySpark says nothing any more: linn's can go"
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     use_as_daemon()
-    assert errors_of(os.environ["PYSPARK_PYTHON"], tmp_path) == ""
+    assert errors_of(os.environ["PYSPARK_PYTHON"]) == ""
 
 
 def test_a_python_that_is_named_stays(monkeypatch: pytest.MonkeyPatch) -> None:
