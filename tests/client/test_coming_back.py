@@ -279,7 +279,7 @@ def test_awaiting_an_ack_that_an_outage_made_void_raises(topic: str, group: str 
     simulated(scenario)
 
 
-def test_an_ack_after_the_lease_expired_is_still_refused_by_the_next_step() -> None:
+def test_an_ack_after_the_lease_expired_that_nobody_awaits_is_refused_by_a_later_step() -> None:
     async def scenario(env: SimEnv, client: Client, machine: Machine) -> None:
         async with client.producer("jobs") as producer:
             await producer.publish_many([b"0", b"1"])
@@ -287,7 +287,7 @@ def test_an_ack_after_the_lease_expired_is_still_refused_by_the_next_step() -> N
             message = await anext(consumer)
             await trio.sleep(60)
             message.ack()
-            await trio.sleep(1)  # Until then the caller might await it.
+            await trio.sleep(1)  # A late ack waits for the linger: its caller may await it, and is told of it then.
             with pytest.raises(DeliveryNotCurrent):
                 await anext(consumer)
 
