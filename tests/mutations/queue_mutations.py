@@ -85,8 +85,14 @@ QUEUE_MUTATIONS = (
         breaks="A record is delivered until somebody settles it: this one, not its neighbour.",
         guarantee=_ONCE,
         module=_LEASE,
-        original="if ranges is None or (len(pieces) == 1 and lease.is_exactly(*pieces[0])):",
-        planted="if ranges is None or len(pieces) == 1:",
+        original="""
+        if ranges is None:
+            self._end(lease)
+        """,
+        planted="""
+        if ranges is None or len(pieces) == 1:
+            self._end(lease)
+        """,
         simulation="subscription",
         seed=0,
         says="are in two states or in none",
@@ -197,12 +203,8 @@ QUEUE_MUTATIONS = (
         breaks="An ack that was answered holds, also over a crash.",
         guarantee=_ONCE,
         module=_SUBSCRIPTION,
-        original="""
-        for first, end in ranges:
-            self._events.settled(first, end)
-        self._states.settle_rows(ranges)
-        """,
-        planted="self._states.settle_rows(ranges)",
+        original="self._events.settled.add(first, end)",
+        planted="assert first < end",
         simulation="subscription",
         seed=0,
         says="same_state",
@@ -234,8 +236,14 @@ QUEUE_MUTATIONS = (
         breaks="A record is delivered until somebody settles it: the log keeps it as long.",
         guarantee=_ONCE,
         module=_DISPATCH,
-        original="return min([self.subscription.settled_before(), *self._handing_over.values(), *owed])",
-        planted="return min([self.subscription.statistics().cursor, *self._handing_over.values()])",
+        original="""
+        if not self._handing_over and not self._owed:
+            return settled_before
+        """,
+        planted="""
+        if not self._handing_over and not self._owed:
+            return self.subscription.statistics().cursor
+        """,
         simulation="broker",
         seed=33,
         says="[nothing confirmed is lost]",

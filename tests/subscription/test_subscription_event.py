@@ -315,10 +315,10 @@ def test_the_buffer_joins_only_similar_events():
 
 def test_the_buffer_joins_adjacent_events_and_puts_settled_offsets_last():
     buffer = EventBuffer()
-    buffer.settled(4, 5)
+    buffer.settled.add(4, 5)
     for event in (Returned(0, 1, 2, 5), Returned(1, 2, 2, 5), Died(2, 3, 1, DeadReason.EXPIRED)):
         buffer.add(event)
-    buffer.settled(3, 4)
+    buffer.settled.add(3, 4)
     assert buffer.take() == [Returned(0, 2, 2, 5), Died(2, 3, 1, DeadReason.EXPIRED), Settled(3, 5)]
     assert not buffer
 

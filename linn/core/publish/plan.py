@@ -113,7 +113,8 @@ class Plan:
         budget = self.budget
         try:
             routed = yield from self._catalog.router(self._request.target).route_steps(batch, budget)
-            refusals += routed.refusals()
+            if routed.errors:
+                refusals += routed.refusals()
             parts = (yield from routed.part_steps(budget)) if not refusals else []
         except LinnError as error:
             if not _is_noted(error, range(batch.count), refusals):
@@ -186,7 +187,7 @@ class Plan:
         """Split a batch for a topic by partition; -1: its partitioner chooses."""
         if partition >= 0:
             topic.partition(partition)
-        self._seen.append((topic, _what_counts(topic)))
+        self._seen.append((topic, _admission_state(topic)))
         limit = topic.settings.message_bytes_max
         may_be_over = limit is not None and (batch.body_bytes > limit or batch.format)
         if may_be_over and not topic.interceptors:  # Or each may become another.
@@ -205,7 +206,7 @@ class Plan:
     def is_current(self) -> bool:
         """Whether all its topics still exist, and are as they were when they admitted their parts."""
         topics = self._catalog.topics
-        return all(topics.get(topic.name) is topic and _what_counts(topic) == seen for topic, seen in self._seen)
+        return all(topics.get(topic.name) is topic and _admission_state(topic) == seen for topic, seen in self._seen)
 
     def may_have_lost_a_topic(self) -> bool:
         """Whether an unknown topic may have been deleted after an exchange had named it."""
@@ -248,9 +249,9 @@ def _recognized(destination: Destination, numbers: Numbered) -> Destination:
     return destination if known is None else destination._replace(known=known)
 
 
-def _what_counts(topic: Topic) -> tuple[object, ...]:
+def _admission_state(topic: Topic) -> tuple[object, ...]:
     """The state of a topic that decides whether it takes a batch, and into which partition."""
-    return topic.settings, topic.interceptors, topic.queue is None, len(topic.partitions)
+    return topic.settings, topic.interceptors, len(topic.partitions)
 
 
 def without_room(planned: Sequence[Planned]) -> Destination | None:

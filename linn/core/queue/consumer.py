@@ -275,7 +275,9 @@ class QueueConsumer:
         """Record that a lease of this consumer no longer holds these offsets."""
         # Of the lease in delivery, offsets further on were never handed over.
         end = self._lease_at if lease is self._lease else lease.end
-        self.held -= sum([min(stop, end) - first for first, stop in ranges if first < end])
+        for first, stop in ranges:
+            if first < end:
+                self.held -= min(stop, end) - first
         if lost and lease.ended:
             self.on_lease_lost(partition, lease.delivery_id)
         self.on_released()
@@ -427,7 +429,7 @@ class QueueConsumer:
                 yield
             done += 1
             try:
-                if self.ended:
+                if self._fenced or self._queue.closed:
                     self._check_open()
                 dispatch = self._queue.dispatch(settlement.partition)
                 effects = dispatch.settle(self.id, settlement, self.name)
@@ -438,8 +440,8 @@ class QueueConsumer:
                 elif settlement.verdict == DONE:
                     self._undecide(effects.settled)
                 touched[settlement.partition] = dispatch
-                # What is left of a lease may be thousands of ranges.
-                done = max(done, dispatch.subscription.events_waiting)
+                if sum(effects) > 1:  # What is left of a lease may be thousands of ranges.
+                    done = max(done, dispatch.subscription.events_waiting)
             except LinnError as error:
                 refused.append((index, error))
         self._flush(touched, awaits)

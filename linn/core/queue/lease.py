@@ -78,12 +78,6 @@ class Lease:
             return []
         return [(self.first, self.end)] if self.held is None else list(self.held)
 
-    def is_exactly(self, first: int, end: int) -> bool:
-        """Whether it still holds [first, end) and nothing else."""
-        if self.held is None:
-            return (first, end) == (self.first, self.end) and not self.ended
-        return self.held.count == end - first and self.held.covers(first, end)
-
     def count_within(self, first: int, end: int) -> int:
         """The number of offsets of [first, end) that it still holds."""
         return sum([max(0, min(stop, end) - max(start, first)) for start, stop in self.ranges()])
@@ -148,8 +142,10 @@ class LeaseBook:
         Raises:
             DeliveryNotCurrent: a range is empty, is named twice, or is not held by the lease. Nothing was changed.
         """
+        if ranges == [(lease.first, lease.end)] and lease.held is None and not lease.ended:
+            ranges = None
         pieces = lease.ranges() if ranges is None else _checked(lease, ranges)
-        if ranges is None or (len(pieces) == 1 and lease.is_exactly(*pieces[0])):
+        if ranges is None:
             self._end(lease)
         elif pieces:
             self._shrink(lease, pieces)

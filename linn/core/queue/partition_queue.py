@@ -427,11 +427,12 @@ class PartitionQueue:
         events = self.subscription.take_events()
         if self.state is None:
             return 0
-        if events or self.state.waiting:
-            self.state.write(encode_events(events) if events else b"", self._encoded_snapshot)
-            if self._open and self.state.is_due():
-                self.spawn(partial(self.state.compact, self._snapshot))
-        return self.state.partition.log.bounds()[1]
+        if not events and not self.state.waiting:
+            return self.state.partition.log.bounds()[1]
+        end = self.state.write(encode_events(events) if events else b"", self._encoded_snapshot)
+        if self._open and self.state.is_due():
+            self.spawn(partial(self.state.compact, self._snapshot))
+        return end
 
     def _flush_or_keep(self) -> None:
         """Flush where no answer depends on it: a full disk is no reason to stop the queue."""
@@ -556,15 +557,17 @@ class PartitionQueue:
         if not self.trims or self._trimming:
             return
         settled_before = self.trimmable_before()
-        settled = settled_before - self.partition.start_offset
+        settled = settled_before - self.partition.log.bounds()[0]
         if settled >= TRIM_AFTER_RECORDS or (settled > 0 and settled_before == self.partition.stable_offset):
             self._trimming = True
             self.spawn(self._trim)
 
     def trimmable_before(self) -> int:
         """The offset before which nobody needs the records any more."""
-        owed = [lease.first for lease in self._owed]
-        return min([self.subscription.settled_before(), *self._handing_over.values(), *owed])
+        settled_before = self.subscription.settled_before()
+        if not self._handing_over and not self._owed:
+            return settled_before
+        return min([settled_before, *self._handing_over.values(), *[lease.first for lease in self._owed]])
 
     async def _trim(self) -> None:
         try:

@@ -537,10 +537,12 @@ class SharedSubscription:
     # --- moving records, with their events ---------------------------------------------------------------------------
 
     def _settle(self, ranges: list[Range]) -> Effects:
+        settled = 0
         for first, end in ranges:
-            self._events.settled(first, end)
+            self._events.settled.add(first, end)
+            settled += end - first
         self._states.settle_rows(ranges)
-        return Effects(sum([end - first for first, end in ranges]))
+        return Effects(settled)
 
     def _return(
         self,

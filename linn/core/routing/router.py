@@ -223,7 +223,7 @@ class Router:
         routes, version = batch.routes, self._version
         key = bytes(routes) if routes is not None and len(routes) <= CACHED_ROUTES_BYTES_MAX else None
         if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
-            return RoutedBatch(batch, known, batch.route_index)
+            return RoutedBatch(batch, known, batch.route_index if len(known) > 1 else None)
         answers, errors = list[Destinations](), dict[int, LinnError]()
         for pair in batch.pairs():
             if answers:

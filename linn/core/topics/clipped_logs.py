@@ -20,21 +20,19 @@ class StateHolder(Protocol):
 
 
 class ClippedLogs:
-    """The clipped logs of one topic. `len` is the number left at the last `check`."""
+    """The clipped logs of one topic."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._holders: list[StateHolder] = []
+        self.holders: list[StateHolder] = []
+        """Holders that were left at the last `check`."""
 
     def add(self, holders: Iterable[StateHolder | None]) -> None:
         """Add the holders whose logs are clipped."""
-        self._holders += [holder for holder in holders if holder is not None and holder.clipped]
+        self.holders += [holder for holder in holders if holder is not None and holder.clipped]
 
     def check(self) -> None:
         """Check that no clipped log is left. Raises DiskFull."""
-        self._holders = [holder for holder in self._holders if holder.clipped]
-        if self._holders:
+        self.holders = [holder for holder in self.holders if holder.clipped]
+        if self.holders:
             raise DiskFull(f"topic {self._topic} stores nothing before the disk has room for its state logs")
-
-    def __len__(self) -> int:
-        return len(self._holders)

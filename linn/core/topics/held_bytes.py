@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 
 class HeldBytes:
     """The sum over all partitions."""
 
-    __slots__ = ("_bytes_of", "_changed", "_known", "_total")
+    __slots__ = ("_bytes_of", "_known", "_total", "changed")
 
     def __init__(self, bytes_of: Callable[[int], int]) -> None:
         """`bytes_of`: what the partition of an index holds now."""
-        self._changed: dict[int, None] = {}
+        self.changed: set[int] = set()
+        """Partitions that may hold more or less than when `total` was last asked."""
         self._bytes_of = bytes_of
         self._known: dict[int, int] = {}
         self._total = 0
 
-    def changed(self, indexes: Iterable[int]) -> None:
-        """Record that these partitions may hold more or less than before."""
-        self._changed.update(dict.fromkeys(indexes))
-
     def total(self) -> int:
         """The bytes that are held now."""
-        for index in self._changed:
+        for index in self.changed:
             held = self._bytes_of(index)
             self._total += held - self._known.get(index, 0)
             self._known[index] = held
-        self._changed.clear()
+        self.changed.clear()
         return self._total

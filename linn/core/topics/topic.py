@@ -14,7 +14,7 @@ from functools import partial
 from itertools import compress
 from uuid import UUID
 
-from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
+from linn.core.batch.batch import DELAYS_MS, PRIORITIES, SCATTERED, TRANSACTIONAL, TTLS_MS, RecordBatch
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
@@ -55,6 +55,8 @@ from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 
 logger = logging.getLogger("linn.topic")
 
+_SERVED_BY_FEW = (PRIORITIES, DELAYS_MS, TTLS_MS)
+"""Columns with wishes that not every topic serves."""
 DROP_HEAD_SHARE = 16
 """Fraction of `bytes_max`, as 1/n, that `overflow = "drop-head"` drops at once, so that it need not for each batch."""
 
@@ -209,7 +211,7 @@ class Topic:
         queue = self.queue
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
-        self._held.changed(self.partitions)
+        self._held.changed.update(self.partitions)
         self._clipped.add(change.dispatches)
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
@@ -318,7 +320,7 @@ class Topic:
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes & ~(SCATTERED | TRANSACTIONAL):
             raise BatchMalformed("only a broker writes the markers of transactions")
-        if not batch.is_plain:
+        if not batch.is_plain and any(map(batch.raw_fields.__getitem__, _SERVED_BY_FEW)):
             self._check_served(batch)
         return batch
 
@@ -356,7 +358,7 @@ class Topic:
         await self._room.wait()
 
     def _made_room(self, index: int) -> None:
-        self._held.changed((index,))
+        self._held.changed.add(index)
         self._room.notify_all()
 
     def tell_room(self) -> None:
@@ -368,10 +370,10 @@ class Topic:
 
         `numbers`: those of an idempotent producer's batch, which `Partition.find` has found to be new.
         """
-        if self._clipped:
+        if self._clipped.holders:
             self._clipped.check()
         base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
-        self._held.changed((partition.id.index,))
+        self._held.changed.add(partition.id.index)
         if self._waits_for_room and not self._dropping:
             self._waits_for_room = False
             self._dropping = True
@@ -468,7 +470,7 @@ class Topic:
             yield from queue.dispatches
 
     def _follow_start(self) -> None:
-        self._held.changed(self.partitions)
+        self._held.changed.update(self.partitions)
         for dispatch in self.shared_dispatches():
             dispatch.skip_to_start()
 
