@@ -3,7 +3,7 @@
 By kind of plugin: `hookimpl`, and for
 
 - a storage engine `EngineKind`, `StorageEngine`, `PartitionLog`;
-- delivery semantics `SemanticsKind`, `DeliverySemantics`, `SharedSubscription`;
+- delivery semantics `SemanticsKind`, `DeliverySemantics`, `LeaseSettings`;
 - an exchange `ExchangeKind`, `Exchange`, `Binding`, `Subject`;
 - a partitioner `PartitionerKind`, `Partitioner`;
 - an assignor of consumer groups `AssignorKind`, `Assignor`;
@@ -73,9 +73,8 @@ from linn.core.ports.observer import Observer, Observers
 from linn.core.ports.service import Service, ServiceHost, ServiceKind, ServiceListener, ServiceMetric, ServiceTopic
 from linn.core.publish.publisher import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
-from linn.core.queue.lease import Lease, LeaseSettings
+from linn.core.queue.lease import LEASE_MS_MAX, LEASE_RECORDS_MAX, LeaseSettings
 from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, DeliverySemantics, SemanticsKind
-from linn.core.queue.subscription import SharedSubscription
 from linn.core.routing.binding_table import BindingTable
 from linn.core.routing.exchange import Binding, Exchange, ExchangeKind, Subject, Target
 from linn.core.routing.explanation import Explanation
@@ -88,6 +87,8 @@ from linn.storage_engines.dram.settings import DramSettings
 __all__ = [
     "ANONYMOUS",
     "CONFIRM_WHEN",
+    "LEASE_MS_MAX",
+    "LEASE_RECORDS_MAX",
     "READ_BATCHES_MAX",
     "AcceptedStream",
     "Acks",
@@ -124,7 +125,6 @@ __all__ = [
     "Headers",
     "Interceptor",
     "InterceptorKind",
-    "Lease",
     "LeaseSettings",
     "LimitExceeded",
     "LinnError",
@@ -168,7 +168,6 @@ __all__ = [
     "ServiceTopic",
     "SettleOutcome",
     "Settlement",
-    "SharedSubscription",
     "Steps",
     "StorageEngine",
     "StorageError",

@@ -218,7 +218,7 @@ class Walk:
 
     def check(self) -> None:
         naive = HeldBytes(self.topic.held_in)
-        naive.changed.update(self.topic.partitions)
+        naive.changed.update(dict.fromkeys(self.topic.partitions))
         assert self.topic.held_bytes() == naive.total()
 
 

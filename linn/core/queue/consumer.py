@@ -36,15 +36,13 @@ from linn.core.log.mark import Mark
 from linn.core.log.state_log import ROOM_RETRY_S
 from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.event_run import Holder
-from linn.core.queue.lease import Lease
+from linn.core.queue.lease import LEASE_RECORDS_MAX, Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.record_states import DecidedRange
 
 DAMAGED_RETRY_S = 300.0
 """Interval at which damaged records are retried: a damaged file may have been replaced by a whole one."""
-LEASE_RECORDS_MAX = 16_384
-"""Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
 
 PREPARE, COMMIT_AGAIN = 1, 2
 """Phases of a two-phase delivery, as the native protocol numbers them."""
@@ -460,7 +458,7 @@ class QueueConsumer:
     def is_holding(self) -> bool:
         """Whether records are leased or decided to this consumer."""
         return self._decided > 0 or any(
-            self._queue.dispatches[place].subscription.holds(self.id) for place in self._leased_in
+            self._queue.dispatches[place].subscription.leases_of(self.id) for place in self._leased_in
         )
 
     def fence(self) -> None:

@@ -76,9 +76,9 @@ class PartitionQueue:
         """
         self.name = name
         self.partition = partition
-        self.semantics = semantics
         self.state = state
-        self.subscription: SharedSubscription
+        # The event log may go back to records that were trimmed since.
+        self.subscription = SharedSubscription(semantics, partition.log.bounds()[0] if state is None else 0)
         self.trims = True
         """Whether settled records are trimmed: those of a plain queue are, those on a stream are not."""
         self.on_room: Callable[[], None] = nobody
@@ -128,10 +128,7 @@ class PartitionQueue:
 
         Raises LogCorrupt, StorageError.
         """
-        partition = self.partition
-        start, end = partition.log.bounds()
-        # The event log may go back to records that were trimmed since.
-        self.subscription = self.semantics.shared_subscription(start if self.state is None else 0)
+        start, end = self.partition.log.bounds()
         self.clipped = await self._replay(end)
         if begin and (self.state is None or not self.state.partition.log.bounds()[1]):
             self.subscription.skip_to(min(begin, end))
@@ -262,7 +259,7 @@ class PartitionQueue:
                 lease = self.subscription.acquire_from(start, consumer, records_max, end, now)
             if lease is None:
                 return None
-            if not self.semantics.settles_on_delivery:
+            if not self.subscription.semantics.settles_on_delivery:
                 # A lease lost in a crash is granted again: its event may be written late, and nothing waits for it.
                 self._flush_or_keep()
                 self._alarm.set(lease.deadline)
@@ -290,7 +287,7 @@ class PartitionQueue:
             raise BatchMalformed(f"the records before offset {self.unreadable.stop} can't be decoded")
         if not self._ids_noted:
             await self._note_first_ids()
-        if self.semantics.settles_on_delivery and self.state is not None:
+        if self.subscription.semantics.settles_on_delivery and self.state is not None:
             await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])
         batches = await self.partition.read_range(first, end, bytes_max, accepts)
         self._has_rested = False

@@ -98,7 +98,7 @@ class Queue:
     @property
     def is_two_phase(self) -> bool:
         """Whether consumers say that they are ready, and settle what was decided to them."""
-        return self.dispatches[0].subscription.is_two_phase
+        return self.dispatches[0].subscription.semantics.is_two_phase
 
     def decision_ended(self, place: int, decided: DecidedRange) -> None:
         """Record that an operator has ended a decision: its holder, if it is here, no longer has these records."""

@@ -12,7 +12,7 @@ class HeldBytes:
 
     def __init__(self, bytes_of: Callable[[int], int]) -> None:
         """`bytes_of`: what the partition of an index holds now."""
-        self.changed: set[int] = set()
+        self.changed: dict[int, None] = {}
         """Partitions that may hold more or less than when `total` was last asked."""
         self._bytes_of = bytes_of
         self._known: dict[int, int] = {}

@@ -211,7 +211,7 @@ class Topic:
         queue = self.queue
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
-        self._held.changed.update(self.partitions)
+        self._held.changed.update(dict.fromkeys(self.partitions))
         self._clipped.add(change.dispatches)
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
@@ -223,10 +223,9 @@ class Topic:
             self._end_readers()
 
     def _extend_queue(self, queue: Queue, dispatches: Sequence[PartitionQueue]) -> None:
-        settings = self.semantics.shared_subscription(0).settings
         for dispatch in queue.dispatches:
             dispatch.trims = self.settings.kind == "queue"
-            dispatch.subscription.settings = settings
+            dispatch.subscription.semantics = self.semantics
         queue.extend(dispatches)
 
     @property
@@ -358,7 +357,7 @@ class Topic:
         await self._room.wait()
 
     def _made_room(self, index: int) -> None:
-        self._held.changed.add(index)
+        self._held.changed[index] = None
         self._room.notify_all()
 
     def tell_room(self) -> None:
@@ -373,7 +372,7 @@ class Topic:
         if self._clipped.holders:
             self._clipped.check()
         base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
-        self._held.changed.add(partition.id.index)
+        self._held.changed[partition.id.index] = None
         if self._waits_for_room and not self._dropping:
             self._waits_for_room = False
             self._dropping = True
@@ -470,7 +469,7 @@ class Topic:
             yield from queue.dispatches
 
     def _follow_start(self) -> None:
-        self._held.changed.update(self.partitions)
+        self._held.changed.update(dict.fromkeys(self.partitions))
         for dispatch in self.shared_dispatches():
             dispatch.skip_to_start()
 
