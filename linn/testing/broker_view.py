@@ -116,7 +116,7 @@ def _described(broker: Broker, topic: Topic) -> str:
         queue = topic.queue
         leased = sum(dispatch.subscription.leased_count for dispatch in queue.dispatches)
         decided = sum(dispatch.subscription.decided_count for dispatch in queue.dispatches)
-        dead_letters = sum(dispatch.dead_letters for dispatch in queue.dispatches)
+        dead_letters = sum(dispatch.dead_letters.count for dispatch in queue.dispatches)
         held = f"{leased} leased, {decided} decided" if decided else f"{leased} leased"
         parts.append(f"{queue.unsettled_count()} unsettled, {held}, {counted(dead_letters, 'dead letter')}")
         parts.append(counted(len(queue.consumers), "consumer"))

@@ -305,8 +305,8 @@ async def _lose_power_with_an_intent(env: SimEnv) -> None:
         (dispatch,) = queue.dispatches
 
         def is_intended() -> bool:
-            assert dispatch.state is not None
-            found, state = dispatch.subscription.lowest_dead(1), dispatch.state.partition
+            assert dispatch.log.state is not None
+            found, state = dispatch.subscription.lowest_dead(1), dispatch.log.state.partition
             if not found or found[0].target is None or state.high_watermark < state.log.bounds()[1]:
                 return False
             return dead.high_watermark < dead.log.bounds()[1]

@@ -286,7 +286,7 @@ async def test_at_most_once_a_record_is_handed_over_only_when_that_is_durable(en
             await client.publish("t", [str(number)])
         queue = broker.topics["t"].queue
         assert queue is not None
-        state = queue.dispatches[0].state
+        state = queue.dispatches[0].log.state
         assert state is not None
         env.disk.sync_delay_s_max = 1
         worker = await _worker(client, 0)
@@ -373,7 +373,7 @@ def test_events_of_records_lost_with_power_hide_no_new_ones() -> None:
                     event = await client.delivery()
                     settled += len(values(event.batches))
                     await client.settle(worker, event)
-                await broker.topics["t"].queue.dispatches[0].state.partition.log.sync()
+                await broker.topics["t"].queue.dispatches[0].log.state.partition.log.sync()
                 env.crash()
 
         assert await env.run_until_death(process)
@@ -409,7 +409,7 @@ def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart
         async with broker_on(env, text) as broker:
             client = await connected(env)
             worker = await _worker(client, 0)
-            state = broker.topics["t"].queue.dispatches[0].state.partition.log
+            state = broker.topics["t"].queue.dispatches[0].log.state.partition.log
             sizes = []
             for number in range(150):
                 await client.publish("t", [f"{number}.{i}" for i in range(4)])
@@ -449,7 +449,7 @@ def test_events_replayed_after_a_snapshot_do_not_grow_with_it() -> None:
                 await client.settle(worker, event, NACK if number % 2 else ACK, ms=number % 2 * 3_600_000)
                 await trio.sleep(1)
                 snapshot_bytes = len(encode_events(dispatch.subscription.snapshot_events(env.clock.monotonic())))
-                behind.append(dispatch.state.partition.log.size_bytes() - snapshot_bytes)
+                behind.append(dispatch.log.state.partition.log.size_bytes() - snapshot_bytes)
             assert snapshot_bytes > 15_000
 
     behind: list[int] = []

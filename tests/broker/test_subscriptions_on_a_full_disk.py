@@ -175,7 +175,7 @@ async def test_the_longer_a_disk_is_full_the_same_a_delivery_costs(env: SimEnv) 
 @simulated
 async def test_a_snapshot_takes_the_place_of_much_that_waits(env: SimEnv) -> None:
     async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
-        state = dispatch_of(broker).state
+        state = dispatch_of(broker).log.state
         assert state is not None
         most = 0
         env.disk.capacity_bytes = env.disk.used_bytes

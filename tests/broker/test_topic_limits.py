@@ -260,10 +260,10 @@ def test_a_power_loss_after_trimming_brings_no_settled_record_back_and_calls_non
             worker = (await client.call(m.Subscribe("t"))).subscription
             for _ in range(20 + seed):
                 await client.settle(worker, await client.pull(worker, 1))
-            state = dispatch.state
+            state = dispatch.log.state
             assert state is not None
             durable = state.partition.log.durable()
-            await dispatch.partition.log.trim(before=dispatch.trimmable_before())
+            await dispatch.partition.log.trim(before=dispatch.trimming.trimmable_before())
             assert state.partition.log.durable() == durable < state.partition.log.bounds()[1], "the case"
             env.crash()
 

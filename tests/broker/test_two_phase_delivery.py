@@ -439,7 +439,7 @@ def test_what_was_decided_is_repeated_after_a_restart(end: str) -> None:
 
 async def _attempts_are_durable(broker: Broker) -> None:
     """Return when a power loss would not take back that a delivery was made."""
-    state = _dispatch(broker).state
+    state = _dispatch(broker).log.state
     assert state is not None
     with trio.fail_after(10):
         while state.partition.committed.offset < state.partition.log.bounds()[1]:
@@ -453,7 +453,7 @@ async def test_the_answer_to_ready_waits_for_the_disk(env: SimEnv) -> None:
         await client.publish("t", ["a"])
         subscription = await _join(client)
         event = await client.delivery()
-        state = _dispatch(broker).state
+        state = _dispatch(broker).log.state
         assert state is not None
         env.disk.sync_delay_s_max = 5.0
         await _settled(client, subscription, event, READY)

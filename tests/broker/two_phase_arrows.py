@@ -198,7 +198,7 @@ class Run(ArrowWorld):
         await client.administer("subscription.create", topic="jobs", subscription=self.shared)
         await client.stream.aclose()
         for dispatch in self.running.topics["jobs"].subscriptions[self.shared].dispatches:
-            self.watch(dispatch.state, "append", arrows_logged)
+            self.watch(dispatch.log.state, "append", arrows_logged)
 
     def look_at(self, broker: Broker) -> None:
         """Compare what a start has found with what clients were told, and watch the state logs."""
@@ -207,7 +207,7 @@ class Run(ArrowWorld):
             found, told = dispatch.subscription.settled_before(), self.settled_before.get(partition, 0)
             if found < told:
                 self.untrue = f"settled_before {told} of partition {partition} was told, and is {found} after a start"
-            self.watch(dispatch.state, "append", arrows_logged)
+            self.watch(dispatch.log.state, "append", arrows_logged)
 
     def told(self, message: m.Message) -> None:
         if isinstance(message, m.Deliver):

@@ -8,7 +8,8 @@ _LEASE = "linn.core.queue.lease"
 _QUEUE = "linn.core.queue.queue"
 _SUBSCRIPTION = "linn.core.queue.subscription"
 _STATES = "linn.core.queue.record_states"
-_DISPATCH = "linn.core.queue.partition_queue"
+_PARTITION = "linn.core.queue.partition_queue"
+_LOG = "linn.core.queue.subscription_log"
 _COPY = "linn.core.queue.dead_letter_copy"
 _ONCE = "At least once"
 _DEAD = "Dead letters"
@@ -235,14 +236,14 @@ QUEUE_MUTATIONS = (
         name="the queue's settled records end where it looks next",
         breaks="A record is delivered until somebody settles it: the log keeps it as long.",
         guarantee=_ONCE,
-        module=_DISPATCH,
+        module=_PARTITION,
         original="""
-        if not self._handing_over and not self._owed:
+        if not handovers.reading and not handovers.owed:
             return settled_before
         """,
         planted="""
-        if not self._handing_over and not self._owed:
-            return self.subscription.statistics().cursor
+        if not handovers.reading and not handovers.owed:
+            return self._subscription.statistics().cursor
         """,
         simulation="broker",
         seed=33,
@@ -252,7 +253,7 @@ QUEUE_MUTATIONS = (
         name="a consumer that goes away keeps its records",
         breaks="The lease ends when the consumer or its connection goes away.",
         guarantee=_ONCE,
-        module=_DISPATCH,
+        module=_PARTITION,
         original="self.follow(self.subscription.consumer_gone(consumer, self.clock.monotonic()))",
         planted="self.clock.monotonic()",
         simulation="sharing",
@@ -263,7 +264,7 @@ QUEUE_MUTATIONS = (
         name="state outlives the records that it is about",
         breaks="Offsets that a power loss took are given to new records, which nobody has settled.",
         guarantee=_ONCE,
-        module=_DISPATCH,
+        module=_LOG,
         original="kept = clip_event(event, end)",
         planted="kept = clip_event(event, 1 << 62)",
         simulation="settling",
@@ -274,7 +275,7 @@ QUEUE_MUTATIONS = (
         name="handed over before that is durable",
         breaks="At most once: that a record was handed over is logged before it is sent.",
         guarantee="At most once",
-        module=_DISPATCH,
+        module=_LOG,
         original="await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])",
         planted="pass",
         simulation="handing over",

@@ -7,7 +7,7 @@ from mutation import Mutation
 _QUEUE = "linn.core.queue.consumer"
 _SUBSCRIPTION = "linn.core.queue.subscription"
 _STATES = "linn.core.queue.record_states"
-_DISPATCH = "linn.core.queue.partition_queue"
+_LOG = "linn.core.queue.subscription_log"
 _SOURCE = "linn.client.consume.work_source"
 _WORK = "linn.client.consume.work"
 _EXACTLY = "Exactly once"
@@ -89,7 +89,7 @@ TWO_PHASE_MUTATIONS = (
         name="settled_before is told before it is durable",
         breaks="A client is told that records are settled when a power loss no longer brings them back.",
         guarantee=_EXACTLY,
-        module=_DISPATCH,
+        module=_LOG,
         original="return self._low_durable",
         planted="return settled_before",
         simulation="exactly once",

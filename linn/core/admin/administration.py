@@ -513,8 +513,8 @@ class Administration:
         dispatches = topic.queue.dispatches
         purged = sum(dispatch.purge() for dispatch in dispatches)
         for dispatch in dispatches:
-            if dispatch.state is not None:
-                await dispatch.state.partition.commit_all()
+            if dispatch.log.state is not None:
+                await dispatch.log.state.partition.commit_all()
         return {"purged": purged}
 
     # --- broker ---

@@ -65,9 +65,9 @@ class DeliveryAdministration:
             end_decision(placed, outcome)
         _record(found, outcome, records, caller)
         try:
-            dispatch.flush()
-            if dispatch.state is not None:
-                await dispatch.state.partition.commit_all()
+            dispatch.log.flush()
+            if dispatch.log.state is not None:
+                await dispatch.log.state.partition.commit_all()
         except StorageError as error:
             about = {"topic": topic.name, "partition": str(dispatch.partition.id)} | log_fields(error)
             logger.error("%(partition)s: what an operator has ended is not durable yet: %(error)s", about)

@@ -59,7 +59,7 @@ def _ready(dispatch: PartitionQueue) -> int:
 
 
 def _pinned(dispatch: PartitionQueue) -> int:
-    return dispatch.subscription.pinned_count if dispatch.trims else 0
+    return dispatch.subscription.pinned_count if dispatch.trimming.trims else 0
 
 
 def _decision_ages(broker: MetricSource) -> Iterable[Sample]:
@@ -272,7 +272,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_queue_dead_letters_total",
         "counter",
         "Records that became dead letters: rejected, or out of attempts.",
-        lambda dispatch: dispatch.dead_letters,
+        lambda dispatch: dispatch.dead_letters.count,
     ),
     _dispatches(
         "linn_queue_missed_records_total",

@@ -184,7 +184,7 @@ class QueueConsumer:
                 self.repeats.extendleft([(place, DecidedRange(*rest, decision)) for rest in reversed(left)])
                 continue
             try:
-                await dispatch.until_decided()
+                await dispatch.log.until_committed()
             except (SyncFailed, LogClosed):
                 raise
             except StorageError:
@@ -214,7 +214,7 @@ class QueueConsumer:
                 self.repeats.appendleft((place, DecidedRange(stop, end, decision)))
             self.held += stop - first
             self._decided += stop - first
-            settled = dispatch.settled_durably()
+            settled = dispatch.log.settled_durably()
             return Delivery(place, decision.delivery_id, decision.attempt, batches, 0, COMMIT_AGAIN, settled)
         return NOTHING
 
@@ -240,7 +240,7 @@ class QueueConsumer:
     def hold(self, settlement: Settlement, holder: str) -> PartitionQueue:
         """Take leased records out of their lease for a transaction, which acks or returns them at its end.
 
-        Returns their partition's part of the queue: call `flushed`.
+        Returns their partition's part of the queue: call `log.flush`.
 
         Raises DeliveryNotCurrent, DeliveryFenced, TopicUnknown, PartitionUnknown, LimitExceeded, SubscriptionWrongKind.
         """
@@ -265,9 +265,8 @@ class QueueConsumer:
         self._check_open()
         dispatch = self._queue.dispatch(partition)
         is_decided = dispatch.resolve(self.id, self.name, delivery_id, first, end)
-        position = dispatch.flush()
-        awaits = [] if dispatch.state is None else [(dispatch.state.partition.committed, position)]
-        return is_decided, awaits
+        awaited = dispatch.log.flush()
+        return is_decided, [awaited] if awaited is not None else []
 
     def released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
         """Record that a lease of this consumer no longer holds these offsets."""
@@ -351,7 +350,7 @@ class QueueConsumer:
                     dispatch.follow(subscription.settle_void_leased(self.id, lease.delivery_id, void, now))
         delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
         if self._is_two_phase:
-            delivery = replace(delivery, phase=PREPARE, settled_before=dispatch.settled_durably())
+            delivery = replace(delivery, phase=PREPARE, settled_before=dispatch.log.settled_durably())
         if self.lease_ms:
             if lease.ended or self._fenced:
                 return NOTHING  # It ended while it was read; the records' next holder must be the only one.
@@ -450,9 +449,9 @@ class QueueConsumer:
         """Write the events of touched partitions, and note what has to be committed. Raises StorageError."""
         while touched:
             place, dispatch = next(iter(touched.items()))
-            position = dispatch.flush()
-            if dispatch.state is not None:
-                awaits[place] = dispatch.state.partition.committed, position
+            awaited = dispatch.log.flush()
+            if awaited is not None:
+                awaits[place] = awaited
             del touched[place]
 
     def is_holding(self) -> bool:

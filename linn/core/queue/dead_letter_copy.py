@@ -103,9 +103,7 @@ async def _intend(dispatch: PartitionQueue, dead: Sequence[DeadRange], target: P
         for each in dead:
             dispatch.subscription.dead_letter_intended(each.first, each.end, place)
     # Also of an earlier one: a full disk may have kept it from the log.
-    position = dispatch.flush()
-    if dispatch.state is not None:
-        await dispatch.state.partition.committed.wait(position)
+    await dispatch.log.until_committed()
     return place
 
 

@@ -63,7 +63,7 @@ class TopicChange:
         """
         for dispatch in self.dispatches:
             await dispatch.close()
-        states = [dispatch.state.partition for dispatch in self.dispatches if dispatch.state is not None]
+        states = [dispatch.log.state.partition for dispatch in self.dispatches if dispatch.log.state is not None]
         for partition in (*states, *self.partitions.values()):
             # A log that has ever been written to is not new, whatever its origin.
             await (close_log(partition) if partition.log.bounds()[1] else _tolerate(partition, partition.delete))

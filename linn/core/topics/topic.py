@@ -161,7 +161,7 @@ class Topic:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
-            states = [dispatch.state for dispatch in change.dispatches]
+            states = [dispatch.log.state for dispatch in change.dispatches]
             await _sync_names(change.partitions.values(), [state for state in states if state is not None])
             if settings.kind not in (self.settings.kind, "both"):
                 await self._retired.prepare(self.partitions.values())
@@ -192,8 +192,8 @@ class Topic:
             partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy, queue.name
         )
         change.added[queue.name].append(dispatch)
-        dispatch.trims = change.settings.kind == "queue"
-        dispatch.on_room = partial(self._made_room, index)
+        dispatch.trimming.trims = change.settings.kind == "queue"
+        dispatch.trimming.on_room = partial(self._made_room, index)
         left_off = () if queue.name else self._retired.left_off(index)
         await dispatch.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
 
@@ -212,7 +212,7 @@ class Topic:
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
         self._held.changed.update(dict.fromkeys(self.partitions))
-        self._clipped.add(change.dispatches)
+        self._clipped.add([dispatch.log for dispatch in change.dispatches])
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
         change.begin()
@@ -224,7 +224,7 @@ class Topic:
 
     def _extend_queue(self, queue: Queue, dispatches: Sequence[PartitionQueue]) -> None:
         for dispatch in queue.dispatches:
-            dispatch.trims = self.settings.kind == "queue"
+            dispatch.trimming.trims = self.settings.kind == "queue"
             dispatch.subscription.semantics = self.semantics
         queue.extend(dispatches)
 
@@ -251,7 +251,7 @@ class Topic:
             await queue.close()
             await deletion.delete_open(_state_logs(queue))
             for dispatch in queue.dispatches:
-                dispatch.clipped = False  # Its log is replaced by none.
+                dispatch.log.clipped = False  # Its log is replaced by none.
         if self.semantics.survives_restart:
             topic = state_topic(entry.number, self.name)
             await deletion.delete_rest([PartitionId(topic, index) for index in self.partitions])
@@ -424,7 +424,7 @@ class Topic:
             queue = self.queue if self.settings.kind == "queue" else None
             dispatch = queue.dispatches[index] if queue is not None else None
             if dispatch is not None:
-                await log.trim(before=dispatch.trimmable_before())
+                await log.trim(before=dispatch.trimming.trimmable_before())
             start, end = log.bounds()
             surplus = log.size_bytes() - share
             if surplus > 0 and end > start:
@@ -432,7 +432,7 @@ class Topic:
                 before = min(end, start + drop, partition.high_watermark)
                 if dispatch is not None and surplus <= share:
                     dispatch.drop_waiting(before)
-                    before = min(before, dispatch.trimmable_before())
+                    before = min(before, dispatch.trimming.trimmable_before())
                 dropped += partition.readable_count(start, before)
                 await log.trim(before=before)
         self._follow_start()
@@ -461,7 +461,7 @@ class Topic:
     def state_logs(self) -> list[StateLog]:
         """The open state logs."""
         dispatches = self.shared_dispatches()
-        return [dispatch.state for dispatch in dispatches if dispatch.state is not None]
+        return [dispatch.log.state for dispatch in dispatches if dispatch.log.state is not None]
 
     def shared_dispatches(self) -> Iterator[PartitionQueue]:
         """The dispatches of all subscriptions."""
@@ -513,7 +513,7 @@ class Topic:
 
 
 def _state_logs(queue: Queue) -> list[Partition]:
-    return [dispatch.state.partition for dispatch in queue.dispatches if dispatch.state is not None]
+    return [dispatch.log.state.partition for dispatch in queue.dispatches if dispatch.log.state is not None]
 
 
 async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> None:

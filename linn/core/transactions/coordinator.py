@@ -306,7 +306,7 @@ class TransactionCoordinator:
             dispatch = consumer.hold(settlement, holder)
             self._begin(each)
             each.work.held[dispatch] = None  # It holds them also if their event can't be written now.
-            each.work.held[dispatch] = dispatch.flushed()
+            each.work.held[dispatch] = dispatch.log.flush()
 
     def _begin(self, each: TransactionalProducer) -> None:
         if each.begin(self._clock.monotonic()):

@@ -47,7 +47,7 @@ def missing_marks(each: TransactionalProducer, branches: Collection[int]) -> Ite
         if dispatch.is_closed:
             continue
         if awaited is None:
-            awaited = dispatch.flushed()
+            awaited = dispatch.log.flush()
         if awaited is not None and awaited[0].offset < awaited[1]:
             yield awaited
 
