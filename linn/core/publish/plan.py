@@ -136,7 +136,7 @@ class Plan:
         return Planned(found, routed.unroutable() if self._request.wants_returned else [])
 
     def _without(self, batch: RecordBatch, errors: list[LinnError]) -> Steps[Planned]:
-        """The fate of a batch without the records that these errors, and those of further attempts, are about."""
+        """The fate of a batch without the records that are refused, by these errors or in further attempts."""
         left, refused = array("I", range(batch.count)), list[RefusedRecords]()
         while errors:
             gone = bytearray(len(left))

@@ -263,7 +263,7 @@ class PublishLane:
         del self._answers, self._spawn
 
     def publish(self, request: PublishRequest, ticket: int) -> None:
-        """Carry out a publish, or queue it behind those that wait; `answers` gets the outcome, perhaps at once."""
+        """Carry out a publish, or queue it behind waiting ones; `answers` gets the outcome, perhaps at once."""
         begun = None
         try:
             if not self._waiting and not self._publisher.wants_topic(request):

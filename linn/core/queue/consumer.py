@@ -94,7 +94,7 @@ class QueueConsumer:
         self.repeats: deque[tuple[int, DecidedRange]] = deque()
         """Records, by partition, that were decided to this name before, and have to be delivered again."""
         self._unrepeatable: deque[tuple[int, DecidedRange]] = deque()
-        """Those of them that could not be read: they stay decided, and were not delivered."""
+        """Decided records that could not be read: they stay decided, and were not delivered."""
         self._decided = 0
         """Records that were decided to this consumer and are not done: a part of `held`."""
         self._queue = queue

@@ -155,7 +155,7 @@ async def _copy(
     while left:
         offset = left[0][0]
         if offset < source.start_offset:
-            dispatch.skip_to_start()  # Now: once they are settled here, nobody would count them as missed.
+            dispatch.skip_to_start()  # Now: records that are settled here are not counted as missed later.
             left = [entry for entry in left if entry[0] >= source.start_offset]
             continue
         try:
@@ -194,8 +194,8 @@ async def _settle(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> None:
 
 
 def _spans(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> list[Range]:
-    """The ranges to settle, as one if no record below or between has died meanwhile: each costs as much as those above
-    it.
+    """The ranges to settle, as one range if no record below or between has died meanwhile: settling a range costs as
+    much as there are ranges above it.
     """
     ranges, end = [(each.first, each.end) for each in dead], dead[-1].end
     lowest = dispatch.subscription.lowest_dead(sum(each.end - each.first for each in dead))

@@ -43,7 +43,7 @@ class PlacedDecision(NamedTuple):
 def decisions_of(
     queue: Queue, consumer: str | None = None, partition: int | None = None, delivery_id: int | None = None
 ) -> Iterator[list[PlacedDecision]]:
-    """The decisions that are not done, by partition: all of them, or those of one consumer, partition or delivery.
+    """The decisions that are not done, by partition: all, or only of one consumer, partition or delivery.
 
     Raises PartitionUnknown.
     """
@@ -105,7 +105,7 @@ class DecisionWatch:
             for found in decisions_of(queue):
                 for placed in found:
                     name = placed.decided.decision.holder.name
-                    if not is_transactions(name):  # Those have timeouts.
+                    if not is_transactions(name):  # Transactions have timeouts.
                         by_holder.setdefault(name, []).append(placed)
                 yield
             for name, decisions in by_holder.items():

@@ -71,7 +71,7 @@ class Handovers:
         self._writing_owed = False
 
     def take(self, consumer: int) -> Lease:
-        """Hand the lease owed longest to a consumer. Raises StorageError: whoever asks first once it can gets it."""
+        """Hand the lease owed longest to a consumer. Raises StorageError: the lease stays owed."""
         try:
             self._log.flush()
         except StorageError:
@@ -99,7 +99,7 @@ class Trimming:
         self, partition: Partition, subscription: SharedSubscription, handovers: Handovers, spawn: Spawn
     ) -> None:
         self.trims = True
-        """Whether settled records are trimmed: those of a plain queue are, those on a stream are not."""
+        """Whether settled records are trimmed: a queue trims them, a stream keeps them."""
         self.on_room: Callable[[], None] = nobody
         """Called when records were settled or trimmed, which makes room."""
         self._partition = partition
@@ -119,7 +119,7 @@ class Trimming:
             self._spawn(self._trim)
 
     def trimmable_before(self) -> int:
-        """The offset before which nobody needs the records any more."""
+        """The offset below which no record is needed any more."""
         settled_before, handovers = self._subscription.settled_before(), self._handovers
         if not handovers.reading and not handovers.owed:
             return settled_before
@@ -208,7 +208,7 @@ class PartitionQueue:
         self.partition.on_void.append(self._settle_void)
         self._on_ready()
         self.follow(effects)
-        # Nobody settled these here when they became such.
+        # Offsets may have become void while this subscription was closed.
         hidden = self.partition.transactions.hidden.exact(self.subscription.settled_before())
         self._settle_void([left for span in hidden for left in self.subscription.unsettled(*span)])
         self.trimming.begin_if_due()
@@ -244,7 +244,8 @@ class PartitionQueue:
 
         `start`: only from this offset on; not if delivery settles them.
 
-        Raises StorageError: the event of a handover can't be written. The records go to whoever asks first once it can.
+        Raises StorageError: the event of a handover can't be written. Once it can, the next consumer that asks gets the
+        records.
         """
         if not self.log.is_open or self._rests:
             return None
@@ -373,7 +374,7 @@ class PartitionQueue:
             self.log.flush_or_keep()
 
     async def consumer_gone(self, consumer: int) -> None:
-        """Return all leases of a consumer, in turns if there are many; `recover` returns those that a close leaves."""
+        """Return all leases of a consumer, in turns if there are many; `recover` returns leases that a close leaves."""
         leases, now = self.subscription.leases_of(consumer), self.clock.monotonic
         for at in range(0, len(leases) - LEASES_IN_A_TURN, LEASES_IN_A_TURN):
             if self.log.is_open:

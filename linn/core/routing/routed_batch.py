@@ -35,7 +35,7 @@ class RoutedBatch:
         numbers: Sequence[int] | None,
         errors: Mapping[int, LinnError] | None = None,
     ) -> None:
-        """`numbers` has the index of each record's answer; None: the first answer is that of all. `errors` has the
+        """`numbers` has the index of each record's answer; None: all have the first answer. `errors` has the
         answers, by index, in whose place an exchange raised.
         """
         self._batch = batch

@@ -1,4 +1,4 @@
-"""A running sum of the bytes that a topic's partitions hold: a publish looks at those that have changed, not at all."""
+"""A running sum of the bytes that a topic's partitions hold: a publish looks only at partitions that have changed."""
 
 from __future__ import annotations
 

@@ -91,11 +91,11 @@ class Topic:
         self.subscriptions: dict[str, Queue] = {}
         """Shared subscriptions by name: the named ones, and the topic's own queue, if it is one, as ""."""
         self.entries: dict[str, SharedEntry] = {}
-        """Metadata of the named ones, also of those of which some logs are still to be deleted."""
+        """Metadata of named subscriptions, also while some of their logs are still to be deleted."""
         self.live_bindings: list[BindingSettings] = []
+        """Bindings that were made while the broker ran, in addition to the settings."""
         self.live_keys: tuple[str, ...] = ()
         """Settings that were set live, see `linn.core.topics.live_settings`."""
-        """Bindings that were made while the broker ran, beside those of the settings."""
         self.interceptors: tuple[BoundInterceptor, ...] = ()
         self.readers: dict[StreamReader, None] = {}
         """Readers without a group."""
@@ -216,7 +216,7 @@ class Topic:
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
         change.begin()
-        # Subscriptions see the new topic at once; those that it no longer has are closed afterwards.
+        # Subscriptions see the new topic at once; the ones that it no longer has are closed afterwards.
         if queue is not None and self.queue is None:
             await self._retired.retire_queue(queue, self.partitions.values())
         if self.settings.kind == "queue":
@@ -409,7 +409,7 @@ class Topic:
     # --- keeping ---
 
     async def _drop_head(self) -> None:
-        """Make room by dropping the oldest records, as `overflow` says; of a queue those that wait for delivery.
+        """Make room by dropping the oldest records, as `overflow` says; of a queue, records that wait for delivery.
 
         A queue's log that has twice its share loses leased and decided ones as well: it has to have a limit.
         """
