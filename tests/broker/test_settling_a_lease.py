@@ -39,7 +39,7 @@ async def leased(client: RawClient, credit: int = 100) -> tuple[int, int]:
 def queue_of(broker: Broker) -> PartitionQueue:
     queue = broker.topics["t"].queue
     assert queue is not None
-    return queue.dispatch(0)
+    return queue.partition_queue(0)
 
 
 @pytest.mark.parametrize(

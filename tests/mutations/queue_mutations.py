@@ -182,7 +182,9 @@ QUEUE_MUTATIONS = (
         breaks="There is one copy: after a restart the target is searched from where the intent says.",
         guarantee=_DEAD,
         module=_COPY,
-        original=("done = await _copied_before(dispatch, dead, target, place) if dead[0].target is not None else None"),
+        original=(
+            "done = await _copied_before(partition_queue, dead, target, place) if dead[0].target is not None else None"
+        ),
         planted="done = None",
         simulation="dead letters",
         seed=161,

@@ -64,10 +64,10 @@ TWO_PHASE_MUTATIONS = (
         module=_QUEUE,
         original="self._queue.leave(self, self._leased_in)",
         planted="""
-            for dispatch in self._queue.dispatches:
-                for first, end, it in dispatch.subscription.decided_to(self.name):
-                    now = dispatch.clock.monotonic()
-                    dispatch.subscription.give_up_decided(self.name, it.delivery_id, first, end, now)
+            for partition_queue in self._queue.partition_queues:
+                for first, end, it in partition_queue.subscription.decided_to(self.name):
+                    now = partition_queue.clock.monotonic()
+                    partition_queue.subscription.give_up_decided(self.name, it.delivery_id, first, end, now)
             self._queue.leave(self, self._leased_in)
         """,
         simulation="exactly once",

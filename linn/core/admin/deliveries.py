@@ -60,16 +60,16 @@ class DeliveryAdministration:
         result = {"records": records, "warnings": [{"text": text} for text in _warnings(topic, found[0], outcome)]}
         if only_validates(arguments):
             return result
-        dispatch = queue.dispatch(found[0].partition)
+        partition_queue = queue.partition_queue(found[0].partition)
         for placed in found:
             end_decision(placed, outcome)
         _record(found, outcome, records, caller)
         try:
-            dispatch.log.flush()
-            if dispatch.log.state is not None:
-                await dispatch.log.state.partition.commit_all()
+            partition_queue.log.flush()
+            if partition_queue.log.state is not None:
+                await partition_queue.log.state.partition.commit_all()
         except StorageError as error:
-            about = {"topic": topic.name, "partition": str(dispatch.partition.id)} | log_fields(error)
+            about = {"topic": topic.name, "partition": str(partition_queue.partition.id)} | log_fields(error)
             logger.error("%(partition)s: what an operator has ended is not durable yet: %(error)s", about)
             raise
         return result

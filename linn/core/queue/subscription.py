@@ -490,7 +490,7 @@ class SharedSubscription:
     def take_events(self) -> list[SubscriptionEvent]:
         """Take the events since the last call that must survive. They belong into ONE record of the event log.
 
-        Call it often, at least once per turn of the loop that dispatches: nothing else bounds the buffer.
+        Call it often, at least once per turn of the loop that delivers: nothing else bounds the buffer.
         """
         return self._events.take()
 

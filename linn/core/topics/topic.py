@@ -161,7 +161,7 @@ class Topic:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
-            states = [dispatch.log.state for dispatch in change.dispatches]
+            states = [partition_queue.log.state for partition_queue in change.partition_queues]
             await _sync_names(change.partitions.values(), [state for state in states if state is not None])
             if settings.kind not in (self.settings.kind, "both"):
                 await self._retired.prepare(self.partitions.values())
@@ -179,26 +179,26 @@ class Topic:
         for name, entry in entries.items():
             queue = change.subscriptions[name] = self.subscriptions.get(name) or Queue(self.name, name)
             change.added[name] = []
-            for index in range(len(queue.dispatches), len(partitions)):
-                await self._prepare_dispatch(change, queue, entry, partitions[index])
+            for index in range(len(queue.partition_queues), len(partitions)):
+                await self._prepare_partition_queue(change, queue, entry, partitions[index])
 
-    async def _prepare_dispatch(
+    async def _prepare_partition_queue(
         self, change: TopicChange, queue: Queue, entry: SharedEntry, partition: Partition
     ) -> None:
         index = partition.id.index
         state = await self._open_state(entry.number, index)
         on_ready = partial(queue.has_ready, index)
-        dispatch = PartitionQueue(
+        partition_queue = PartitionQueue(
             partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy, queue.name
         )
-        change.added[queue.name].append(dispatch)
-        dispatch.trimming.trims = change.settings.kind == "queue"
-        dispatch.trimming.on_room = partial(self._made_room, index)
+        change.added[queue.name].append(partition_queue)
+        partition_queue.trimming.trims = change.settings.kind == "queue"
+        partition_queue.trimming.on_room = partial(self._made_room, index)
         left_off = () if queue.name else self._retired.left_off(index)
-        await dispatch.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
+        await partition_queue.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
 
-    async def _copy(self, dispatch: PartitionQueue) -> None:
-        await self._copy_dead_letters(self, dispatch)
+    async def _copy(self, partition_queue: PartitionQueue) -> None:
+        await self._copy_dead_letters(self, partition_queue)
 
     async def switch(self, change: TopicChange) -> None:
         """Put a prepared change into effect, all at once; this needs no room. Raises SyncFailed."""
@@ -212,7 +212,7 @@ class Topic:
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
         self._held.changed.update(dict.fromkeys(self.partitions))
-        self._clipped.add([dispatch.log for dispatch in change.dispatches])
+        self._clipped.add([partition_queue.log for partition_queue in change.partition_queues])
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
         change.begin()
@@ -222,11 +222,11 @@ class Topic:
         if self.settings.kind == "queue":
             self._end_readers()
 
-    def _extend_queue(self, queue: Queue, dispatches: Sequence[PartitionQueue]) -> None:
-        for dispatch in queue.dispatches:
-            dispatch.trimming.trims = self.settings.kind == "queue"
-            dispatch.subscription.semantics = self.semantics
-        queue.extend(dispatches)
+    def _extend_queue(self, queue: Queue, partition_queues: Sequence[PartitionQueue]) -> None:
+        for partition_queue in queue.partition_queues:
+            partition_queue.trimming.trims = self.settings.kind == "queue"
+            partition_queue.subscription.semantics = self.semantics
+        queue.extend(partition_queues)
 
     @property
     def queue(self) -> Queue | None:
@@ -250,8 +250,8 @@ class Topic:
         if queue is not None:
             await queue.close()
             await deletion.delete_open(_state_logs(queue))
-            for dispatch in queue.dispatches:
-                dispatch.log.clipped = False  # Its log is replaced by none.
+            for partition_queue in queue.partition_queues:
+                partition_queue.log.clipped = False  # Its log is replaced by none.
         if self.semantics.survives_restart:
             topic = state_topic(entry.number, self.name)
             await deletion.delete_rest([PartitionId(topic, index) for index in self.partitions])
@@ -400,7 +400,7 @@ class Topic:
         if queue is None or end == start:
             return size
         # Records are taken to be as large as others on average.
-        subscription = queue.dispatches[index].subscription
+        subscription = queue.partition_queues[index].subscription
         if self.settings.overflow == "drop-head":
             # What was dropped behind a leased record leaves room, until the log is twice as large as it may be.
             return max(size * subscription.unsettled_count(end) // (end - start), size // 2)
@@ -422,17 +422,17 @@ class Topic:
         for index, partition in list(self.partitions.items()):
             log = partition.log
             queue = self.queue if self.settings.kind == "queue" else None
-            dispatch = queue.dispatches[index] if queue is not None else None
-            if dispatch is not None:
-                await log.trim(before=dispatch.trimming.trimmable_before())
+            partition_queue = queue.partition_queues[index] if queue is not None else None
+            if partition_queue is not None:
+                await log.trim(before=partition_queue.trimming.trimmable_before())
             start, end = log.bounds()
             surplus = log.size_bytes() - share
             if surplus > 0 and end > start:
                 drop = -(-surplus * (end - start) // log.size_bytes())
                 before = min(end, start + drop, partition.high_watermark)
-                if dispatch is not None and surplus <= share:
-                    dispatch.drop_waiting(before)
-                    before = min(before, dispatch.trimming.trimmable_before())
+                if partition_queue is not None and surplus <= share:
+                    partition_queue.drop_waiting(before)
+                    before = min(before, partition_queue.trimming.trimmable_before())
                 dropped += partition.readable_count(start, before)
                 await log.trim(before=before)
         self._follow_start()
@@ -441,7 +441,11 @@ class Topic:
     @property
     def missed_records(self) -> int:
         """The number of records that retention or overflow dropped before the queue settled them."""
-        return sum(dispatch.missed_records for dispatch in self.queue.dispatches) if self.queue is not None else 0
+        return (
+            sum(partition_queue.missed_records for partition_queue in self.queue.partition_queues)
+            if self.queue is not None
+            else 0
+        )
 
     async def enforce_retention(self) -> None:
         """Drop records that a stream no longer keeps, and let all logs do their housekeeping.
@@ -460,18 +464,20 @@ class Topic:
 
     def state_logs(self) -> list[StateLog]:
         """The open state logs."""
-        dispatches = self.shared_dispatches()
-        return [dispatch.log.state for dispatch in dispatches if dispatch.log.state is not None]
+        partition_queues = self.partition_queues()
+        return [
+            partition_queue.log.state for partition_queue in partition_queues if partition_queue.log.state is not None
+        ]
 
-    def shared_dispatches(self) -> Iterator[PartitionQueue]:
-        """The dispatches of all subscriptions."""
+    def partition_queues(self) -> Iterator[PartitionQueue]:
+        """The partitions of all subscriptions."""
         for queue in list(self.subscriptions.values()):
-            yield from queue.dispatches
+            yield from queue.partition_queues
 
     def _follow_start(self) -> None:
         self._held.changed.update(dict.fromkeys(self.partitions))
-        for dispatch in self.shared_dispatches():
-            dispatch.skip_to_start()
+        for partition_queue in self.partition_queues():
+            partition_queue.skip_to_start()
 
     # --- closing ---
 
@@ -513,7 +519,11 @@ class Topic:
 
 
 def _state_logs(queue: Queue) -> list[Partition]:
-    return [dispatch.log.state.partition for dispatch in queue.dispatches if dispatch.log.state is not None]
+    return [
+        partition_queue.log.state.partition
+        for partition_queue in queue.partition_queues
+        if partition_queue.log.state is not None
+    ]
 
 
 async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> None:

@@ -164,11 +164,11 @@ class TransactionCoordinator:
                         partition.end_transaction(producer_id, 0, opened.number, is_commit=owner is not None)
                         if owner is not None:
                             owner.markers.append((partition.committed, partition.log.bounds()[1]))
-            for dispatch in topic.shared_dispatches():
-                for holder, numbers in transactions_in(dispatch):
+            for partition_queue in topic.partition_queues():
+                for holder, numbers in transactions_in(partition_queue):
                     if not _is_present(self._by_id.get(numbers[0]), numbers[1]):
                         owner = committed.get(numbers)
-                        marked = dispatch.end_held(holder, is_commit=owner is not None)
+                        marked = partition_queue.end_held(holder, is_commit=owner is not None)
                         if owner is not None and marked is not None:
                             owner.markers.append(marked)
         self._unmarked.clear()
@@ -303,10 +303,10 @@ class TransactionCoordinator:
         holder = holder_of(each.producer_id, each.number)
         for settlement in settlements:
             each.check_room()
-            dispatch = consumer.hold(settlement, holder)
+            partition_queue = consumer.hold(settlement, holder)
             self._begin(each)
-            each.work.held[dispatch] = None  # It holds them also if their event can't be written now.
-            each.work.held[dispatch] = dispatch.log.flush()
+            each.work.held[partition_queue] = None  # It holds them also if their event can't be written now.
+            each.work.held[partition_queue] = partition_queue.log.flush()
 
     def _begin(self, each: TransactionalProducer) -> None:
         if each.begin(self._clock.monotonic()):

@@ -43,11 +43,11 @@ def missing_marks(each: TransactionalProducer, branches: Collection[int]) -> Ite
             mark = topic.partitions[index].committed
             if mark.offset < end:
                 yield mark, end
-    for dispatch, awaited in work.held.items():
-        if dispatch.is_closed:
+    for partition_queue, awaited in work.held.items():
+        if partition_queue.is_closed:
             continue
         if awaited is None:
-            awaited = dispatch.log.flush()
+            awaited = partition_queue.log.flush()
         if awaited is not None and awaited[0].offset < awaited[1]:
             yield awaited
 
@@ -69,10 +69,10 @@ def marking(each: TransactionalProducer, work: Work, topics: Mapping[str, Topic]
             partition.end_transaction(branch, 0, each.number, is_commit=branch in counted)
             markers.append((partition.committed, partition.log.bounds()[1]))
     holder = holder_of(each.producer_id, each.number)
-    for count, dispatch in enumerate(list(work.held)):
+    for count, partition_queue in enumerate(list(work.held)):
         if count and count % MARKED_AT_ONCE == 0:
             yield
-        marked = None if dispatch.is_closed else dispatch.end_held(holder, is_commit=decision is not None)
+        marked = None if partition_queue.is_closed else partition_queue.end_held(holder, is_commit=decision is not None)
         if marked is not None:
             markers.append(marked)
     if decision is not None:

@@ -19,8 +19,8 @@ def owner_of(holder: str) -> tuple[int, int]:
     return int(producer_id), int(number)
 
 
-def transactions_in(dispatch: PartitionQueue) -> Iterator[tuple[str, tuple[int, int]]]:
+def transactions_in(partition_queue: PartitionQueue) -> Iterator[tuple[str, tuple[int, int]]]:
     """The transactions that hold records of a queue's partition: the holder, and (producer id, number)."""
-    for holder in dict.fromkeys(it.decision.holder.name for it in dispatch.subscription.decided()):
+    for holder in dict.fromkeys(it.decision.holder.name for it in partition_queue.subscription.decided()):
         if is_transactions(holder):
             yield holder, owner_of(holder)
