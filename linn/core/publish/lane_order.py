@@ -17,17 +17,17 @@ PRODUCERS_MAX = 10_000
 class LaneOrder:
     """The batches that are to come again, over any connection."""
 
-    __slots__ = ("_missing",)
+    __slots__ = ("missing",)
 
     def __init__(self) -> None:
-        self._missing: dict[int, tuple[int, int]] = {}
+        self.missing: dict[int, tuple[int, int]] = {}
         """(epoch, first sequence) of the earliest refused batch, by producer."""
 
     def check(self, request: PublishRequest) -> None:
         """Check that no earlier batch of the producer is missing. Raises ProducerOutOfOrder."""
-        if self._missing:
+        if self.missing:
             batch = request.batches[0]
-            missing = self._missing.get(batch.producer_id)
+            missing = self.missing.get(batch.producer_id)
             if missing is not None and batch.producer_epoch == missing[0] and batch.first_sequence > missing[1]:
                 raise ProducerOutOfOrder(
                     f"sequence {batch.first_sequence} of producer {batch.producer_id} comes before the refused"
@@ -47,14 +47,14 @@ class LaneOrder:
         if not error.retriable:
             self.settled(request)
             return
-        self._missing[batch.producer_id] = (batch.producer_epoch, batch.first_sequence)
-        if len(self._missing) > PRODUCERS_MAX:
-            del self._missing[next(iter(self._missing))]
+        self.missing[batch.producer_id] = (batch.producer_epoch, batch.first_sequence)
+        if len(self.missing) > PRODUCERS_MAX:
+            del self.missing[next(iter(self.missing))]
 
     def settled(self, request: PublishRequest) -> None:
         """Note that a batch was stored, or will not come again."""
-        if self._missing:
+        if self.missing:
             batch = request.batches[0]
-            missing = self._missing.get(batch.producer_id)
+            missing = self.missing.get(batch.producer_id)
             if missing is not None and (batch.producer_epoch, batch.first_sequence) >= missing:
-                del self._missing[batch.producer_id]
+                del self.missing[batch.producer_id]
