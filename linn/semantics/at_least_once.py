@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.queue.lease import LEASE_RECORDS_MAX, LeaseSettings
-from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
+from linn.api import CONFIRM_WHEN, LEASE_RECORDS_MAX, Acks, ConfirmWhen, LeaseSettings, SemanticsKind, hookimpl
 
 
 class AtLeastOnce:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.semantics import SemanticsKind
+from linn.api import LeaseSettings, SemanticsKind, hookimpl
 from linn.semantics.at_least_once import AtLeastOnce
 
 

@@ -45,7 +45,7 @@ RESOURCES = {
     "state",
     "turns",
 }
-"""What a protocol has before its client has said who it is. None of it reaches a topic."""
+"""Names that a protocol may use before its client has said who it is. None of them reaches a topic."""
 
 
 class Peer:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import trio
 
-from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
-from linn.core.batch.steps import run_steps
-from linn.core.errors.tree import LimitExceeded
-from linn.core.loop.memory_budget import RESERVE_BYTES
-from linn.protocols.capnp.description_frame import PARTITION_BYTES, description_frame
+from linn.api import ARGUMENTS_BYTES_MAX, RESERVE_BYTES, LimitExceeded, run_steps
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
 from linn.wire.connection import Event
+from linn.wire.description_frame import PARTITION_BYTES, description_frame
 
 DESCRIBED_MAX = 4_096
 """Limit of the names in one describe: each takes 20 us, known or not."""
@@ -64,7 +61,8 @@ class Administering:
             raise LimitExceeded(f"a description of {partitions} partitions is larger than a frame: name fewer topics")
         if not event.correlation:
             return
-        steps = description_frame(gateway, session, names, event.correlation)
+        address = next(iter(gateway.addresses.values()), "")
+        steps = description_frame(gateway.name, address, names, session.topic_bounds, event.correlation)
         if len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
             responder.answer([run_steps(steps)])
             return

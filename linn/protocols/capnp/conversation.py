@@ -19,14 +19,20 @@ from typing import Any
 
 import trio
 
-from linn.core.batch.steps import TURN_S
-from linn.core.connections.connections import CLIENT_CHARACTERS_MAX
-from linn.core.connections.listener_traffic import Traffic
-from linn.core.errors.group import raise_once
-from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestUnknown
-from linn.core.gateway.gateway import Gateway
-from linn.core.gateway.principal import Principal
-from linn.core.loop.memory_budget import RESERVE_BYTES, ReceiveReservation
+from linn.api import (
+    CLIENT_CHARACTERS_MAX,
+    RESERVE_BYTES,
+    TURN_S,
+    ConnectionLost,
+    Gateway,
+    LinnError,
+    Principal,
+    ProtocolError,
+    ReceiveReservation,
+    RequestUnknown,
+    Traffic,
+    raise_once,
+)
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.handshake import Handshake, discard_rest
 from linn.protocols.capnp.keepalive import Keepalive, KeptSession, wait_while

@@ -6,10 +6,7 @@ from contextlib import suppress
 
 import trio
 
-from linn.core.connections.listener_traffic import Traffic
-from linn.core.env.env import AcceptedStream
-from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
-from linn.core.loop.fair_turns import TurnSlot
+from linn.api import AcceptedStream, ConnectionLost, LinnError, RequestTimeout, Traffic, TurnSlot
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, agree, frames_of
 from linn.wire.failure import failed_by

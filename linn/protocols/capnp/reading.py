@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.gateway.fetch import FETCH_BYTES_MAX
-from linn.core.gateway.requests import Fetched, FetchRequest
-from linn.core.loop.memory_budget import RESERVE_BYTES
-from linn.core.loop.waiting import WaitDeadline
+from linn.api import FETCH_BYTES_MAX, RESERVE_BYTES, Fetched, FetchRequest, WaitDeadline
 from linn.protocols.capnp.responder import Responder
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_to

@@ -10,12 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from linn.core.env.file_region import Sendable
-from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import InternalError, LinnError
-from linn.core.gateway.gateway import Gateway
-from linn.core.gateway.session import Session
-from linn.core.log.mark import Mark
+from linn.api import Gateway, InternalError, LinnError, Mark, Sendable, Session, log_fields
 from linn.protocols.capnp.outbox import Outbox
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.env.env import AcceptedStream
-from linn.core.gateway.gateway import Gateway
-from linn.core.loop.fair_turns import TurnSlot
+from linn.api import AcceptedStream, Gateway, TurnSlot
 from linn.protocols.capnp.conversation import Conversation
 from linn.protocols.capnp.handshake import Handshake
 from linn.protocols.capnp.keepalive import Keepalive

@@ -11,14 +11,18 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from linn.core.connections.listener_traffic import SubscriptionOf
-from linn.core.delivery.consumer import AnyConsumer, Member
-from linn.core.delivery.delivery import NOTHING, Delivery
-from linn.core.delivery.vocabulary import ConsumerKind
-from linn.core.errors.tree import SubscriptionWrongKind
-from linn.core.gateway.requests import SubscribeRequest
-from linn.core.log.mark import Mark
-from linn.core.loop.waiting import WaitDeadline
+from linn.api import (
+    NOTHING,
+    AnyConsumer,
+    ConsumerKind,
+    Delivery,
+    Mark,
+    Member,
+    SubscribeRequest,
+    SubscriptionOf,
+    SubscriptionWrongKind,
+    WaitDeadline,
+)
 from linn.protocols.capnp.outbox import Outbox
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, frames_to

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from linn.core.batch.steps import Steps
-from linn.core.connections.listener_traffic import SubscriptionOf
-from linn.core.delivery.consumer import AnyConsumer
-from linn.core.delivery.settlement import Settlement, SettleOutcome
-from linn.core.errors.tree import LimitExceeded, LinnError, SubscriptionUnknown
-from linn.core.gateway.requests import SubscribeRequest
+from linn.api import (
+    AnyConsumer,
+    LimitExceeded,
+    LinnError,
+    Settlement,
+    SettleOutcome,
+    Steps,
+    SubscribeRequest,
+    SubscriptionOf,
+    SubscriptionUnknown,
+)
 from linn.protocols.capnp.reading import WAIT_MS_MAX
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscriber import Subscriber

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.errors.tree import LimitExceeded
-from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
+from linn.api import IDENTITY_CHARACTERS_MAX, LimitExceeded
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m

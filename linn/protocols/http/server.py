@@ -14,11 +14,7 @@ from urllib.parse import unquote
 import h11
 import trio
 
-from linn.core.connections.listener_traffic import Traffic
-from linn.core.env.env import AcceptedStream
-from linn.core.errors.tree import ConnectionLost
-from linn.core.gateway.gateway import Gateway
-from linn.core.gateway.principal import Principal
+from linn.api import AcceptedStream, ConnectionLost, Gateway, Principal, Traffic
 from linn.protocols.http.exposition import CONTENT_TYPE, exposed
 
 HEAD_BYTES_MAX = 16 << 10
