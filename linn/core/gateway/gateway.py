@@ -44,6 +44,7 @@ from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.ending import Ending
+from linn.core.transactions.producer import Owner, TransactionId
 
 START_EARLIEST = -2
 START_LATEST = -1
@@ -316,7 +317,7 @@ class Gateway:
 
         Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
         """
-        opened = await self.transactions.open(name, timeout_s, owner, opening)
+        opened = await self.transactions.open(name, timeout_s, Owner(*owner) if owner is not None else None, opening)
         return opened.producer_id, opened.epoch, opened.number
 
     def add_branch(self, principal: Principal, producer_id: int, epoch: int, branch: int) -> None:
@@ -336,10 +337,12 @@ class Gateway:
         StorageError, and as `Consumer.settle`.
         """
         if isinstance(consumer, QueueConsumer):
-            self.transactions.hold(owner, consumer, settlements)
+            self.transactions.hold(TransactionId(*owner), consumer, settlements)
         elif isinstance(consumer, GroupMember):
             for each in settlements:
-                self.transactions.commit_offset(owner, consumer, each.partition, each.delivery_id, each.end)
+                self.transactions.commit_offset(
+                    TransactionId(*owner), consumer, each.partition, each.delivery_id, each.end
+                )
         else:
             raise SubscriptionWrongKind("a reader without a group has nothing to settle in a transaction")
 
@@ -358,7 +361,7 @@ class Gateway:
         Returns and raises as `TransactionCoordinator.end_nowait`.
         """
         return self.transactions.end_nowait(
-            *owner, is_commit=is_commit, branches=branches, sequence=sequence, identity=identity
+            TransactionId(*owner), is_commit=is_commit, branches=branches, sequence=sequence, identity=identity
         )
 
     def partition(self, principal: Principal, topic: str, index: int) -> Partition:
