@@ -9,7 +9,7 @@ from linn.core.errors.tree import LinnError
 
 def raise_once(group: BaseExceptionGroup[BaseException]) -> NoReturn:
     """Raise the one error of a group, or the first if all are linn's own (as when two syncs fail); else the group."""
-    error = _said_once(group)
+    error = _unwrapped(group)
     try:
         raise error
     finally:
@@ -18,7 +18,7 @@ def raise_once(group: BaseExceptionGroup[BaseException]) -> NoReturn:
         del error, group
 
 
-def _said_once(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def _unwrapped(group: BaseExceptionGroup[BaseException]) -> BaseException:
     leaves: list[BaseException] = []
     groups: list[BaseExceptionGroup[BaseException]] = [group]
     for each in groups:

@@ -133,7 +133,7 @@ class Topic:
             await change.abandon()
             await self.close()
             raise
-        await self._take_on(change)
+        await self._adopt(change)
 
     async def make_durable(self) -> None:
         """Make the names of new logs durable. Raises StorageError."""
@@ -149,7 +149,7 @@ class Topic:
         return StateLog(await self._open_log(PartitionId(state_topic(number, self.name), index)), self._clock)
 
     async def prepare(self, settings: TopicSettings, semantics: DeliverySemantics) -> TopicChange:
-        """Make and open the parts for new settings, which `what_changed` has checked. The topic works on unchanged.
+        """Make and open the parts for new settings, which `changed_keys` has checked. The topic works on unchanged.
 
         Raises StorageError, LogCorrupt: new parts are deleted again.
         """
@@ -200,12 +200,12 @@ class Topic:
 
     async def switch(self, change: TopicChange) -> None:
         """Put a prepared change into effect, all at once; this needs no room. Raises SyncFailed."""
-        await self._take_on(change)
+        await self._adopt(change)
         self._room.notify_all()
         # Now: the reason for a shorter retention may be a full disk.
         self._spawn(self.enforce_retention)
 
-    async def _take_on(self, change: TopicChange) -> None:
+    async def _adopt(self, change: TopicChange) -> None:
         queue = self.queue
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)

@@ -23,7 +23,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     """Whether it is the sink of a topic, whose name it has."""
 
     @property
-    def begins_with_everything(self) -> bool:
+    def starts_at_earliest(self) -> bool:
         """Whether it begins with the first record that each of its topics has."""
         options = {name.lower(): value for name, value in self.spec.source_options.items()}
         by_time = any(name.startswith(("startingtimestamp", "startingoffsetsbytimestamp")) for name in options)

@@ -186,7 +186,7 @@ class SparkService:
     def _lag(self, pipeline: Pipeline) -> int | None:
         """The records of its topics that are not in its sink; None: where it begins is not known before it has run."""
         offsets = self._offsets(pipeline)
-        if offsets is None and not pipeline.begins_with_everything:
+        if offsets is None and not pipeline.starts_at_earliest:
             return None
         return sum(self._host.records_behind(topic, (offsets or {}).get(topic, {})) for topic in pipeline.spec.topics)
 

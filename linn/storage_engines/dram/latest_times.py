@@ -30,9 +30,9 @@ class LatestTimes:
         times = self._times
         times.append(time_ms)
         if not len(times) % _BLOCK:
-            self._sum_up()
+            self._complete_block()
 
-    def _sum_up(self) -> None:
+    def _complete_block(self) -> None:
         """Add the maximum of the last block, now complete, perhaps on several levels."""
         levels = self._levels
         for level, times in enumerate(levels):
