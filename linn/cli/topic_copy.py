@@ -19,6 +19,7 @@ from linn.client.consume.consumer import Consumer
 from linn.client.consume.message import Message
 from linn.client.produce.producer import Producer
 from linn.core.admin.subscriptions import SETTLED_RANGES_MAX
+from linn.core.batch.record import Record
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import SharedBusy, TopicError
 
@@ -167,18 +168,8 @@ class TopicCopy:
         for priority, run in groupby(messages, lambda message: message.priority):
             copies = [*run]
             records = [message.record() for message in copies]
-            keys = [record.key for record in records]
-            await producer.publish_many(
-                [record.value for record in records],
-                keys=keys if any(key is not None for key in keys) else None,
-                routing_keys=[record.routing_key for record in records],
-                labels=[record.labels for record in records],
-                headers=[record.headers for record in records],
-                ids=[message.id for message in copies],
-                timestamp_ms=[record.timestamp_ms for record in records],
-                priority=priority,
-                partition=None if only else partition,
-            )
+            where = None if only else partition
+            await publish_copies(producer, copies, records, priority=priority, partition=where)
             self.messages += len(copies)
             self._advance(len(copies))
 
@@ -209,6 +200,34 @@ class TopicCopy:
         for partition, offset in places.items():
             await self._target.admin.reset_group(group, offset, self.name, [partition])
             self.offsets += 1
+
+
+async def publish_copies(
+    producer: Producer,
+    messages: Sequence[Message],
+    records: Sequence[Record],
+    *,
+    priority: int = 0,
+    partition: int | None = None,
+    mandatory: bool = False,
+) -> None:
+    """Publish `records` as copies of `messages`, with their ids, and wait for their confirmation.
+
+    Raises as `Producer.publish_many` does.
+    """
+    keys = [record.key for record in records]
+    await producer.publish_many(
+        [record.value for record in records],
+        keys=keys if any(key is not None for key in keys) else None,
+        routing_keys=[record.routing_key for record in records],
+        labels=[record.labels for record in records],
+        headers=[record.headers for record in records],
+        ids=[message.id for message in messages],
+        timestamp_ms=[record.timestamp_ms for record in records],
+        priority=priority,
+        mandatory=mandatory,
+        partition=partition,
+    )
 
 
 def total_text(copies: Iterable[TopicCopy]) -> str:
