@@ -182,7 +182,7 @@ class Publisher:
     def _check_transactions(self, request: PublishRequest, planned: Sequence[Planned]) -> None:
         for batch, (destinations, _, _) in zip(request.batches, planned, strict=True):
             if batch.attributes & TRANSACTIONAL:
-                partitions = [each.topic.partitions[each.partition] for each in destinations]
+                partitions = [destination.topic.partitions[destination.partition] for destination in destinations]
                 self.transactions.check_write(batch.producer_id, batch.transaction, partitions)
 
     def _store_batch(
@@ -220,7 +220,7 @@ class Publisher:
                     awaits.append((mark, end))
         if not copies and not refused:
             self.unrouted_batches += 1
-        wanted = batch.count - sum([each.number for each in refused]) if refused else batch.count
+        wanted = batch.count - sum([refusal.number for refusal in refused]) if refused else batch.count
         if len(destinations) == 1 and copies == wanted and base_offset >= 0:
             epoch = partition.leader_epoch if known is None else partition.log.facts.epochs.at(base_offset)
             return PublishResult(index, base_offset, copies, returned, epoch, *topic.id_halves, refused)

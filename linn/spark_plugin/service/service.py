@@ -53,7 +53,7 @@ _DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
 
 def bootstrap_url(listeners: Sequence[ServiceListener]) -> str | None:
     """The URL of the broker's native listener, by TCP if there is one; None if there is no native listener."""
-    addresses = [each.address for each in listeners if each.protocol == NATIVE]
+    addresses = [listener.address for listener in listeners if listener.protocol == NATIVE]
     addresses.sort(key=lambda address: address.startswith("unix:"))
     if not addresses:
         return None
@@ -103,7 +103,7 @@ class SparkService:
         if topic is None:
             self._committed.forget_topic(name)
         before = self._asked.get(name)
-        is_read = any(name in each.spec.topics for each in self._asked.values())
+        is_read = any(name in pipeline.spec.topics for pipeline in self._asked.values())
         if is_read or before is not None or (topic is not None and topic.own is not None):
             self._configure()
 
@@ -231,7 +231,7 @@ class SparkService:
         found: dict[str, list[Sample]] = {}
         for name, pipeline in self._asked.items():
             state, _ = self._state(name)
-            states += [((name, each.value), int(each is state)) for each in State]
+            states += [((name, known.value), int(known is state)) for known in State]
             driver = self._drivers.get(pipeline.driver)
             progress = driver.progress_of(name) if driver is not None else Progress()
             known = driver.group.pipelines.get(name) if driver is not None else None

@@ -147,16 +147,16 @@ def commit(written: Sequence[Written], sequence: int, identity: str | None = Non
     Raises CheckpointOutdated: something else was committed under this sequence, or a later one. Raises
     SparkWriteInterrupted, TransactionError, ConnectionLost, RequestTimeout: the write may be done again.
     """
-    counted = [each for each in written if each.ticket is not None]
+    counted = [message for message in written if message.ticket is not None]
     if not counted:
         return
     job, ticket = counted[0].job, counted[-1].ticket
     assert ticket is not None
-    if any(each.ticket != ticket for each in counted):
+    if any(message.ticket != ticket for message in counted):
         raise SparkWriteInterrupted(
             "the broker was restarted, or the transaction timed out, while tasks were writing: write the batch again"
         )
-    producers = [producer for each in counted for producer in each.producers]
+    producers = [producer for message in counted for producer in message.producers]
     identity = identity or rows_identity(counted)
     client = pooled_client(job.url)
     try:
@@ -171,7 +171,8 @@ def commit(written: Sequence[Written], sequence: int, identity: str | None = Non
 
 def rows_identity(written: Sequence[Written]) -> str:
     """Return the number and the checksum of all rows, in whatever order and by whatever tasks they were written."""
-    return f"{sum(each.rows for each in written)} rows {sum(each.checksum for each in written) % (1 << 64):016x}"
+    checksum = sum(message.checksum for message in written) % (1 << 64)
+    return f"{sum(message.rows for message in written)} rows {checksum:016x}"
 
 
 def abort(written: Iterable[Written | None]) -> None:
@@ -179,7 +180,7 @@ def abort(written: Iterable[Written | None]) -> None:
 
     Errors are passed over: what is left open is aborted by the next run, or after its timeout.
     """
-    tickets = {each.ticket: each.job for each in written if each is not None and each.ticket is not None}
+    tickets = {message.ticket: message.job for message in written if message is not None and message.ticket is not None}
     for ticket, job in tickets.items():
         with contextlib.suppress(LinnError):
             job.transactions(pooled_client(job.url)).abort(ticket)
