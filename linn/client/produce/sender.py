@@ -267,10 +267,6 @@ class Sender:
             self._room.set()
             self._room = None
 
-    def _watch_time_later(self) -> None:
-        tick_s = self._connector.options.request_timeout_s / _TICKS_PER_TIMEOUT
-        self._connector.timers.after(tick_s, self._watch_time)
-
     def _watch_time(self) -> None:
         """Fail batches that were not confirmed within the timeout, or up to a tick longer."""
         self._on_tick()
