@@ -6,15 +6,21 @@ from collections.abc import Sequence
 
 import msgspec
 
-from linn.core.batch.steps import Steps, run_steps
-from linn.core.errors.tree import BindingInvalid, LimitExceeded
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.routing.binding_table import BindingTable
-from linn.core.routing.exchange import Binding, ExchangeKind, Subject
-from linn.core.routing.explanation import Explanation
-from linn.core.routing.predicate.explanation import explain_tree
-from linn.core.routing.predicate.tree import Comparison
-from linn.core.routing.subject_field import SubjectField
+from linn.api import (
+    Binding,
+    BindingInvalid,
+    BindingTable,
+    Comparison,
+    ExchangeKind,
+    Explanation,
+    LimitExceeded,
+    Steps,
+    Subject,
+    SubjectField,
+    explain_tree,
+    hookimpl,
+    run_steps,
+)
 from linn.plugins.pattern_index import PatternIndex
 
 PATTERN_WORDS_MAX = 64

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from linn.core.batch.steps import Steps
+from linn.api import Steps
 
 BLOCK_BITS = 8_192
 """Bits of one block: a word of the key takes it a microsecond, and each of its distinct words half a KiB on average."""

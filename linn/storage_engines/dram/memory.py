@@ -7,9 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import cast
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import OffsetOutOfRange
-from linn.core.log.storage import READ_BATCHES_MAX
+from linn.api import READ_BATCHES_MAX, OffsetOutOfRange, RecordBatch
 
 BATCH_OVERHEAD_BYTES = 2048
 """Memory of a RecordBatch besides its bytes: numbers and a view per column (measured: 1.3 KiB), and growing lists."""

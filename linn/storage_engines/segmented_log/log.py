@@ -24,11 +24,21 @@ from contextlib import asynccontextmanager, suppress
 
 import trio
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.env.env import Env
-from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import LogClosed, OffsetOutOfRange, StorageError, SyncFailed
-from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, DamagedTail, LogStatistics, PartitionLog, StoredBatch
+from linn.api import (
+    READ_BATCHES_MAX,
+    Capabilities,
+    DamagedTail,
+    Env,
+    LogClosed,
+    LogStatistics,
+    OffsetOutOfRange,
+    PartitionLog,
+    RecordBatch,
+    StorageError,
+    StoredBatch,
+    SyncFailed,
+    log_fields,
+)
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.folder import delete_folder, sync_way_to
 from linn.storage_engines.segmented_log.index import IndexImage
