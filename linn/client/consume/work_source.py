@@ -126,7 +126,7 @@ class WorkSource:
                 if _is_held(work):
                     return work
             first = await self.consumer.next_batch()
-            batches = [first, *self.consumer._arrived.take_others_of(first._delivery)]
+            batches = [first, *self.consumer._arrived.take_rest_of(first._delivery)]
             subscription = _subscription(batches[0])
             delivery = batches[0]._delivery
             assert delivery is not None

@@ -90,7 +90,7 @@ class Worker:
                 await self._take_over(tx)
                 with taken_over_is_fenced():
                     first = await consumer.next_batch()
-                batches = [first, *consumer._arrived.take_others_of(first._delivery)]
+                batches = [first, *consumer._arrived.take_rest_of(first._delivery)]
                 tx._note_before(batches, is_group=self._is_group)
                 try:
                     await self._handle(tx, batches)

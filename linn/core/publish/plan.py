@@ -236,7 +236,8 @@ def recognize(request: PublishRequest, planned: list[Planned]) -> list[Planned]:
     if len(planned) != 1 or not request.batches[0].producer_id:
         return planned
     numbers = numbers_of(request.batches[0])
-    return [planned[0]._replace(destinations=[_recognized(each, numbers) for each in planned[0].destinations])]
+    destinations = [_recognized(destination, numbers) for destination in planned[0].destinations]
+    return [planned[0]._replace(destinations=destinations)]
 
 
 def _recognized(destination: Destination, numbers: Numbered) -> Destination:
@@ -262,12 +263,12 @@ def without_room(planned: Sequence[Planned]) -> Destination | None:
     if len(planned) == 1 and len(planned[0].destinations) == 1:
         destinations = planned[0].destinations
     else:
-        every = [each for plan in planned for each in plan.destinations]
-        every = [each for each in every if each.known is None]
-        destinations = list({each.topic: each for each in sorted(every, key=_size)}.values())
-    for each in destinations:
-        if each.known is None and not each.dropped and not each.topic.has_room(each.batch):
-            return each
+        every = [destination for plan in planned for destination in plan.destinations]
+        every = [destination for destination in every if destination.known is None]
+        destinations = list({destination.topic: destination for destination in sorted(every, key=_size)}.values())
+    for destination in destinations:
+        if destination.known is None and not destination.dropped and not destination.topic.has_room(destination.batch):
+            return destination
     return None
 
 
