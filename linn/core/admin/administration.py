@@ -15,26 +15,25 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 import trio
 
+from linn import verbs
 from linn.core.admin.administered import Administered
 from linn.core.admin.binding_changes import binding_to, rebind
 from linn.core.admin.deliveries import DeliveryAdministration
-from linn.core.admin.exchanges import ExchangeAdministration, text_of
+from linn.core.admin.exchanges import ExchangeAdministration
 from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.log_examination import examine_logs
-from linn.core.admin.services import ServiceAdministration
 from linn.core.admin.stored_entries import TOPIC as _TOPIC
 from linn.core.admin.stored_entries import settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
 from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
 from linn.core.admin.transactions import TransactionAdministration
-from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments, only_validates
+from linn.core.admin.verb import check_size, decode_arguments
 from linn.core.batch.steps import Steps
 from linn.core.config.decoder import encode_each, encode_settings
 from linn.core.config.dotted_keys import without_dots
@@ -73,21 +72,24 @@ from linn.core.topics.live_settings import (
 )
 from linn.core.topics.shared_entry import SharedEntry, check_entries, decode_entries
 from linn.core.topics.topic import Topic
+from linn.descriptions import BrokerDescription, ConnectionDescription, MetricDescription, ServiceDescription
+from linn.verbs import VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
 
 REASON_CHARACTERS_MAX = 1_000
 """Limit of the reason that a client is given when its connection is closed by an operator."""
-METRIC_NAMES_MAX = 256
-"""Names that one `metrics.show` takes: each is compared with the name of every metric, and there are not that many."""
 T = TypeVar("T")
-_BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
-_SETTINGS = ("name", "settings", "validate_only")
-_BEGIN = ("topic", "subscription", "to", "offset", "timestamp_ms", "validate_only")
-_END = ("topic", "subscription", "force", "validate_only")
-_DECIDED = ("topic", "subscription", "consumer", "partition", "delivery_id")
-_RESOLVE = (*_DECIDED, "outcome", "first", "end", "validate_only")
-_RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions", "validate_only")
+Handler = Callable[[Any, str], Awaitable[Any]]
+"""What performs a verb, given its arguments and the caller's name."""
+
+
+def _on(verb: Verb[A, R], perform: Callable[[A], Awaitable[R | JsonText]]) -> tuple[str, Handler]:
+    return verb.name, lambda asked, _: perform(asked)
+
+
+def _on_behalf(verb: Verb[A, R], perform: Callable[[A, str], Awaitable[R]]) -> tuple[str, Handler]:
+    return verb.name, perform
 
 
 class Administration:
@@ -100,48 +102,51 @@ class Administration:
         self._deliveries = DeliveryAdministration(broker)
         self._transactions = TransactionAdministration(broker)
         self._exchanges = ExchangeAdministration(broker, self)
-        self._services = ServiceAdministration(broker)
         self._lock = trio.Lock()
         self._revisions: dict[str, int] = {}
         self._half_deleted: dict[str, Topic] = {}
         """Deleted topics whose files are not yet all removed."""
         self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
         """Bindings of topics, and the same as the store has them: encoding ten thousand takes 40 ms."""
-        self.verbs: dict[str, Verb] = {
-            "topic.create": Verb(self._create_topic, _SETTINGS),
-            "topic.alter": Verb(self._alter_topic, _SETTINGS),
-            "topic.delete": Verb(self._delete_topic, ("name", "validate_only")),
-            "topic.show": Verb(self._show_topic, ("name",), changes=False),
-            "topic.list": Verb(self._list_topics, (), changes=False),
-            "topic.purge": Verb(self._purge_topic, ("name", "validate_only")),
-            "exchange.create": Verb(self._exchanges.create, _SETTINGS),
-            "exchange.delete": Verb(self._exchanges.delete, ("name", "validate_only")),
-            "exchange.show": Verb(self._exchanges.show, ("name",), changes=False),
-            "exchange.list": Verb(self._exchanges.list_all, (), changes=False),
-            "exchange.bind": Verb(self._exchanges.bind, (*_BINDING, "validate_only")),
-            "exchange.unbind": Verb(self._exchanges.unbind, _BINDING),
-            "group.list": Verb(self._groups.list_all, ("topic",), changes=False),
-            "group.show": Verb(self._groups.show, ("group",), changes=False),
-            "group.reset": Verb(self._groups.reset, _RESET),
-            "group.delete": Verb(self._groups.delete, ("topic", "group", "validate_only")),
-            "subscription.list": Verb(self._subscriptions.list_subscriptions, ("topic",), changes=False),
-            "subscription.show": Verb(self._subscriptions.show_subscription, ("topic", "subscription"), changes=False),
-            "subscription.create": Verb(self._subscriptions.create_subscription, _BEGIN),
-            "subscription.delete": Verb(self._subscriptions.delete_subscription, _END),
-            "delivery.list": Verb(self._deliveries.list_decided, _DECIDED, changes=False),
-            "delivery.resolve": Verb(self._deliveries.resolve, _RESOLVE, names_caller=True),
-            "transaction.list": Verb(self._transactions.list_all, ("state", "limit"), changes=False),
-            "transaction.show": Verb(self._transactions.show, ("name",), changes=False),
-            "transaction.abort": Verb(self._transactions.abort, ("name", "number", "validate_only"), names_caller=True),
-            "connection.list": Verb(self._list_connections, (), changes=False),
-            "connection.close": Verb(self._close_connection, ("number", "reason", "validate_only")),
-            "service.list": Verb(self._services.list_all, (), changes=False),
-            "service.perform": Verb(
-                self._services.perform, ("service", "action", "arguments"), changes=False, names_caller=True
-            ),
-            "broker.show": Verb(self._show_broker, (), changes=False),
-            "metrics.show": Verb(self._show_metrics, ("names",), changes=False),
-        }
+        self._handlers = self._verb_handlers()
+
+    def _verb_handlers(self) -> dict[str, Handler]:
+        groups, subscriptions, exchanges = self._groups, self._subscriptions, self._exchanges
+        return dict(
+            [
+                _on(verbs.CREATE_TOPIC, self._create_topic),
+                _on(verbs.ALTER_TOPIC, self._alter_topic),
+                _on(verbs.DELETE_TOPIC, self._delete_topic),
+                _on(verbs.SHOW_TOPIC, self._show_topic),
+                _on(verbs.LIST_TOPICS, self._list_topics),
+                _on(verbs.PURGE_TOPIC, self._purge_topic),
+                _on(verbs.CREATE_EXCHANGE, exchanges.create),
+                _on(verbs.DELETE_EXCHANGE, exchanges.delete),
+                _on(verbs.SHOW_EXCHANGE, exchanges.show),
+                _on(verbs.LIST_EXCHANGES, exchanges.list_all),
+                _on(verbs.BIND, exchanges.bind),
+                _on(verbs.UNBIND, exchanges.unbind),
+                _on(verbs.LIST_GROUPS, groups.list_all),
+                _on(verbs.SHOW_GROUP, groups.show),
+                _on(verbs.RESET_GROUP, groups.reset),
+                _on(verbs.DELETE_GROUP, groups.delete),
+                _on(verbs.LIST_SUBSCRIPTIONS, subscriptions.list_all),
+                _on(verbs.SHOW_SUBSCRIPTION, subscriptions.show),
+                _on(verbs.CREATE_SUBSCRIPTION, subscriptions.create),
+                _on(verbs.DELETE_SUBSCRIPTION, subscriptions.delete),
+                _on(verbs.LIST_DELIVERIES, self._deliveries.list_all),
+                _on_behalf(verbs.RESOLVE_DELIVERY, self._deliveries.resolve),
+                _on(verbs.LIST_TRANSACTIONS, self._transactions.list_all),
+                _on(verbs.SHOW_TRANSACTION, self._transactions.show),
+                _on_behalf(verbs.ABORT_TRANSACTION, self._transactions.abort),
+                _on(verbs.LIST_CONNECTIONS, self._list_connections),
+                _on(verbs.CLOSE_CONNECTION, self._close_connection),
+                _on(verbs.LIST_SERVICES, self._list_services),
+                _on_behalf(verbs.PERFORM_ACTION, self._perform_action),
+                _on(verbs.SHOW_BROKER, self._show_broker),
+                _on(verbs.SHOW_METRICS, self._show_metrics),
+            ]
+        )
 
     async def perform(self, verb: str, arguments: str, caller: str = "anonymous") -> str:
         """Carry out a verb; arguments and result are JSON. A request that waits for another change keeps only its text.
@@ -154,8 +159,7 @@ class Administration:
         known = self.check(verb, arguments)
 
         async def do() -> str:
-            decoded = decode_arguments(verb, known.takes, arguments)
-            result = await (known.perform(decoded, caller) if known.names_caller else known.perform(decoded))
+            result = await self._handlers[verb](decode_arguments(known, arguments), caller)
             return result if isinstance(result, JsonText) else json.dumps(result)
 
         if known.changes:
@@ -163,11 +167,11 @@ class Administration:
         self._check_serving()
         return await do()
 
-    def check(self, verb: str, arguments: str) -> Verb:
+    def check(self, verb: str, arguments: str) -> Verb[Any, Any]:
         """Check a request as far as possible before its turn. Raises RequestUnknown, LimitExceeded, ConfigError."""
-        known = self.verbs.get(verb)
+        known = VERBS.get(verb)
         if known is None:
-            raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, self.verbs)}')
+            raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, VERBS)}')
         check_size(verb, arguments)
         return known
 
@@ -238,7 +242,7 @@ class Administration:
             logger.warning(text, {"topic": name} | log_fields(error))
 
     async def _recover_topic(
-        self, name: str, entry: Arguments, before: TopicSettings | None, entries: Mapping[str, SharedEntry]
+        self, name: str, entry: Mapping[str, Any], before: TopicSettings | None, entries: Mapping[str, SharedEntry]
     ) -> Any:
         """Open a topic. Returns its new entry in the store, or None where the stored one is up to date."""
         broker = self._broker
@@ -309,7 +313,7 @@ class Administration:
         except ConfigNotLive as error:
             raise ConfigNotLive(f"topic {name}: {error.text}") from error
 
-    async def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
+    async def _decode(self, name: str, table: Mapping[str, Any], topics: set[str]) -> TopicSettings:
         broker = self._broker
         around = broker.config.surroundings(dict.fromkeys(topics), broker.routers, broker.plugins)
         settings = await broker.long_work.run(decode_topic(name, table, around), immediate=True)
@@ -358,24 +362,23 @@ class Administration:
 
     # --- topics ---
 
-    async def _create_topic(self, arguments: Arguments) -> Any:
-        name = text_of(arguments, "name")
-        broker = self._broker
-        asked = _whole_settings(arguments)
-        settings = await self._decode(name, asked, {*broker.topics, name})
+    async def _create_topic(self, asked: verbs.SettingsChange) -> verbs.Created:
+        broker, name = self._broker, asked.name
+        table = without_dots(asked.settings, {})
+        settings = await self._decode(name, table, {*broker.topics, name})
         existing = broker.topics.get(name)
         if existing is not None:
             if existing.settings == settings:
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
         await self._check_bindings(name, settings.bindings)
-        if only_validates(arguments):
+        if asked.validate_only:
             broker.interceptors(name, settings)
             return {"created": True}
         if name in self._half_deleted:
             await self._finish_deleting(name)
         await broker.groups.make_forgotten()
-        live_keys = live_keys_after((), asked)
+        live_keys = live_keys_after((), table)
         topic = broker.new_topic(name, settings, self._new_id())
         entry = _stored_topic(topic, await self._table(name, settings), (), live_keys)
         # A start forgets the topic until the entry is complete: creation may fail halfway, and no client was answered.
@@ -407,7 +410,7 @@ class Administration:
 
         async def create() -> None:
             if name not in self._broker.topics:
-                await self._create_topic({"name": name})
+                await self._create_topic(verbs.SettingsChange(name))
 
         await self._alone(create)
 
@@ -418,12 +421,12 @@ class Administration:
         """
         await self._alone(lambda: self._subscriptions.make(self._broker.topic(topic), name, starts))
 
-    async def _alter_topic(self, arguments: Arguments) -> Any:
+    async def _alter_topic(self, asked: verbs.SettingsChange) -> verbs.Altered:
         broker = self._broker
-        topic = broker.topic(text_of(arguments, "name"))
+        topic = broker.topic(asked.name)
         bindings = topic.settings.bindings  # Decoded as they are.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
-        changes = _whole_settings(arguments, table)
+        changes = without_dots(asked.settings, table)
         settings = await self._decode(topic.name, table | changes, set(broker.topics))
         changed = self._check_change(topic.name, topic.settings, settings)
         check_entries(topic.name, settings, topic.entries)
@@ -432,7 +435,7 @@ class Administration:
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
         interceptors = broker.interceptors(topic.name, settings)
         warnings = warnings_of(topic.name, broker.config, settings, changes)
-        if only_validates(arguments):
+        if asked.validate_only:
             return {"changed": list(changed), "warnings": warnings}
         change = await topic.prepare(settings, broker.semantics(settings))
         try:
@@ -460,12 +463,12 @@ class Administration:
 
         await self.check_all(check, bindings)
 
-    async def _delete_topic(self, arguments: Arguments) -> Any:
-        broker, name = self._broker, text_of(arguments, "name")
+    async def _delete_topic(self, asked: verbs.NamedChange) -> verbs.TopicDeleted:
+        broker, name = self._broker, asked.name
         topic = None if name in self._half_deleted else broker.topic(name)
         if topic is not None:
             self._check_unused(topic)
-        if not only_validates(arguments):
+        if not asked.validate_only:
             if topic is not None:
                 await self._begin_deleting(topic)
             await self._finish_deleting(name)
@@ -492,23 +495,23 @@ class Administration:
         await self.remove(_TOPIC + name)
         del self._half_deleted[name]
 
-    async def _show_topic(self, arguments: Arguments) -> Any:
+    async def _show_topic(self, asked: verbs.Named) -> JsonText:
         broker, shown = self._broker, None
         while shown is None:
-            topic = broker.topic(text_of(arguments, "name"))
+            topic = broker.topic(asked.name)
             shown = await broker.long_work.run(topic_as_json(broker, topic.name), immediate=True)
         return shown
 
-    async def _list_topics(self, arguments: Arguments) -> Any:
+    async def _list_topics(self, _: verbs.NoArguments) -> JsonText:
         return await self._broker.long_work.run(
             topics_as_json(self._broker, sorted(self._broker.topics)), immediate=True
         )
 
-    async def _purge_topic(self, arguments: Arguments) -> Any:
-        topic = self._broker.topic(text_of(arguments, "name"))
+    async def _purge_topic(self, asked: verbs.NamedChange) -> verbs.Purged:
+        topic = self._broker.topic(asked.name)
         if topic.queue is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a stream: only retention deletes its records")
-        if only_validates(arguments):
+        if asked.validate_only:
             return {"purged": 0}
         dispatches = topic.queue.dispatches
         purged = sum(dispatch.purge() for dispatch in dispatches)
@@ -519,27 +522,27 @@ class Administration:
 
     # --- broker ---
 
-    async def _show_metrics(self, arguments: Arguments) -> Any:
-        names = arguments.get("names", ())
-        if isinstance(names, list) and len(names) > METRIC_NAMES_MAX:
-            raise LimitExceeded(f"{len(names)} names of metrics, more than {METRIC_NAMES_MAX}")
-        return await metric_report(self._broker.metrics, self._broker.env.clock, arguments)
+    async def _show_metrics(self, asked: verbs.MetricNames) -> list[MetricDescription]:
+        return await metric_report(self._broker.metrics, self._broker.env.clock, asked.names)
 
-    async def _list_connections(self, arguments: Arguments) -> Any:
+    async def _list_connections(self, _: verbs.NoArguments) -> list[ConnectionDescription]:
         return await self._broker.long_work.run(self._broker.connections.as_json(), immediate=True)
 
-    async def _close_connection(self, arguments: Arguments) -> Any:
-        number, reason = arguments.get("number"), text_of(arguments, "reason", "")
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise ConfigError('the argument "number" must be a whole number')
-        if len(reason) > REASON_CHARACTERS_MAX:
+    async def _close_connection(self, asked: verbs.ConnectionClose) -> verbs.Nothing:
+        if len(asked.reason) > REASON_CHARACTERS_MAX:
             raise LimitExceeded(f"a reason of more than {REASON_CHARACTERS_MAX} characters")
-        self._broker.connections.check(number)
-        if not only_validates(arguments):
-            self._broker.connections.close(number, reason)
+        self._broker.connections.check(asked.number)
+        if not asked.validate_only:
+            self._broker.connections.close(asked.number, asked.reason)
         return {}
 
-    async def _show_broker(self, arguments: Arguments) -> Any:
+    async def _list_services(self, _: verbs.NoArguments) -> list[ServiceDescription]:
+        return self._broker.services.describe()
+
+    async def _perform_action(self, asked: verbs.ServiceAction, caller: str) -> Any:
+        return await self._broker.services.perform(asked.service, asked.action, asked.arguments, caller)
+
+    async def _show_broker(self, _: verbs.NoArguments) -> BrokerDescription:
         broker = self._broker
         return {
             "name": broker.name,
@@ -549,14 +552,6 @@ class Administration:
             "topics": len(broker.topics),
             "exchanges": len(broker.routers),
         }
-
-
-def _whole_settings(arguments: Arguments, existing: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """The settings of a request, in which dotted keys have become tables. Raises ConfigError: they are no object."""
-    settings = arguments.get("settings", {})
-    if not isinstance(settings, dict):
-        raise ConfigError("settings must be a JSON object")
-    return without_dots(settings, existing)
 
 
 def _stored_topic(

@@ -1,7 +1,7 @@
 """The verbs about exchanges and bindings, and the recovery at a start of those that were made live.
 
-`Administration` calls the verbs: those that change something one at a time, the others at any time. Each takes a JSON
-object, returns a JSON value and raises LinnErrors.
+`Administration` calls the verbs: those that change something one at a time, the others at any time. Each raises
+LinnErrors.
 
 Laws: a binding belongs to its target, a topic or an exchange, and is removed with it; an exchange can be removed only
 when it has no bindings and is not the alternate of another. A live exchange or binding that no longer fits the TOML
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from linn import verbs
 from linn.core.admin.administered import Administered
 from linn.core.admin.binding_changes import bind, binding_to, unbind
 from linn.core.admin.stored_entries import EXCHANGE
-from linn.core.admin.verb import only_validates
 from linn.core.config.checks import NoSettings
 from linn.core.config.decoder import decode_items, decode_settings, encode_settings, known_keys
 from linn.core.config.kinds import kind_named
@@ -36,10 +36,10 @@ from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, 
 from linn.core.routing.exchange import Binding, Target
 from linn.core.routing.router import Router
 from linn.core.topics.topic import Topic
+from linn.descriptions import BindingDescription, ExchangeDescription
 
 logger = logging.getLogger("linn.administration")
 
-Arguments = Mapping[str, Any]
 T = TypeVar("T")
 
 
@@ -142,10 +142,8 @@ class ExchangeAdministration:
         make = partial(plugins.make, kind, name, settings)
         return Router(name, kind_name, make, graph, settings=shown, owner=plugins.owner_of(kind))
 
-    def _decode(self, name: str, table: object) -> tuple[ExchangeTable, Router]:
+    def _decode(self, name: str, table: Mapping[str, Any]) -> tuple[ExchangeTable, Router]:
         """The exchange that an `[exchanges.NAME]` table describes. Raises ConfigError, PluginUnknown."""
-        if not isinstance(table, dict):
-            raise ConfigError("an exchange's settings must be a JSON object")
         problems, path, keys = FirstProblem(), ("exchanges", name), known_keys(ExchangeTable)
         head = decode_settings(ExchangeTable, {key: table[key] for key in keys if key in table}, path, problems)
         assert head is not None, "a table without problems decodes"
@@ -159,14 +157,14 @@ class ExchangeAdministration:
             self.router(alternate)
         self._broker.exchanges.check_link(name, alternate)
 
-    async def create(self, arguments: Arguments) -> Any:
+    async def create(self, asked: verbs.SettingsChange) -> verbs.Created:
         """Make an exchange."""
-        name = text_of(arguments, "name")
+        name = asked.name
         if (wrong := name_problem(name)) is not None:
             raise ConfigError(f"{dotted(('exchanges', name))}: {wrong}")
         path: Path = ("exchanges", name)
         table = await self._broker.long_work.run(
-            decode_items(ExchangeTable, arguments.get("settings", {}), path, FirstProblem()), immediate=True
+            decode_items(ExchangeTable, asked.settings, path, FirstProblem()), immediate=True
         )
         head, router = self._decode(name, table)
         existing = self._routers.get(name)
@@ -185,7 +183,7 @@ class ExchangeAdministration:
             self._check_source(each[0].exchange, router, each[1])
 
         await self._changes.check_all(check, zip(head.bindings, bindings, strict=True))
-        if only_validates(arguments):
+        if asked.validate_only:
             return {"created": True}
         self._made_live.add(name)
         try:
@@ -207,16 +205,16 @@ class ExchangeAdministration:
         if router.alternate is not None:
             self._broker.exchanges.check_link(source, router.alternate)
 
-    async def delete(self, arguments: Arguments) -> Any:
+    async def delete(self, asked: verbs.NamedChange) -> verbs.Nothing:
         """Remove an exchange without bindings that is nobody's alternate, and the bindings that lead to it."""
-        router = self.router(text_of(arguments, "name"))
+        router = self.router(asked.name)
         bound = sorted({binding.target.name for binding in router.bindings()})
         if bound:
             raise TopicError(f"exchange {router.name} still has bindings: {', '.join(bound[:10])}")
         users = self._broker.exchanges.alternate_of(router.name)
         if users:
             raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
-        if only_validates(arguments):
+        if asked.validate_only:
             return {}
         await self._changes.remove(EXCHANGE + router.name)
         target = Target(router.name, is_exchange=True)
@@ -227,11 +225,11 @@ class ExchangeAdministration:
         self._broker.exchanges.changed()
         return {}
 
-    async def show(self, arguments: Arguments) -> Any:
+    async def show(self, asked: verbs.Named) -> ExchangeDescription:
         """One exchange."""
-        return describe_exchange(self.router(text_of(arguments, "name")))
+        return describe_exchange(self.router(asked.name))
 
-    async def list_all(self, arguments: Arguments) -> Any:
+    async def list_all(self, _: verbs.NoArguments) -> list[ExchangeDescription]:
         """All exchanges, by name."""
         return [describe_exchange(self._routers[name]) for name in sorted(self._routers)]
 
@@ -246,25 +244,27 @@ class ExchangeAdministration:
 
     # --- bindings ---
 
-    async def bind(self, arguments: Arguments) -> Any:
+    async def bind(self, asked: verbs.BindingChange) -> verbs.Created:
         """Bind a topic or another exchange to an exchange."""
-        target, settings = self._asked(arguments)
+        target, settings = self._decode_binding(asked)
         source, binding = self.router(settings.exchange), binding_to(target, settings)
         source.check(binding)
         declared, live = self._bindings_to(target)
         created = settings not in declared and settings not in live
-        if only_validates(arguments):
+        if asked.validate_only:
             return {"created": created}
         if created:
             await self._keep(target, declared, [*live, settings])
         source.bind(binding)
         return {"created": created}
 
-    async def unbind(self, arguments: Arguments) -> Any:
+    async def unbind(self, asked: verbs.BindingChange) -> verbs.Unbound:
         """Remove a binding."""
-        target, settings = self._asked(arguments)
+        target, settings = self._decode_binding(asked)
         declared, live = self._bindings_to(target)
         deleted = settings in declared or settings in live
+        if asked.validate_only:
+            return {"deleted": deleted}
         if deleted:
             kept = [binding for binding in live if binding != settings]
             await self._keep(target, tuple(binding for binding in declared if binding != settings), kept)
@@ -292,19 +292,16 @@ class ExchangeAdministration:
             await self._changes.save_topic(topic, changed, live, topic.live_keys)
             topic.live_bindings, topic.settings = live, changed
 
-    def _asked(self, arguments: Arguments) -> tuple[Target, BindingSettings]:
+    def _decode_binding(self, asked: verbs.BindingChange) -> tuple[Target, BindingSettings]:
         """The binding that a request names. Raises TopicUnknown, ExchangeUnknown, ConfigError."""
-        if "topic" in arguments and "target_exchange" in arguments:
-            raise ConfigError('a binding leads to a "topic" or to a "target_exchange", not to both')
-        if "target_exchange" in arguments:
-            target = Target(self.router(text_of(arguments, "target_exchange")).name, is_exchange=True)
-        else:
-            target = Target(self._broker.topic(text_of(arguments, "topic")).name)
-        extra = arguments.get("arguments", {})
-        if not isinstance(extra, dict):
-            raise ConfigError("a binding's arguments must be a JSON object")
-        source = self.router(text_of(arguments, "exchange"))
-        return target, BindingSettings(source.name, text_of(arguments, "key", ""), extra)
+        match asked.topic, asked.target_exchange:
+            case str(topic), None:
+                target = Target(self._broker.topic(topic).name)
+            case None, str(exchange):
+                target = Target(self.router(exchange).name, is_exchange=True)
+            case _:
+                raise ConfigError('a binding leads to either a "topic" or a "target_exchange"')
+        return target, BindingSettings(self.router(asked.exchange).name, asked.key, dict(asked.arguments))
 
 
 def _differences(existing: Router, declared: tuple[BindingSettings, ...], asked: Router, head: ExchangeTable) -> str:
@@ -322,23 +319,18 @@ def _said(value: object) -> str:
     return "none" if value is None else json.dumps(value)
 
 
-def describe_exchange(router: Router) -> dict[str, Any]:
-    """An exchange as JSON. A binding has the key "topic" or, where it leads to another exchange, "exchange"."""
-    bindings = [
-        {
-            "exchange" if binding.target.is_exchange else "topic": binding.target.name,
-            "key": binding.key,
-            "arguments": dict(binding.arguments),
-        }
-        for binding in router.bindings()
-    ]
-    shown = {"name": router.name, "type": router.kind, "alternate": router.alternate}
-    return {**shown, "settings": dict(router.settings), "bindings": bindings}
+def describe_exchange(router: Router) -> ExchangeDescription:
+    """An exchange as JSON."""
+    return {
+        "name": router.name,
+        "type": router.kind,
+        "alternate": router.alternate,
+        "settings": dict(router.settings),
+        "bindings": [_describe_binding(binding) for binding in router.bindings()],
+    }
 
 
-def text_of(arguments: Arguments, name: str, default: str | None = None) -> str:
-    """An argument that is text. Raises ConfigError."""
-    value = arguments.get(name, default)
-    if not isinstance(value, str):
-        raise ConfigError(f'the argument "{name}" is missing, or not text')
-    return value
+def _describe_binding(binding: Binding) -> BindingDescription:
+    shown: BindingDescription = {"key": binding.key, "arguments": dict(binding.arguments)}
+    shown["exchange" if binding.target.is_exchange else "topic"] = binding.target.name
+    return shown
