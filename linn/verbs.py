@@ -266,7 +266,7 @@ class Aborted(TypedDict):
     """The transaction that was aborted, in the words of a `TransactionSummary`."""
 
     number: int
-    open_s: float | None
+    open_s: float
     partitions: int
     offsets: int
     queue_partitions: int

@@ -81,7 +81,7 @@ REASON_CHARACTERS_MAX = 1_000
 """Limit of the reason that a client is given when its connection is closed by an operator."""
 T = TypeVar("T")
 Handler = Callable[[Any, str], Awaitable[Any]]
-"""What performs a verb, given its arguments and the caller's name."""
+"""A function that performs a verb, given its arguments and the caller's name."""
 
 
 def _on(verb: Verb[A, R], perform: Callable[[A], Awaitable[R | JsonText]]) -> tuple[str, Handler]:

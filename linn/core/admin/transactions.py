@@ -134,7 +134,7 @@ class TransactionAdministration:
         warning = f"a client that is still at work in transaction {each.number} gets transaction.aborted"
         result: verbs.Aborted = {
             "number": summary["number"],
-            "open_s": summary["open_s"],
+            "open_s": summary["open_s"] or 0.0,
             "partitions": summary["partitions"],
             "offsets": summary["offsets"],
             "queue_partitions": summary["queue_partitions"],
