@@ -11,15 +11,17 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 
 from linn import verbs
-from linn.core.admin.administered import Administered
 from linn.core.admin.subscriptions import queue_of
 from linn.core.batch.steps import Steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import ConfigError, DeliveryNotCurrent, StorageError, TransactionError
+from linn.core.loop.long_work import LongWork
 from linn.core.queue.decided import Outcome, PlacedDecision, decisions_of, end_decision, is_transactions
 from linn.core.queue.queue import Queue
+from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
+from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.holder import holder_of
 from linn.descriptions import DecidedDeliveries, DecidedDelivery
 
@@ -32,12 +34,14 @@ DECIDED_SHOWN_MAX = 1_000
 class DeliveryAdministration:
     """Decided deliveries, shown and ended while the broker runs."""
 
-    def __init__(self, broker: Administered) -> None:
-        self._broker = broker
+    def __init__(self, catalog: Catalog, transactions: TransactionCoordinator, long_work: LongWork) -> None:
+        self._catalog = catalog
+        self._transactions = transactions
+        self._long_work = long_work
 
     async def list_all(self, asked: verbs.DeliveryFilter) -> DecidedDeliveries:
         """The decided deliveries of one topic or of all, in the order of subscriptions, partitions and offsets."""
-        topics, topic = self._broker.topics, None if asked.topic is None else self._broker.topic(asked.topic)
+        topics, topic = self._catalog.topics, None if asked.topic is None else self._catalog.topic(asked.topic)
         among = [topics[name] for name in sorted(topics)] if topic is None else [topic]
         queues = [queue for each in among for _, queue in sorted(each.subscriptions.items())]
         if topic is None and (asked.subscription, asked.partition) != (None, None):
@@ -48,12 +52,12 @@ class DeliveryAdministration:
             topic.partition(asked.partition)
         consumer = None if asked.consumer is None else self._holder(asked.consumer)
         chosen = consumer, asked.partition, asked.delivery_id
-        found, more = await self._broker.long_work.run(_first_of(queues, *chosen), immediate=True)
+        found, more = await self._long_work.run(_first_of(queues, *chosen), immediate=True)
         return {"deliveries": [self._as_json(placed) for placed in found], "more": more}
 
     async def resolve(self, asked: verbs.DeliveryResolution, caller: str) -> verbs.Resolved:
         """End a decision for its consumer, which may never come back. Durable when it is answered."""
-        topic, outcome = self._broker.topic(asked.topic), asked.outcome
+        topic, outcome = self._catalog.topic(asked.topic), asked.outcome
         queue = queue_of(topic, asked.subscription)
         self._check_no_transaction(queue, asked)
         found = list(_chosen(queue, asked))
@@ -86,7 +90,7 @@ class DeliveryAdministration:
         if consumer in holders and not is_transactions(consumer):
             return
         for holder in filter(is_transactions, holders):
-            name = self._broker.transactions.name_of(holder)
+            name = self._transactions.name_of(holder)
             advice = f": abort it with `linn transactions abort {quote(name)}`" if name else ", which is being ended"
             raise TransactionError(f"the records are held by {self._shown(holder)}{advice}")
 
@@ -94,13 +98,13 @@ class DeliveryAdministration:
         """The name of a holder, for people."""
         if not is_transactions(holder):
             return holder
-        name = self._broker.transactions.name_of(holder)
+        name = self._transactions.name_of(holder)
         return f'transaction "{name}"' if name else "a transaction of an earlier time"
 
     def _holder(self, shown: str) -> str:
         """The holder that an operator calls so: a consumer's name, or a transaction as it is shown."""
         found = re.fullmatch('transaction "(.*)"', shown)
-        each = self._broker.transactions.names.get(found[1]) if found is not None else None
+        each = self._transactions.names.get(found[1]) if found is not None else None
         return shown if each is None else holder_of(each.producer_id, each.number)
 
     def _as_json(self, placed: PlacedDecision) -> DecidedDelivery:

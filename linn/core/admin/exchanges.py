@@ -12,53 +12,36 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from linn import verbs
-from linn.core.admin.administered import Administered
-from linn.core.admin.binding_changes import bind, binding_to, unbind
+from linn.core.admin.binding_changes import bind, binding_to, checks, unbind
+from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.stored_entries import EXCHANGE
 from linn.core.config.checks import NoSettings
+from linn.core.config.config import Config
 from linn.core.config.decoder import decode_items, decode_settings, encode_settings, known_keys
 from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem, dotted
 from linn.core.config.tables import ExchangeTable
 from linn.core.config.toml_source import Path
-from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.config.topic_settings import BindingSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
+from linn.core.loop.long_work import LongWork
 from linn.core.routing.exchange import Binding, Target
 from linn.core.routing.router import Router
-from linn.core.topics.topic import Topic
+from linn.core.topics.catalog import Catalog
+from linn.core.topics.topic_maker import PluginMaker
 from linn.descriptions import BindingDescription, ExchangeDescription
 
 logger = logging.getLogger("linn.administration")
-
-T = TypeVar("T")
-
-
-class Changes(Protocol):
-    """The services of `Administration` that a group of verbs uses: checks in turns, and the metadata store."""
-
-    async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
-        """Check everything that a change brings along, before any of it is done, in turns."""
-
-    async def put(self, key: str, value: Any) -> None:
-        """Write an entry. Raises StorageError: nothing has changed then."""
-
-    async def remove(self, key: str) -> None:
-        """Remove an entry. Raises StorageError."""
-
-    async def save_topic(
-        self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
-    ) -> None:
-        """Keep a topic's settings, which of them were set live, and its live bindings. Raises StorageError."""
 
 
 class BindingsTo(NamedTuple):
@@ -73,10 +56,15 @@ class BindingsTo(NamedTuple):
 class ExchangeAdministration:
     """Exchanges and bindings, shown and changed while the broker runs."""
 
-    def __init__(self, broker: Administered, changes: Changes) -> None:
-        self._broker = broker
-        self._changes = changes
-        self._routers = broker.routers
+    def __init__(
+        self, config: Config, plugins: PluginMaker, catalog: Catalog, long_work: LongWork, entries: EntryStore
+    ) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._catalog = catalog
+        self._long_work = long_work
+        self._entries = entries
+        self._routers = catalog.routers
         self._bindings_to_exchange: dict[str, BindingsTo] = {}
         self._made_live: set[str] = set()
         """Exchanges that are not in the TOML file; their settings are in the store."""
@@ -87,7 +75,7 @@ class ExchangeAdministration:
         """Make all exchanges, by the configuration and by the store's entries, and link them. Raises LinnError."""
         entries = {key.removeprefix(EXCHANGE): entry for key, entry in stored.items() if key.startswith(EXCHANGE)}
         heads: dict[str, ExchangeTable] = {}
-        for name, configured in self._broker.config.exchanges.items():
+        for name, configured in self._config.exchanges.items():
             self._routers[name] = self._new_router(name, configured.kind, configured.settings)
             heads[name] = ExchangeTable(configured.kind, configured.alternate, configured.bindings)
         for name, entry in entries.items():
@@ -136,7 +124,7 @@ class ExchangeAdministration:
         return router
 
     def _new_router(self, name: str, kind_name: str, settings: Any) -> Router:
-        plugins, graph = self._broker.plugins, self._broker.exchanges
+        plugins, graph = self._plugins, self._catalog.exchanges
         kind = plugins.exchanges[kind_name]
         shown = encode_settings(settings) if settings is not None else {}
         make = partial(plugins.make, kind, name, settings)
@@ -147,7 +135,7 @@ class ExchangeAdministration:
         problems, path, keys = FirstProblem(), ("exchanges", name), known_keys(ExchangeTable)
         head = decode_settings(ExchangeTable, {key: table[key] for key in keys if key in table}, path, problems)
         assert head is not None, "a table without problems decodes"
-        kind = kind_named(self._broker.plugins.exchanges, head.type, "exchange type")
+        kind = kind_named(self._plugins.exchanges, head.type, "exchange type")
         own = {key: value for key, value in table.items() if key not in keys}
         settings = decode_settings(kind.settings or NoSettings, own, path, problems, also_known=keys)
         return head, self._new_router(name, head.type, settings if kind.settings else None)
@@ -155,7 +143,7 @@ class ExchangeAdministration:
     def _check_alternate(self, name: str, alternate: str) -> None:
         if alternate != name:
             self.router(alternate)
-        self._broker.exchanges.check_link(name, alternate)
+        self._catalog.exchanges.check_link(name, alternate)
 
     async def create(self, asked: verbs.SettingsChange) -> verbs.Created:
         """Make an exchange."""
@@ -163,7 +151,7 @@ class ExchangeAdministration:
         if (wrong := name_problem(name)) is not None:
             raise ConfigError(f"{dotted(('exchanges', name))}: {wrong}")
         path: Path = ("exchanges", name)
-        table = await self._broker.long_work.run(
+        table = await self._long_work.run(
             decode_items(ExchangeTable, asked.settings, path, FirstProblem()), immediate=True
         )
         head, router = self._decode(name, table)
@@ -182,7 +170,8 @@ class ExchangeAdministration:
         def check(each: tuple[BindingSettings, Binding]) -> None:
             self._check_source(each[0].exchange, router, each[1])
 
-        await self._changes.check_all(check, zip(head.bindings, bindings, strict=True))
+        pairs = zip(head.bindings, bindings, strict=True)
+        await self._long_work.run(checks(check, pairs), immediate=True)
         if asked.validate_only:
             return {"created": True}
         self._made_live.add(name)
@@ -193,17 +182,17 @@ class ExchangeAdministration:
             raise
         self._bindings_to_exchange[name] = BindingsTo(head.bindings)
         self._routers[name] = router
-        await self._broker.long_work.run(bind(self._broker, target, head.bindings), immediate=True)
-        self._broker.exchanges.changed()
+        await self._long_work.run(bind(self._catalog, target, head.bindings), immediate=True)
+        self._catalog.exchanges.changed()
         return {"created": True}
 
     def _check_source(self, source: str, router: Router, binding: Binding) -> None:
         """Check that `source` may send to an exchange that does not exist yet; its alternate is checked elsewhere."""
         if source != router.name:
             self.router(source).check(binding)
-        self._broker.exchanges.check_link(source, router.name)
+        self._catalog.exchanges.check_link(source, router.name)
         if router.alternate is not None:
-            self._broker.exchanges.check_link(source, router.alternate)
+            self._catalog.exchanges.check_link(source, router.alternate)
 
     async def delete(self, asked: verbs.NamedChange) -> verbs.Nothing:
         """Remove an exchange without bindings that is nobody's alternate, and the bindings that lead to it."""
@@ -211,18 +200,18 @@ class ExchangeAdministration:
         bound = sorted({binding.target.name for binding in router.bindings()})
         if bound:
             raise TopicError(f"exchange {router.name} still has bindings: {', '.join(bound[:10])}")
-        users = self._broker.exchanges.alternate_of(router.name)
+        users = self._catalog.exchanges.alternate_of(router.name)
         if users:
             raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
         if asked.validate_only:
             return {}
-        await self._changes.remove(EXCHANGE + router.name)
+        await self._entries.remove(EXCHANGE + router.name)
         target = Target(router.name, is_exchange=True)
         declared, live = self._bindings_to_exchange.pop(router.name)
-        await self._broker.long_work.run(unbind(self._broker, target, (*declared, *live)), immediate=True)
+        await self._long_work.run(unbind(self._catalog, target, (*declared, *live)), immediate=True)
         del self._routers[router.name]
         self._made_live.discard(router.name)
-        self._broker.exchanges.changed()
+        self._catalog.exchanges.changed()
         return {}
 
     async def show(self, asked: verbs.Named) -> ExchangeDescription:
@@ -240,7 +229,7 @@ class ExchangeAdministration:
         if router.name in self._made_live:
             head = ExchangeTable(router.kind, router.alternate, declared)
             entry["settings"] = {**encode_settings(head), **router.settings}
-        await self._changes.put(EXCHANGE + router.name, entry)
+        await self._entries.put(EXCHANGE + router.name, entry)
 
     # --- bindings ---
 
@@ -275,7 +264,7 @@ class ExchangeAdministration:
         """The bindings to a target: those in its settings, and those made live."""
         if target.is_exchange:
             return self._bindings_to_exchange[self.router(target.name).name]
-        topic = self._broker.topic(target.name)
+        topic = self._catalog.topic(target.name)
         return topic.settings.bindings, topic.live_bindings
 
     async def _keep(self, target: Target, declared: tuple[BindingSettings, ...], live: list[BindingSettings]) -> None:
@@ -285,18 +274,18 @@ class ExchangeAdministration:
             await self._save(router, declared, live)
             self._bindings_to_exchange[router.name] = BindingsTo(declared, live)
         else:
-            topic = self._broker.topic(target.name)
+            topic = self._catalog.topic(target.name)
             changed = topic.settings
             if declared != changed.bindings:
                 changed = msgspec.structs.replace(changed, bindings=declared)
-            await self._changes.save_topic(topic, changed, live, topic.live_keys)
+            await self._entries.save_topic(topic, changed, live, topic.live_keys)
             topic.live_bindings, topic.settings = live, changed
 
     def _decode_binding(self, asked: verbs.BindingChange) -> tuple[Target, BindingSettings]:
         """The binding that a request names. Raises TopicUnknown, ExchangeUnknown, ConfigError."""
         match asked.topic, asked.target_exchange:
             case str(topic), None:
-                target = Target(self._broker.topic(topic).name)
+                target = Target(self._catalog.topic(topic).name)
             case None, str(exchange):
                 target = Target(self.router(exchange).name, is_exchange=True)
             case _:

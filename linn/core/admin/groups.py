@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from linn import verbs
-from linn.core.admin.administered import Administered
 from linn.core.admin.place import check_offset, place_of
+from linn.core.config.config import Config
 from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
+from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.groups.event import OffsetCommitted
 from linn.core.groups.group import ConsumerGroup
 from linn.core.log.partition import Partition
+from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
 from linn.descriptions import GroupDescription, GroupMember, GroupOffset, GroupSummary
 
@@ -25,14 +27,16 @@ Place = tuple[Topic, int, OffsetCommitted | None]
 class GroupAdministration:
     """Groups, shown and changed while the broker runs."""
 
-    def __init__(self, broker: Administered) -> None:
-        self._broker = broker
+    def __init__(self, catalog: Catalog, groups: GroupCoordinator, config: Config) -> None:
+        self._catalog = catalog
+        self._groups = groups
+        self._config = config
 
     async def list_all(self, asked: verbs.OfTopic) -> list[GroupSummary]:
         """All groups, or those that read a topic or have offsets in it; none of a queue."""
-        groups = [self._broker.groups.known(name) for name in sorted(self._broker.groups.groups)]
+        groups = [self._groups.known(name) for name in sorted(self._groups.groups)]
         if asked.topic is not None:
-            topic = self._broker.topic(asked.topic)
+            topic = self._catalog.topic(asked.topic)
             groups = [group for group in groups if topic.stream is not None and topic.name in group.topics]
         return [self._summary(group) for group in groups]
 
@@ -42,18 +46,18 @@ class GroupAdministration:
             "topics": sorted(group.topics),
             "members": len(group.membership.members),
             "epoch": group.epoch,
-            "assignor": self._broker.config.assignor_of(group.name),
+            "assignor": self._config.assignor_of(group.name),
             "lag": sum(_lag(topic.partitions[index], committed) for topic, index, committed in self._places(group)),
         }
 
     async def show(self, asked: verbs.OfGroup) -> GroupDescription:
         """One group: the same, its members, and its offset and the owner in each partition of its topics."""
-        group = self._broker.groups.known(asked.group)
+        group = self._groups.known(asked.group)
         offsets = _offsets(group, self._places(group))
         return {**self._summary(group), "members": self._members(group), "offsets": offsets}
 
     def _members(self, group: ConsumerGroup) -> list[GroupMember]:
-        seats = self._broker.groups.seats(group.name)
+        seats = self._groups.seats(group.name)
         return [
             {
                 "member": name,
@@ -68,7 +72,7 @@ class GroupAdministration:
 
     def _places(self, group: ConsumerGroup, topic: Topic | None = None) -> list[Place]:
         """The partitions of the streams that a group reads, or of one topic."""
-        known = [self._broker.topics[name] for name in sorted(group.topics) if name in self._broker.topics]
+        known = [self._catalog.topics[name] for name in sorted(group.topics) if name in self._catalog.topics]
         streams = [each for each in known if each.stream is not None] if topic is None else [topic]
         offsets = group.offsets()
         return [(each, index, offsets.get((each.name, index))) for each in streams for index in each.partitions]
@@ -77,7 +81,7 @@ class GroupAdministration:
         """Move a group's offsets in one topic or in all of its topics; the answer is the offsets, also if the change is
         only validated.
         """
-        topic, group = self._stream(asked.topic), self._broker.groups.known(asked.group)
+        topic, group = self._stream(asked.topic), self._groups.known(asked.group)
         places = self._places(group, topic)
         chosen = places if asked.partitions is None else _chosen(places, asked.partitions)
         if asked.offset is not None:
@@ -87,22 +91,22 @@ class GroupAdministration:
             for each in dict.fromkeys(each.name for each, _, _ in chosen):
                 group.check_idle(each)
         else:
-            await self._broker.groups.reset(group.name, list(moved.values()))
+            await self._groups.reset(group.name, list(moved.values()))
         return _offsets(group, [(each, index, moved.get((each.name, index), old)) for each, index, old in places])
 
     async def delete(self, asked: verbs.GroupDeletion) -> verbs.Nothing:
         """Delete a group with all its offsets, or its offsets in one topic, and the group with its last ones."""
         self._stream(asked.topic)
-        group = self._broker.groups.known(asked.group)
+        group = self._groups.known(asked.group)
         if asked.validate_only:
             group.check_idle(asked.topic)
         else:
-            await self._broker.groups.forget(group.name, asked.topic)
+            await self._groups.forget(group.name, asked.topic)
         return {}
 
     def _stream(self, name: str | None) -> Topic | None:
         """The stream of a name; None: all. Raises TopicUnknown, SubscriptionWrongKind."""
-        topic = None if name is None else self._broker.topic(name)
+        topic = None if name is None else self._catalog.topic(name)
         if topic is not None and topic.stream is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a queue and has no groups")
         return topic

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from linn import verbs
-from linn.core.admin.administered import Administered
+from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.place import check_offset, place_of
-from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted
@@ -28,6 +26,7 @@ from linn.core.errors.tree import (
 )
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
+from linn.core.topics.catalog import Catalog
 from linn.core.topics.shared_entry import SharedEntry, check_entries, free_number
 from linn.core.topics.topic import Topic
 from linn.descriptions import QueueConsumer, QueueDescription, QueueDetails, QueuePartition, RecordStates
@@ -38,31 +37,22 @@ SETTLED_RANGES_MAX = 1_000
 """Limit of the ranges settled out of order that are shown per partition, so that an answer stays small."""
 
 
-class TopicEntries(Protocol):
-    """The metadata of topics."""
-
-    async def save_topic(
-        self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
-    ) -> None:
-        """Keep a topic's settings and its `entries`. Raises StorageError."""
-
-
 class SubscriptionAdministration:
     """Subscriptions, shown while the broker runs."""
 
-    def __init__(self, broker: Administered, stored: TopicEntries) -> None:
-        self._broker = broker
-        self._stored = stored
+    def __init__(self, catalog: Catalog, entries: EntryStore) -> None:
+        self._catalog = catalog
+        self._entries = entries
 
     async def list_all(self, asked: verbs.OfTopic) -> list[QueueDescription]:
         """The unsettled and the leased records of all queues and named subscriptions, of one topic or of all."""
-        topics, one = self._broker.topics, asked.topic
-        chosen = [topics[name] for name in sorted(topics)] if one is None else [self._broker.topic(one)]
+        topics, one = self._catalog.topics, asked.topic
+        chosen = [topics[name] for name in sorted(topics)] if one is None else [self._catalog.topic(one)]
         return [_subscription_summary(queue) for topic in chosen for _, queue in sorted(topic.subscriptions.items())]
 
     async def show(self, asked: verbs.OfSubscription) -> QueueDetails:
         """One queue, or one named subscription: the same, also by partition and by consumer."""
-        queue = queue_of(self._broker.topic(asked.topic), asked.subscription)
+        queue = queue_of(self._catalog.topic(asked.topic), asked.subscription)
         consumers: list[QueueConsumer] = [
             {
                 "consumer": consumer.id,
@@ -80,7 +70,7 @@ class SubscriptionAdministration:
 
     async def create(self, asked: verbs.NewSubscription) -> verbs.Created:
         """Make a named subscription, which begins at the oldest record if no place is given, unless it exists."""
-        topic = self._broker.topic(asked.topic)
+        topic = self._catalog.topic(asked.topic)
         if (asked.to, asked.offset, asked.timestamp_ms) == (None, None, None):
             asked.to = "earliest"
         if asked.offset is not None:
@@ -125,7 +115,7 @@ class SubscriptionAdministration:
 
     async def delete(self, asked: verbs.SubscriptionDeletion) -> verbs.Nothing:
         """Delete a named subscription and what it has settled; the records stay."""
-        topic, name = self._broker.topic(asked.topic), asked.subscription
+        topic, name = self._catalog.topic(asked.topic), asked.subscription
         if not name:
             raise ConfigError("the queue of a topic is deleted with its topic")
         queue = topic.shared(name) if name not in topic.entries else topic.subscriptions.get(name)
@@ -156,7 +146,7 @@ class SubscriptionAdministration:
             raise
 
     async def _save(self, topic: Topic) -> None:
-        await self._stored.save_topic(topic, topic.settings, topic.live_bindings, topic.live_keys)
+        await self._entries.save_topic(topic, topic.settings, topic.live_bindings, topic.live_keys)
 
     async def finish_dropping(self, topic: Topic) -> None:
         """Delete at a start the logs of subscriptions whose deletion was interrupted, as far as possible.

@@ -6,12 +6,16 @@ Law: a transaction that was aborted by an operator is on record, with who asked.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from linn import verbs
-from linn.core.admin.administered import Administered
 from linn.core.batch.steps import Steps
+from linn.core.env.env import Clock
 from linn.core.errors.tree import TransactionUnknown
 from linn.core.log.partition import Partition
+from linn.core.loop.long_work import LongWork
+from linn.core.topics.topic import Topic
+from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.holder import holder_of
 from linn.core.transactions.producer import State, TransactionalProducer
 from linn.descriptions import (
@@ -34,8 +38,13 @@ _STEP = 100
 class TransactionAdministration:
     """Transactions, shown and aborted while the broker runs."""
 
-    def __init__(self, broker: Administered) -> None:
-        self._broker = broker
+    def __init__(
+        self, topics: Mapping[str, Topic], transactions: TransactionCoordinator, clock: Clock, long_work: LongWork
+    ) -> None:
+        self._topics = topics
+        self._transactions = transactions
+        self._clock = clock
+        self._long_work = long_work
 
     async def list_all(self, asked: verbs.TransactionFilter) -> TransactionSummaries:
         """The names: those with an open transaction, the oldest first, then those whose end is under way, then idle
@@ -43,10 +52,10 @@ class TransactionAdministration:
         """
         state = None if asked.state is None else State(asked.state)
         limit = min(asked.limit or TRANSACTIONS_SHOWN_MAX, TRANSACTIONS_SHOWN_MAX)
-        return await self._broker.long_work.run(self._first_of(state, limit), immediate=True)
+        return await self._long_work.run(self._first_of(state, limit), immediate=True)
 
     def _first_of(self, state: State | None, limit: int) -> Steps[TransactionSummaries]:
-        coordinator = self._broker.transactions
+        coordinator = self._transactions
         order = {State.OPEN: 0, State.ENDING: 1, State.IDLE: 2}
         opened = dict.fromkeys(coordinator.open_now())
         others = [each for _, each in sorted(coordinator.names.items()) if each not in opened]
@@ -69,7 +78,7 @@ class TransactionAdministration:
             "producer_id": each.producer_id,
             "epoch": each.epoch,
             "number": each.number,
-            "open_s": None if is_idle else round(self._broker.env.clock.monotonic() - each.began_s, 3),
+            "open_s": None if is_idle else round(self._clock.monotonic() - each.began_s, 3),
             "timeout_s": None if each.is_closed else each.timeout_s,
             "partitions": len({place for places in work.wrote.values() for place in places}),
             "branches": len(each.branches),
@@ -80,8 +89,8 @@ class TransactionAdministration:
 
     async def show(self, asked: verbs.Named) -> TransactionDescription:
         """One name: the same, and what its transaction has touched."""
-        each = self._broker.transactions.named(asked.name)
-        return await self._broker.long_work.run(self._described(each), immediate=True)
+        each = self._transactions.named(asked.name)
+        return await self._long_work.run(self._described(each), immediate=True)
 
     def _described(self, each: TransactionalProducer) -> Steps[TransactionDescription]:
         shown, work, number = self._summary(each), each.work, each.number
@@ -105,7 +114,7 @@ class TransactionAdministration:
         """The partitions of queues of which its transaction holds records."""
         found: list[HeldRecords] = []
         held, holder = dict.fromkeys(each.work.held), holder_of(each.producer_id, each.number)
-        for _, topic in sorted(self._broker.topics.items()):
+        for _, topic in sorted(self._topics.items()):
             for _, queue in sorted(topic.subscriptions.items()):
                 for partition, dispatch in enumerate(queue.dispatches):
                     if dispatch in held:
@@ -126,7 +135,7 @@ class TransactionAdministration:
 
         With a `number` only that one: a client goes on with the next one as soon as one has ended.
         """
-        name, coordinator = asked.name, self._broker.transactions
+        name, coordinator = asked.name, self._transactions
         each = coordinator.opened(name)
         if asked.number not in (None, each.number):
             raise TransactionUnknown(f'"{name}" is at transaction {each.number}, not {asked.number}')
