@@ -11,27 +11,13 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, Type
 
 import msgspec
 
-from linn.descriptions import (
-    BrokerDescription,
-    ConnectionDescription,
-    DecidedDeliveries,
-    ExchangeDescription,
-    GroupDescription,
-    GroupOffset,
-    GroupSummary,
-    MetricDescription,
-    QueueDescription,
-    QueueDetails,
-    ServiceDescription,
-    TopicDescription,
-    TransactionDescription,
-    TransactionState,
-    TransactionSummaries,
-)
+from linn import descriptions
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R")
 Whole = Annotated[int, msgspec.Meta(ge=0)]
+Outcome = Literal["done", "return", "dead-letter"]
+"""The end of a decided delivery: settled, delivered again, or rejected."""
 
 
 class Verb(NamedTuple, Generic[A, R]):
@@ -158,7 +144,7 @@ class DeliveryResolution(Change):
     partition: Whole
     delivery_id: Whole
     consumer: str
-    outcome: Literal["done", "return", "dead-letter"]
+    outcome: Outcome
     subscription: str = ""
     first: Whole | None = None
     end: Whole | None = None
@@ -167,7 +153,7 @@ class DeliveryResolution(Change):
 class TransactionFilter(msgspec.Struct):
     """Transactions to choose: those in a state, and at most this many."""
 
-    state: TransactionState | None = None
+    state: descriptions.TransactionState | None = None
     limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
@@ -278,34 +264,34 @@ class Aborted(TypedDict):
 CREATE_TOPIC = Verb("topic.create", SettingsChange, Created)
 ALTER_TOPIC = Verb("topic.alter", SettingsChange, Altered)
 DELETE_TOPIC = Verb("topic.delete", NamedChange, TopicDeleted)
-SHOW_TOPIC = Verb("topic.show", Named, TopicDescription)
-LIST_TOPICS = Verb("topic.list", NoArguments, list[TopicDescription])
+SHOW_TOPIC = Verb("topic.show", Named, descriptions.TopicDescription)
+LIST_TOPICS = Verb("topic.list", NoArguments, list[descriptions.TopicDescription])
 PURGE_TOPIC = Verb("topic.purge", NamedChange, Purged)
 CREATE_EXCHANGE = Verb("exchange.create", SettingsChange, Created)
 DELETE_EXCHANGE = Verb("exchange.delete", NamedChange, Nothing)
-SHOW_EXCHANGE = Verb("exchange.show", Named, ExchangeDescription)
-LIST_EXCHANGES = Verb("exchange.list", NoArguments, list[ExchangeDescription])
+SHOW_EXCHANGE = Verb("exchange.show", Named, descriptions.ExchangeDescription)
+LIST_EXCHANGES = Verb("exchange.list", NoArguments, list[descriptions.ExchangeDescription])
 BIND = Verb("exchange.bind", BindingChange, Created)
 UNBIND = Verb("exchange.unbind", BindingChange, Unbound)
-LIST_GROUPS = Verb("group.list", OfTopic, list[GroupSummary])
-SHOW_GROUP = Verb("group.show", OfGroup, GroupDescription)
-RESET_GROUP = Verb("group.reset", GroupReset, list[GroupOffset])
+LIST_GROUPS = Verb("group.list", OfTopic, list[descriptions.GroupSummary])
+SHOW_GROUP = Verb("group.show", OfGroup, descriptions.GroupDescription)
+RESET_GROUP = Verb("group.reset", GroupReset, list[descriptions.GroupOffset])
 DELETE_GROUP = Verb("group.delete", GroupDeletion, Nothing)
-LIST_SUBSCRIPTIONS = Verb("subscription.list", OfTopic, list[QueueDescription])
-SHOW_SUBSCRIPTION = Verb("subscription.show", OfSubscription, QueueDetails)
+LIST_SUBSCRIPTIONS = Verb("subscription.list", OfTopic, list[descriptions.QueueDescription])
+SHOW_SUBSCRIPTION = Verb("subscription.show", OfSubscription, descriptions.QueueDetails)
 CREATE_SUBSCRIPTION = Verb("subscription.create", NewSubscription, Created)
 DELETE_SUBSCRIPTION = Verb("subscription.delete", SubscriptionDeletion, Nothing)
-LIST_DELIVERIES = Verb("delivery.list", DeliveryFilter, DecidedDeliveries)
+LIST_DELIVERIES = Verb("delivery.list", DeliveryFilter, descriptions.DecidedDeliveries)
 RESOLVE_DELIVERY = Verb("delivery.resolve", DeliveryResolution, Resolved)
-LIST_TRANSACTIONS = Verb("transaction.list", TransactionFilter, TransactionSummaries)
-SHOW_TRANSACTION = Verb("transaction.show", Named, TransactionDescription)
+LIST_TRANSACTIONS = Verb("transaction.list", TransactionFilter, descriptions.TransactionSummaries)
+SHOW_TRANSACTION = Verb("transaction.show", Named, descriptions.TransactionDescription)
 ABORT_TRANSACTION = Verb("transaction.abort", TransactionAbort, Aborted)
-LIST_CONNECTIONS = Verb("connection.list", NoArguments, list[ConnectionDescription])
+LIST_CONNECTIONS = Verb("connection.list", NoArguments, list[descriptions.ConnectionDescription])
 CLOSE_CONNECTION = Verb("connection.close", ConnectionClose, Nothing)
-LIST_SERVICES = Verb("service.list", NoArguments, list[ServiceDescription])
+LIST_SERVICES = Verb("service.list", NoArguments, list[descriptions.ServiceDescription])
 PERFORM_ACTION: Verb[ServiceAction, Any] = Verb("service.perform", ServiceAction, object)
-SHOW_BROKER = Verb("broker.show", NoArguments, BrokerDescription)
-SHOW_METRICS = Verb("metrics.show", MetricNames, list[MetricDescription])
+SHOW_BROKER = Verb("broker.show", NoArguments, descriptions.BrokerDescription)
+SHOW_METRICS = Verb("metrics.show", MetricNames, list[descriptions.MetricDescription])
 
 VERBS: Mapping[str, Verb[Any, Any]] = {verb.name: verb for verb in list(globals().values()) if isinstance(verb, Verb)}
 """All verbs by name."""

@@ -1,8 +1,8 @@
 """Shapes of the JSON that commands print, shown on the reference page and enforced by tests.
 
 A shape is a JSON document with types in place of values: "text", "number", "boolean" or "any"; with "?" appended, null
-is allowed. A key in capitals stands for any key, and a list holds any number of its one item. The shape of what a verb
-of the broker returns is that of its type in `linn.descriptions`.
+is allowed. A key in capitals stands for any key, and a list holds any number of its one item. The shape of a verb's
+result follows from its type in `linn.verbs`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,8 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
-from linn.descriptions import (
-    ConnectionDescription,
-    DecidedDeliveries,
-    ExchangeDescription,
-    GroupDescription,
-    GroupOffset,
-    GroupSummary,
-    QueueDescription,
-    QueueDetails,
-    TopicDescription,
-    TopicSettings,
-    TransactionDescription,
-    TransactionSummaries,
-)
-from linn.verbs import Aborted, Altered, Created
+from linn import verbs
+from linn.descriptions import TopicSettings
 
 _WORDS = {str: "text", int: "number", float: "number", bool: "boolean", Any: "any"}
 
@@ -44,6 +31,11 @@ def shape_of(described: Any) -> Any:
     if NoneType in inner:
         return f"{shape_of(inner[0])}?"
     return _WORDS[described]
+
+
+def _result(verb: verbs.Verb[Any, Any]) -> Any:
+    """The shape of a verb's result."""
+    return shape_of(verb.result)
 
 
 def _fields(text: str, /, **others: Any) -> dict[str, Any]:
@@ -118,7 +110,8 @@ _HOLDS = _fields(
     "rate_per_s size: number, connections_bound: text?, "
     "connections kept_s published_per_s consumed_per_s one_by_one_per_s: number?"
 )
-_ABORTED = {key: shape for key, shape in shape_of(Aborted).items() if key != "warnings"}
+_DECIDED_RECORD = _fields("offset size: number, key: any")
+_ABORTED = {key: shape for key, shape in _result(verbs.ABORT_TRANSACTION).items() if key != "warnings"}
 
 SHAPES: Mapping[str, Any] = {
     "linn init": {"file": "text"},
@@ -127,28 +120,28 @@ SHAPES: Mapping[str, Any] = {
         problems=[_fields("line: number, key text severity: text, code: text?")],
         meaning="any",
     ),
-    "linn topics list": shape_of(list[TopicDescription]),
-    "linn topics describe": shape_of(TopicDescription),
-    "linn topics create": shape_of(Created),
-    "linn topics alter": shape_of(Altered) | {"written": "text?"},
+    "linn topics list": _result(verbs.LIST_TOPICS),
+    "linn topics describe": _result(verbs.SHOW_TOPIC),
+    "linn topics create": _result(verbs.CREATE_TOPIC),
+    "linn topics alter": _result(verbs.ALTER_TOPIC) | {"written": "text?"},
     "linn topics delete": {"deleted": "text"},
-    "linn exchanges list": shape_of(list[ExchangeDescription]),
-    "linn exchanges describe": shape_of(ExchangeDescription),
-    "linn exchanges create": shape_of(Created),
+    "linn exchanges list": _result(verbs.LIST_EXCHANGES),
+    "linn exchanges describe": _result(verbs.SHOW_EXCHANGE),
+    "linn exchanges create": _result(verbs.CREATE_EXCHANGE),
     "linn exchanges delete": {"deleted": "text"},
     "linn bindings list": [_BINDING],
     "linn bindings describe": [_BINDING],
     "linn bindings create": _fields("exchange target: text, created: boolean"),
     "linn bindings delete": _fields("exchange target: text, deleted: boolean"),
-    "linn groups list": shape_of(list[GroupSummary]),
-    "linn groups describe": shape_of(GroupDescription),
-    "linn groups reset": shape_of(list[GroupOffset]),
+    "linn groups list": _result(verbs.LIST_GROUPS),
+    "linn groups describe": _result(verbs.SHOW_GROUP),
+    "linn groups reset": _result(verbs.RESET_GROUP),
     "linn groups delete": {"deleted": "text"},
-    "linn queues list": shape_of(list[QueueDescription]),
-    "linn queues describe": shape_of(QueueDetails),
-    "linn subscriptions list": shape_of(list[QueueDescription]),
-    "linn subscriptions describe": shape_of(QueueDetails),
-    "linn subscriptions create": shape_of(Created),
+    "linn queues list": _result(verbs.LIST_SUBSCRIPTIONS),
+    "linn queues describe": _result(verbs.SHOW_SUBSCRIPTION),
+    "linn subscriptions list": _result(verbs.LIST_SUBSCRIPTIONS),
+    "linn subscriptions describe": _result(verbs.SHOW_SUBSCRIPTION),
+    "linn subscriptions create": _result(verbs.CREATE_SUBSCRIPTION),
     "linn subscriptions delete": {"deleted": "text"},
     "linn publish": _fields("count copies: number, topic: text?", partitions={"PARTITION": ["number"]}),
     "linn consume": _MESSAGE,
@@ -156,11 +149,12 @@ SHAPES: Mapping[str, Any] = {
     "linn copy": _fields("copied offsets: number", topics={"TOPIC": "number"}),
     "linn dead-letters list": [_DEAD_LETTERS],
     "linn dead-letters replay": _MOVED,
-    "linn deliveries list": shape_of(DecidedDeliveries),
-    "linn deliveries describe": shape_of(DecidedDeliveries) | {"records": [_fields("offset size: number, key: any")]},
+    "linn deliveries list": _result(verbs.LIST_DELIVERIES),
+    "linn deliveries describe": _result(verbs.LIST_DELIVERIES)
+    | {"records": [_fields("offset size: number, key: any")]},
     "linn deliveries resolve": _fields("records: number, outcome: text, dry_run: boolean"),
-    "linn transactions list": shape_of(TransactionSummaries),
-    "linn transactions describe": shape_of(TransactionDescription),
+    "linn transactions list": _result(verbs.LIST_TRANSACTIONS),
+    "linn transactions describe": _result(verbs.SHOW_TRANSACTION),
     "linn transactions abort": _ABORTED | {"dry_run": "boolean"},
     "linn spark status": {"pipelines": [_PIPELINE], "drivers": [_DRIVER]},
     "linn spark start": _CHANGED_PIPELINES,
@@ -170,9 +164,9 @@ SHAPES: Mapping[str, Any] = {
     "linn spark logs": _fields("driver text: text, number time_ms: number"),
     "linn browse": _MESSAGE,
     "linn connections close": {"closed": "number"},
-    "linn connections list": shape_of(list[ConnectionDescription]),
+    "linn connections list": _result(verbs.LIST_CONNECTIONS),
     "linn ping": _fields("broker version: text", round_trips_ms=["number"]),
-    "linn purge": {"purged": "number"},
+    "linn purge": _result(verbs.PURGE_TOPIC),
     "linn route explain": _fields("exchange: text", message=_EXPLAINED, topics=["text"], steps=["any"]),
     "linn route diff": _fields(
         "same: boolean, messages: number",

@@ -31,6 +31,7 @@ from linn.descriptions import (
     TopicDescription,
     TopicSettings,
     TransactionDescription,
+    TransactionState,
     TransactionSummaries,
 )
 from linn.verbs import A, R
@@ -349,7 +350,7 @@ class Admin:
         partition: int,
         delivery_id: int,
         consumer: str,
-        outcome: Literal["done", "return", "dead-letter"],
+        outcome: verbs.Outcome,
         *,
         subscription: str = "",
         first: int | None = None,
@@ -371,9 +372,7 @@ class Admin:
         asked = verbs.DeliveryResolution(topic, partition, delivery_id, consumer, outcome, subscription, first, end)
         return (await self._ask(verbs.RESOLVE_DELIVERY, asked))["records"]
 
-    async def transactions(
-        self, state: Literal["idle", "open", "ending"] | None = None, *, limit: int = 1_000
-    ) -> TransactionSummaries:
+    async def transactions(self, state: TransactionState | None = None, *, limit: int = 1_000) -> TransactionSummaries:
         """Describe the names of transactions, or those in one state: the open ones first, the oldest in front.
 
         At most `limit`, and never more than 1,000; `more` counts the others.

@@ -17,7 +17,7 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import ConfigError, DeliveryNotCurrent, StorageError, TransactionError
 from linn.core.loop.long_work import LongWork
-from linn.core.queue.decided import Outcome, PlacedDecision, decisions_of, end_decision, is_transactions
+from linn.core.queue.decided import PlacedDecision, decisions_of, end_decision, is_transactions
 from linn.core.queue.queue import Queue
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
@@ -155,7 +155,7 @@ def _chosen(queue: Queue, asked: verbs.DeliveryResolution) -> Iterator[PlacedDec
         raise DeliveryNotCurrent(text if (first, end) == (None, None) else f"{text} at these offsets")
 
 
-def _warnings(topic: Topic, placed: PlacedDecision, outcome: Outcome) -> Iterator[str]:
+def _warnings(topic: Topic, placed: PlacedDecision, outcome: verbs.Outcome) -> Iterator[str]:
     """Warnings of what an outcome may lead to."""
     name = placed.decided.decision.holder.name
     if placed.is_connected:
@@ -170,7 +170,7 @@ def _warnings(topic: Topic, placed: PlacedDecision, outcome: Outcome) -> Iterato
             yield f"{topic.name} has no dead-letter topic: the records are dropped"
 
 
-def _record(found: Sequence[PlacedDecision], outcome: Outcome, records: int, caller: str) -> None:
+def _record(found: Sequence[PlacedDecision], outcome: verbs.Outcome, records: int, caller: str) -> None:
     """Put a resolution on record."""
     queue, partition, (_, _, (holder, delivery_id, attempt)) = found[0]
     text = (
