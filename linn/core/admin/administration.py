@@ -131,7 +131,7 @@ class Administration:
     read_addresses: Callable[[], Mapping[str, str]]
     read_client_count: Callable[[], int]
     fail: Callable[[SyncFailed], None]
-    """Ends the broker: the contents of the disk are unknown."""
+    """Ends the broker after a failed sync: the contents of the disk are unknown."""
 
     def __post_init__(self) -> None:
         self._entries = EntryStore(self.metadata, self.long_work)
@@ -248,11 +248,11 @@ class Administration:
                 known = self._known(name, settings[name])
                 self._half_deleted[name] = self.topic_maker.make(name, known, UUID(entry["id"]), entries[name])
                 await self._try_to_finish_deleting(name)
-                del topics[name], settings[name]  # What the file makes of that name is another topic.
+                del topics[name], settings[name], entries[name]  # What the file makes of that name is another topic.
             elif entry.get("unfinished"):
                 logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
                 await self._entries.remove(TOPIC + name)
-                del topics[name], settings[name]
+                del topics[name], settings[name], entries[name]
         await examine_logs(self.config, self.topic_maker, settings, entries)
         return StoredTopics(topics, settings, entries)
 
