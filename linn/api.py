@@ -11,7 +11,7 @@ By kind of plugin: `hookimpl`, and for
 - an interceptor `InterceptorKind`, `Interceptor`;
 - an observer `Observer`;
 - a service `ServiceKind`, `Service`, `ServiceHost`, `ServiceTopic`, `ServiceMetric`, `Program`;
-- a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`, `TurnSlot`.
+- a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`, `Session`, and the `Consumer`s that it hands out.
 
 `linn.testing` has a conformance suite for each, except for observers.
 """
@@ -26,6 +26,10 @@ from linn.core.batch.record import Headers, Record
 from linn.core.batch.routes import Pair
 from linn.core.batch.steps import Steps, run_steps
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.delivery.consumer import AnyConsumer, CompetingConsumer, Consumer, Member, Reader
+from linn.core.delivery.delivery import NOTHING, Delivery
+from linn.core.delivery.settlement import Settlement, SettleOutcome
+from linn.core.delivery.vocabulary import ConsumerKind, Phase, Place, Verdict
 from linn.core.env.env import AcceptedStream, Clock, Env, Program, Rng, Stream
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.texts import did_you_mean
@@ -48,10 +52,21 @@ from linn.core.errors.tree import (
     StorageError,
     Unroutable,
 )
-from linn.core.gateway.gateway import ANONYMOUS, Fetched, Gateway, Principal, SubscribeRequest, Subscription
+from linn.core.gateway.fetch import Fetch
+from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.principal import Principal
 from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
+from linn.core.gateway.requests import (
+    START_EARLIEST,
+    START_LATEST,
+    Fetched,
+    FetchRequest,
+    Subscribed,
+    SubscribeRequest,
+    TopicBounds,
+)
+from linn.core.gateway.session import Session
 from linn.core.groups.assignor import Assignor, AssignorKind
-from linn.core.log.delivery import Consumer, Delivery, Settlement, SettleOutcome
 from linn.core.log.facts import LogFacts
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
@@ -86,11 +101,14 @@ from linn.storage_engines.dram.engine import DramEngine
 from linn.storage_engines.dram.settings import DramSettings
 
 __all__ = [
-    "ANONYMOUS",
     "CONFIRM_WHEN",
+    "NOTHING",
     "READ_BATCHES_MAX",
+    "START_EARLIEST",
+    "START_LATEST",
     "AcceptedStream",
     "Acks",
+    "AnyConsumer",
     "Assignor",
     "AssignorKind",
     "AtLeastOnce",
@@ -104,8 +122,10 @@ __all__ = [
     "BodyFormat",
     "Capabilities",
     "Clock",
+    "CompetingConsumer",
     "ConfirmWhen",
     "Consumer",
+    "ConsumerKind",
     "DamagedTail",
     "Delivery",
     "DeliverySemantics",
@@ -118,6 +138,8 @@ __all__ = [
     "Exchange",
     "ExchangeKind",
     "Explanation",
+    "Fetch",
+    "FetchRequest",
     "Fetched",
     "FormatKind",
     "Gateway",
@@ -132,6 +154,7 @@ __all__ = [
     "LogCorrupt",
     "LogFacts",
     "LogStatistics",
+    "Member",
     "MemoryShare",
     "NoSettings",
     "Observer",
@@ -142,6 +165,8 @@ __all__ = [
     "PartitionLog",
     "Partitioner",
     "PartitionerKind",
+    "Phase",
+    "Place",
     "Principal",
     "Program",
     "ProgramEnded",
@@ -153,6 +178,7 @@ __all__ = [
     "PublishLane",
     "PublishRequest",
     "PublishResult",
+    "Reader",
     "RealEnv",
     "Record",
     "RecordBatch",
@@ -166,6 +192,7 @@ __all__ = [
     "ServiceListener",
     "ServiceMetric",
     "ServiceTopic",
+    "Session",
     "SettleOutcome",
     "Settlement",
     "SharedSubscription",
@@ -176,12 +203,14 @@ __all__ = [
     "Stream",
     "Subject",
     "SubscribeRequest",
-    "Subscription",
+    "Subscribed",
     "Target",
+    "TopicBounds",
     "TopicExchange",
     "TopicSettings",
     "TurnSlot",
     "Unroutable",
+    "Verdict",
     "WaitDeadline",
     "build_batch",
     "build_from_records",

@@ -43,6 +43,7 @@ from linn.core.errors.tree import (
     SyncFailed,
 )
 from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.rooms import Rooms
 from linn.core.groups.assignor import CheckedAssignor
 from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC, GroupCoordinator, Stream
 from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
@@ -177,24 +178,27 @@ class Broker:
         )
 
     def _new_gateway(self) -> Gateway:
+        rooms = Rooms(
+            self.config.broker,
+            self.long_work,
+            self.catalog,
+            self.groups,
+            self.formats,
+            self.publisher,
+            self.transactions,
+            self.producer_ids,
+            self.administration,
+            self.metrics,
+        )
         return Gateway(
-            name=self.name,
-            settings=self.config.broker,
-            env=self.env,
+            self.name,
+            self.env,
+            rooms,
+            self.connections,
+            self.memory,
+            self.turns,
             spawn=self.spawn,
             blamed=self.plugins.blamed,
-            connections=self.connections,
-            memory=self.memory,
-            turns=self.turns,
-            long_work=self.long_work,
-            catalog=self.catalog,
-            groups=self.groups,
-            formats=self.formats,
-            publisher=self.publisher,
-            transactions=self.transactions,
-            producer_ids=self.producer_ids,
-            administration=self.administration,
-            metrics=self.metrics,
             read_state=lambda: self.state,
             read_addresses=lambda: self.addresses,
         )

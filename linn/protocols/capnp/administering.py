@@ -57,15 +57,14 @@ class Administering:
         assert isinstance(describe, m.Describe)
         if len(describe.topics) > DESCRIBED_MAX:
             raise LimitExceeded(f"{len(describe.topics)} topics in one describe, more than {DESCRIBED_MAX}")
-        responder, gateway = self._responder, self._responder.gateway
-        topics = gateway.topics(responder.principal)
-        names = list(dict.fromkeys(describe.topics)) or sorted(topics)
-        partitions = sum([len(topics[name].partitions) for name in names if name in topics])
+        responder, session, gateway = self._responder, self._responder.session, self._responder.gateway
+        names = list(dict.fromkeys(describe.topics)) or session.topic_names()
+        partitions = session.partition_count(names)
         if partitions * PARTITION_BYTES > responder.settings.frame_bytes_max:
             raise LimitExceeded(f"a description of {partitions} partitions is larger than a frame: name fewer topics")
         if not event.correlation:
             return
-        steps = description_frame(gateway, topics, names, event.correlation)
+        steps = description_frame(gateway, session, names, event.correlation)
         if len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
             responder.answer([run_steps(steps)])
             return
@@ -85,8 +84,8 @@ class Administering:
         """Carry out a verb of `linn.core.admin.administration`, after earlier ones."""
         administer = event.message
         assert isinstance(administer, m.Administer)
-        responder, gateway = self._responder, self._responder.gateway
-        gateway.check_verb(responder.principal, administer.verb, administer.arguments)
+        responder, session = self._responder, self._responder.session
+        session.check_verb(administer.verb, administer.arguments)
         received, size = self._memory, len(administer.arguments)
         before, done = self._last, trio.Event()
         self._last = done
@@ -98,7 +97,7 @@ class Administering:
                 if before is not None:
                     await before.wait()
                 await responder.outbox.wait_room()
-                result = await gateway.perform(responder.principal, administer.verb, administer.arguments)
+                result = await session.perform(administer.verb, administer.arguments)
                 responder.reply(event.correlation, m.Administered(result))
             finally:
                 self._waiting_bytes -= size

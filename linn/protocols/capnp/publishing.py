@@ -28,7 +28,7 @@ class Publishing:
     def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
         self._responder = responder
         self._subscribing = subscribing
-        self._lane = responder.gateway.publish_lane(responder.principal, self, responder.spawn)
+        self._lane = responder.session.publish_lane(self, responder.spawn)
         self._memory = responder.gateway.memory.received
 
     @property

@@ -13,7 +13,8 @@ import trio
 from linn.core.env.file_region import Sendable
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import InternalError, LinnError
-from linn.core.gateway.gateway import ANONYMOUS, Gateway
+from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.session import Session
 from linn.core.log.mark import Mark
 from linn.protocols.capnp.outbox import Outbox
 from linn.wire import messages as m
@@ -34,14 +35,14 @@ class Responder:
         "inflight",
         "nursery",
         "outbox",
-        "principal",
+        "session",
         "settings",
     )
 
     def __init__(self, gateway: Gateway, outbox: Outbox, peer: str) -> None:
         self.gateway = gateway
-        self.principal = ANONYMOUS
-        """The principal of all requests."""
+        self.session: Session
+        """The client's session, from its hello on."""
         self.settings = gateway.settings
         self.outbox = outbox
         self.nursery: trio.Nursery
