@@ -38,67 +38,6 @@ def check(description: Any, described: Any) -> None:
     assert msgspec.convert(description, described) == description
 
 
-@pytest.fixture
-def admin(broker: str) -> Any:
-    with linn.sync.connect(broker) as client:
-        yield client.admin
-
-
-def test_descriptions_of_topics_and_queues(admin: Any, name: str) -> None:
-    admin.create_topic(name, kind="both", partitions=2, lease="30s", bindings=[{"exchange": "events", "key": "a.#"}])
-    admin.create_topic(f"{name}-stream", kind="stream", retention="forever")
-    for topic in (admin.topic(name), admin.topic(f"{name}-stream")):
-        check(topic, descriptions.TopicDescription)
-    check(admin.topics(), list[descriptions.TopicDescription])
-    check(admin.subscriptions(), list[descriptions.QueueDescription])
-
-
-def test_the_description_of_a_queue_with_a_consumer(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.producer(name) as producer, client.consumer(name) as consumer:
-            producer.publish(b"1")
-            assert consumer.get() is not None
-            queue = client.admin.subscription(name)
-    assert queue["by_consumer"]
-    assert queue["by_partition"]
-    check(queue, descriptions.QueueDetails)
-
-
-def test_descriptions_of_exchanges(admin: Any, name: str) -> None:
-    bindings = [{"exchange": "events", "key": "b.#"}]
-    assert admin.create_exchange(name, bindings=bindings)
-    assert not admin.create_exchange(name, type="direct", bindings=bindings)
-    assert admin.create_exchange(f"{name}-other", type="topic", alternate=name)
-    exchange = admin.exchange("events")
-    assert exchange["bindings"]
-    check(exchange, descriptions.ExchangeDescription)
-    check(admin.exchanges(), list[descriptions.ExchangeDescription])
-
-
-def test_descriptions_of_groups(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream")
-        with client.producer(name) as producer, client.consumer(name, group=name) as consumer:
-            producer.publish(b"1")
-            message = consumer.get()
-            assert message is not None
-            message.ack().wait()
-            groups, shown = client.admin.groups(name), client.admin.group(name)
-        assert groups
-        assert shown["members"]
-        assert shown["offsets"]
-        check(groups, list[descriptions.GroupSummary])
-        check(shown, descriptions.GroupDescription)
-        check(client.admin.reset_group(name, "earliest"), list[descriptions.GroupOffset])
-
-
-def test_descriptions_of_the_broker(admin: Any) -> None:
-    check(admin.broker(), descriptions.BrokerDescription)
-    check(admin.metrics(), list[descriptions.MetricDescription])
-    check(admin.connections(), list[descriptions.ConnectionDescription])
-
-
 def test_descriptions_of_decided_deliveries(broker: str, name: str, tmp_path: Path) -> None:
     async def consume_and_never_commit() -> None:
         participant = SqliteParticipant(tmp_path / "effects.db")
