@@ -18,7 +18,7 @@ By kind of plugin: `hookimpl`, and for
 
 from __future__ import annotations
 
-from linn.core.batch.batch import RecordBatch
+from linn.core.batch.batch import TRANSACTIONAL, RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, edit_batch, wrap_body
 from linn.core.batch.format import BodyColumns, BodyFormat, FormatKind
 from linn.core.batch.key_hash import key_hash, partition_of
@@ -106,6 +106,7 @@ __all__ = [
     "READ_BATCHES_MAX",
     "START_EARLIEST",
     "START_LATEST",
+    "TRANSACTIONAL",
     "AcceptedStream",
     "Acks",
     "AnyConsumer",
