@@ -1,8 +1,9 @@
 """linn: a message broker in which every topic is a queue, a stream, or both, chosen per topic in TOML.
 
 `linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. `Client`, `Producer`,
-`Consumer` and `Message` are the async client's classes, for annotations. `linn.errors` has the errors of both, and
-`linn.participants` the stores that take part in exactly-once delivery. The broker begins in `linn.core.broker.broker`.
+`Consumer` and `Message` are the async client's classes, for annotations. `linn.errors` has the errors of both,
+`linn.descriptions` the types of what `client.admin` returns, and `linn.participants` the stores that take part in
+exactly-once delivery. The broker begins in `linn.core.broker.broker`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from linn import client, errors, participants, sync
+    from linn import client, descriptions, errors, participants, sync
     from linn.client import Client, Consumer, Message, Producer, connect
 
 _OF_CLIENT = ("Client", "Consumer", "Message", "Producer", "connect")
@@ -23,6 +24,7 @@ __all__ = [
     "__version__",
     "client",
     "connect",
+    "descriptions",
     "errors",
     "participants",
     "sync",

@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 from itertools import groupby
 from typing import NamedTuple
 
-from linn.client.admin_types import GroupOffset, QueueDetails, TopicDescription
 from linn.client.client import Client
 from linn.client.consume.consumer import Consumer
 from linn.client.consume.message import Message
@@ -22,6 +21,7 @@ from linn.core.admin.subscriptions import SETTLED_RANGES_MAX
 from linn.core.batch.record import Record
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import SharedBusy, TopicError
+from linn.descriptions import GroupOffset, QueueDetails, TopicDescription
 
 FROM_CLIENT = ("murmur2", "sticky")
 """Partitioners with which a client may name the partition."""

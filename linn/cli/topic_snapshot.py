@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 
 from linn.cli.moment import Place
-from linn.client.admin_types import PartitionBounds
 from linn.client.client import Client
 from linn.client.consume.message import Message
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import OffsetOutOfRange, PartitionUnknown
+from linn.descriptions import PartitionBounds
 
 
 class TopicSnapshot:

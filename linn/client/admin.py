@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Unpack
 
-from linn.client.admin_types import (
+import msgspec
+
+from linn import verbs
+from linn.client.arguments import checked_text, timestamp_ms_of
+from linn.client.connection.connector import Connector
+from linn.core.errors.tree import ConfigError, ProtocolError
+from linn.descriptions import (
     BrokerDescription,
     ConnectionDescription,
     DecidedDeliveries,
@@ -25,11 +31,10 @@ from linn.client.admin_types import (
     TopicDescription,
     TopicSettings,
     TransactionDescription,
+    TransactionState,
     TransactionSummaries,
 )
-from linn.client.arguments import checked_text, timestamp_ms_of
-from linn.client.connection.connector import Connector
-from linn.core.errors.tree import ConfigError, ProtocolError
+from linn.verbs import A, R
 from linn.wire.messages import Administer, Administered
 
 
@@ -64,6 +69,10 @@ class Admin:
             raise ProtocolError(f"the broker answered {verb} with {type(answer).__name__}")
         return json.loads(answer.result)
 
+    async def _ask(self, verb: verbs.Verb[A, R], arguments: A) -> R:
+        result: R = await self.perform(verb.name, **msgspec.structs.asdict(arguments))
+        return result
+
     # --- topics ---
 
     async def create_topic(self, /, name: str, **settings: Unpack[TopicSettings]) -> bool:
@@ -72,7 +81,7 @@ class Admin:
         Example:
             created = await client.admin.create_topic("invoices", kind="queue", lease="30s")
         """
-        return bool((await self.perform("topic.create", name=name, settings=settings))["created"])
+        return (await self._ask(verbs.CREATE_TOPIC, verbs.SettingsChange(name, settings)))["created"]
 
     async def alter_topic(self, /, name: str, **settings: Unpack[TopicSettings]) -> list[str]:
         """Change settings of a topic; return the names that differed. Raises TopicUnknown, ConfigNotLive, ConfigError.
@@ -80,8 +89,7 @@ class Admin:
         Example:
             changed = await client.admin.alter_topic("orders", lease="1m")
         """
-        changed: list[str] = (await self.perform("topic.alter", name=name, settings=settings))["changed"]
-        return changed
+        return (await self._ask(verbs.ALTER_TOPIC, verbs.SettingsChange(name, settings)))["changed"]
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records. Raises TopicUnknown.
@@ -89,7 +97,7 @@ class Admin:
         Example:
             await client.admin.delete_topic("prices")
         """
-        await self.perform("topic.delete", name=name)
+        await self._ask(verbs.DELETE_TOPIC, verbs.NamedChange(name))
 
     async def purge_topic(self, name: str) -> int:
         """Settle all records of a queue; return how many. Raises TopicUnknown, SubscriptionWrongKind.
@@ -97,7 +105,7 @@ class Admin:
         Example:
             settled = await client.admin.purge_topic("orders")
         """
-        return int((await self.perform("topic.purge", name=name))["purged"])
+        return (await self._ask(verbs.PURGE_TOPIC, verbs.NamedChange(name)))["purged"]
 
     async def topics(self) -> list[TopicDescription]:
         """Describe all topics, each as `topic` does.
@@ -105,8 +113,7 @@ class Admin:
         Example:
             print([topic["name"] for topic in await client.admin.topics()])
         """
-        found: list[TopicDescription] = await self.perform("topic.list")
-        return found
+        return await self._ask(verbs.LIST_TOPICS, verbs.NoArguments())
 
     async def topic(self, name: str) -> TopicDescription:
         """Describe a topic: settings, bounds of its partitions, counts of its queue. Raises TopicUnknown.
@@ -114,8 +121,7 @@ class Admin:
         Example:
             print((await client.admin.topic("orders"))["queue"]["unsettled"])
         """
-        found: TopicDescription = await self.perform("topic.show", name=name)
-        return found
+        return await self._ask(verbs.SHOW_TOPIC, verbs.Named(name))
 
     # --- exchanges ---
 
@@ -142,7 +148,7 @@ class Admin:
         """
         own: dict[str, Any] = {"type": type, "alternate": alternate, "bindings": list(bindings)}
         asked = {key: value for key, value in own.items() if value} | settings
-        return bool((await self.perform("exchange.create", name=name, settings=asked))["created"])
+        return (await self._ask(verbs.CREATE_EXCHANGE, verbs.SettingsChange(name, asked)))["created"]
 
     async def delete_exchange(self, name: str) -> None:
         """Delete an exchange without bindings that is no other's alternate. Raises ExchangeUnknown, TopicError.
@@ -151,7 +157,7 @@ class Admin:
             await client.admin.create_exchange("alerts", type="fanout")
             await client.admin.delete_exchange("alerts")
         """
-        await self.perform("exchange.delete", name=name)
+        await self._ask(verbs.DELETE_EXCHANGE, verbs.NamedChange(name))
 
     async def exchange(self, name: str) -> ExchangeDescription:
         """Describe an exchange: type, alternate, settings and bindings. Raises ExchangeUnknown.
@@ -159,8 +165,7 @@ class Admin:
         Example:
             print((await client.admin.exchange("news"))["bindings"])
         """
-        found: ExchangeDescription = await self.perform("exchange.show", name=name)
-        return found
+        return await self._ask(verbs.SHOW_EXCHANGE, verbs.Named(name))
 
     async def exchanges(self) -> list[ExchangeDescription]:
         """Describe all exchanges, each as `exchange` does.
@@ -168,8 +173,7 @@ class Admin:
         Example:
             print([exchange["name"] for exchange in await client.admin.exchanges()])
         """
-        found: list[ExchangeDescription] = await self.perform("exchange.list")
-        return found
+        return await self._ask(verbs.LIST_EXCHANGES, verbs.NoArguments())
 
     async def bind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> bool:
         """Bind a topic to an exchange, for messages that match `key`; return whether the binding is new.
@@ -179,8 +183,8 @@ class Admin:
         Example:
             await client.admin.bind("news", "orders", "order.#")
         """
-        asked = {"exchange": exchange, "topic": topic, "key": key, "arguments": arguments}
-        return bool((await self.perform("exchange.bind", **asked))["created"])
+        asked = verbs.BindingChange(exchange, topic, key=key, arguments=arguments)
+        return (await self._ask(verbs.BIND, asked))["created"]
 
     async def unbind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> bool:
         """Remove a binding; return whether there was one. Raises ExchangeUnknown, TopicUnknown.
@@ -188,8 +192,8 @@ class Admin:
         Example:
             await client.admin.unbind("news", "prices", "price.*")
         """
-        asked = {"exchange": exchange, "topic": topic, "key": key, "arguments": arguments}
-        return bool((await self.perform("exchange.unbind", **asked))["deleted"])
+        asked = verbs.BindingChange(exchange, topic, key=key, arguments=arguments)
+        return (await self._ask(verbs.UNBIND, asked))["deleted"]
 
     async def bind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> bool:
         """Bind exchange `target` to an exchange, for messages that match `key`; return whether the binding is new.
@@ -200,8 +204,8 @@ class Admin:
             await client.admin.create_exchange("alerts", type="fanout")
             await client.admin.bind_exchange("news", "alerts", "price.*")
         """
-        asked = {"exchange": exchange, "target_exchange": target, "key": key, "arguments": arguments}
-        return bool((await self.perform("exchange.bind", **asked))["created"])
+        asked = verbs.BindingChange(exchange, target_exchange=target, key=key, arguments=arguments)
+        return (await self._ask(verbs.BIND, asked))["created"]
 
     async def unbind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> bool:
         """Remove a binding to another exchange; return whether there was one. Raises ExchangeUnknown.
@@ -211,8 +215,8 @@ class Admin:
             await client.admin.bind_exchange("news", "alerts", "price.*")
             await client.admin.unbind_exchange("news", "alerts", "price.*")
         """
-        asked = {"exchange": exchange, "target_exchange": target, "key": key, "arguments": arguments}
-        return bool((await self.perform("exchange.unbind", **asked))["deleted"])
+        asked = verbs.BindingChange(exchange, target_exchange=target, key=key, arguments=arguments)
+        return (await self._ask(verbs.UNBIND, asked))["deleted"]
 
     # --- groups, broker ---
 
@@ -224,9 +228,7 @@ class Admin:
         Example:
             print([group["group"] for group in await client.admin.groups("prices")])
         """
-        arguments = {} if topic is None else {"topic": topic}
-        found: list[GroupSummary] = await self.perform("group.list", **arguments)
-        return found
+        return await self._ask(verbs.LIST_GROUPS, verbs.OfTopic(topic))
 
     async def group(self, name: str) -> GroupDescription:
         """Describe one consumer group: its members, and offset, lag and owner by topic and partition.
@@ -237,8 +239,7 @@ class Admin:
             for row in (await client.admin.group("dashboard"))["offsets"]:
                 print(row["topic"], row["partition"], row["offset"], row["lag"])
         """
-        found: GroupDescription = await self.perform("group.show", group=name)
-        return found
+        return await self._ask(verbs.SHOW_GROUP, verbs.OfGroup(name))
 
     async def reset_group(
         self,
@@ -262,14 +263,9 @@ class Admin:
         Example:
             await client.admin.reset_group("dashboard", to="earliest")
         """
-        arguments: dict[str, Any] = {"partitions": list(partitions)} if partitions else {}
-        if topic is not None:
-            arguments["topic"] = topic
-        arguments |= _place_of(to)
-        if dry_run:
-            arguments["validate_only"] = True
-        found: list[GroupOffset] = await self.perform("group.reset", group=group, **arguments)
-        return found
+        chosen = list(partitions) or None
+        asked = verbs.GroupReset(group, topic, chosen, validate_only=dry_run, **_place_of(to))
+        return await self._ask(verbs.RESET_GROUP, asked)
 
     async def delete_group(self, group: str, topic: str | None = None) -> None:
         """Delete a group without members, or its offsets in one topic. Raises TopicUnknown, GroupUnknown, GroupBusy.
@@ -277,8 +273,7 @@ class Admin:
         Example:
             await client.admin.delete_group("dashboard")
         """
-        arguments = {} if topic is None else {"topic": topic}
-        await self.perform("group.delete", group=group, **arguments)
+        await self._ask(verbs.DELETE_GROUP, verbs.GroupDeletion(group, topic))
 
     async def subscriptions(self, topic: str | None = None) -> list[QueueDescription]:
         """Describe the queues and named shared subscriptions of one topic or of all.
@@ -288,9 +283,7 @@ class Admin:
         Example:
             print([queue["topic"] for queue in await client.admin.subscriptions()])
         """
-        arguments = {} if topic is None else {"topic": topic}
-        found: list[QueueDescription] = await self.perform("subscription.list", **arguments)
-        return found
+        return await self._ask(verbs.LIST_SUBSCRIPTIONS, verbs.OfTopic(topic))
 
     async def subscription(self, topic: str, name: str = "") -> QueueDetails:
         """Describe one queue, or one named subscription of a stream, also by partition and by consumer.
@@ -300,8 +293,7 @@ class Admin:
         Example:
             print(await client.admin.subscription("orders"))
         """
-        found: QueueDetails = await self.perform("subscription.show", topic=topic, subscription=name)
-        return found
+        return await self._ask(verbs.SHOW_SUBSCRIPTION, verbs.OfSubscription(topic, name))
 
     async def create_subscription(
         self, topic: str, name: str, start: Literal["earliest", "latest"] | int | datetime = "earliest"
@@ -315,8 +307,8 @@ class Admin:
         Example:
             await client.admin.create_subscription("prices", "workers", start="latest")
         """
-        arguments = _place_of(start)
-        return bool((await self.perform("subscription.create", topic=topic, subscription=name, **arguments))["created"])
+        asked = verbs.NewSubscription(topic, name, **_place_of(start))
+        return (await self._ask(verbs.CREATE_SUBSCRIPTION, asked))["created"]
 
     async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         """Delete a named shared subscription; the stream's records stay. `force`: also if it has consumers.
@@ -327,7 +319,7 @@ class Admin:
             await client.admin.create_subscription("prices", "workers")
             await client.admin.delete_subscription("prices", "workers")
         """
-        await self.perform("subscription.delete", topic=topic, subscription=name, force=force)
+        await self._ask(verbs.DELETE_SUBSCRIPTION, verbs.SubscriptionDeletion(topic, name, force))
 
     async def decided_deliveries(
         self,
@@ -349,16 +341,8 @@ class Admin:
             decided = await client.admin.decided_deliveries("orders", consumer="ledger-1")
             print(decided["deliveries"], decided["more"])
         """
-        chosen = {
-            "topic": topic,
-            "subscription": subscription,
-            "consumer": consumer,
-            "partition": partition,
-            "delivery_id": delivery_id,
-        }
-        given = {name: value for name, value in chosen.items() if value is not None}
-        found: DecidedDeliveries = await self.perform("delivery.list", **given)
-        return found
+        asked = verbs.DeliveryFilter(topic, subscription, consumer, partition, delivery_id)
+        return await self._ask(verbs.LIST_DELIVERIES, asked)
 
     async def resolve_delivery(
         self,
@@ -366,7 +350,7 @@ class Admin:
         partition: int,
         delivery_id: int,
         consumer: str,
-        outcome: Literal["done", "return", "dead-letter"],
+        outcome: verbs.Outcome,
         *,
         subscription: str = "",
         first: int | None = None,
@@ -385,22 +369,10 @@ class Admin:
                 place = delivery["partition"], delivery["delivery_id"]
                 await client.admin.resolve_delivery("orders", *place, "ledger-1", "done")
         """
-        bounds = {name: value for name, value in (("first", first), ("end", end)) if value is not None}
-        resolved = await self.perform(
-            "delivery.resolve",
-            topic=topic,
-            subscription=subscription,
-            partition=partition,
-            delivery_id=delivery_id,
-            consumer=consumer,
-            outcome=outcome,
-            **bounds,
-        )
-        return int(resolved["records"])
+        asked = verbs.DeliveryResolution(topic, partition, delivery_id, consumer, outcome, subscription, first, end)
+        return (await self._ask(verbs.RESOLVE_DELIVERY, asked))["records"]
 
-    async def transactions(
-        self, state: Literal["idle", "open", "ending"] | None = None, *, limit: int = 1_000
-    ) -> TransactionSummaries:
+    async def transactions(self, state: TransactionState | None = None, *, limit: int = 1_000) -> TransactionSummaries:
         """Describe the names of transactions, or those in one state: the open ones first, the oldest in front.
 
         At most `limit`, and never more than 1,000; `more` counts the others.
@@ -409,9 +381,7 @@ class Admin:
             for transaction in (await client.admin.transactions("open"))["transactions"]:
                 print(transaction["name"], transaction["open_s"])
         """
-        arguments = {} if state is None else {"state": state}
-        found: TransactionSummaries = await self.perform("transaction.list", limit=limit, **arguments)
-        return found
+        return await self._ask(verbs.LIST_TRANSACTIONS, verbs.TransactionFilter(state, limit))
 
     async def transaction(self, name: str) -> TransactionDescription:
         """Describe the transactions of one name, and what the present one has touched. Raises TransactionUnknown.
@@ -421,8 +391,7 @@ class Admin:
                 await tx.publish("orders", b"two coffees")
                 print((await client.admin.transaction("billing-1"))["wrote"])
         """
-        found: TransactionDescription = await self.perform("transaction.show", name=name)
-        return found
+        return await self._ask(verbs.SHOW_TRANSACTION, verbs.Named(name))
 
     async def abort_transaction(self, name: str, number: int | None = None) -> int:
         """Abort the open transaction of a name, and return its number. The broker logs who asked.
@@ -436,8 +405,7 @@ class Admin:
                 if (transaction["open_s"] or 0) > 600:
                     await client.admin.abort_transaction(transaction["name"], transaction["number"])
         """
-        only = {} if number is None else {"number": number}
-        return int((await self.perform("transaction.abort", name=name, **only))["number"])
+        return (await self._ask(verbs.ABORT_TRANSACTION, verbs.TransactionAbort(name, number)))["number"]
 
     async def metrics(self, *names: str) -> list[MetricDescription]:
         """Return the broker's metrics whose names begin with one of `names`, or all: name, kind, labels and samples.
@@ -447,8 +415,7 @@ class Admin:
         Example:
             print(await client.admin.metrics("linn_topic"))
         """
-        found: list[MetricDescription] = await self.perform("metrics.show", names=list(names) or [""])
-        return found
+        return await self._ask(verbs.SHOW_METRICS, verbs.MetricNames(names or ("",)))
 
     async def connections(self) -> list[ConnectionDescription]:
         """Describe the open connections of all listeners, the oldest first: who, and what each reads and holds.
@@ -457,8 +424,7 @@ class Admin:
             for connection in await client.admin.connections():
                 print(connection["client"], connection["peer"], connection["subscriptions"])
         """
-        found: list[ConnectionDescription] = await self.perform("connection.list")
-        return found
+        return await self._ask(verbs.LIST_CONNECTIONS, verbs.NoArguments())
 
     async def close_connection(self, number: int, reason: str = "") -> None:
         """Close a connection; its client is told the reason, and its leases end. A linn client reconnects.
@@ -470,7 +436,7 @@ class Admin:
                 if connection["held_bytes"] > 1 << 30:
                     await client.admin.close_connection(connection["number"], "it holds too much")
         """
-        await self.perform("connection.close", number=number, reason=reason)
+        await self._ask(verbs.CLOSE_CONNECTION, verbs.ConnectionClose(number, reason))
 
     async def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.
@@ -478,8 +444,7 @@ class Admin:
         Example:
             print((await client.admin.broker())["name"])
         """
-        found: BrokerDescription = await self.perform("broker.show")
-        return found
+        return await self._ask(verbs.SHOW_BROKER, verbs.NoArguments())
 
 
 def _place_of(place: Literal["earliest", "latest"] | int | datetime) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
+import msgspec
 import trio
 
 from linn.cli.commands.recover import damaged_logs
@@ -23,6 +24,7 @@ from linn.core.env.env import Env, Stream
 from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.verbs import VERBS
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, frames_of, hello
 
@@ -208,8 +210,10 @@ class RawClient:
         return placement
 
     async def administer(self, verb: str, **arguments: Any) -> Any:
-        """Carry out a verb; its result."""
-        return json.loads((await self.call(m.Administer(verb, json.dumps(arguments)))).result)
+        """Carry out a verb; its result, which has the verb's type: no key is missing, unknown or of another type."""
+        result = json.loads((await self.call(m.Administer(verb, json.dumps(arguments)))).result)
+        assert msgspec.convert(result, VERBS[verb].result) == result
+        return result
 
     async def fetch(self, topic: str, partition: int = 0, offset: int = 0, **options: Any) -> list[str]:
         """The values of one fetch."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import pytest
 import trio
 from raw_client import Refused, broker_on, connected, simulated
 
+from linn import verbs
 from linn.core.admin.verb import ARGUMENTS_BYTES_MAX, NESTING_MAX, VALUES_MAX, check_size, decode_arguments
 from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.core.errors.tree import ConfigError, LimitExceeded
@@ -100,15 +103,54 @@ def test_the_size_of_arguments_is_bounded_in_bytes_and_in_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": NaN}', '{"a": "\\udcff"}', "[]", "1", "", '{"a": 1', '{"b": 1}', '{"a": 1e999}']
+    "text",
+    [
+        *('{"name": "\\udcff"}', "[]", "1", "", '{"name": "t"', '{"name": "t", "b": 1}'),
+        *('{"name": "t", "settings": {"a": NaN}}', '{"name": "t", "settings": {"a": 1e999}}'),
+    ],
 )
 def test_arguments_are_an_object_of_json_and_nothing_else(text: str) -> None:
     with pytest.raises(ConfigError):
-        decode_arguments("v", ("a",), text)
+        decode_arguments(verbs.CREATE_TOPIC, text)
+
+
+@pytest.mark.parametrize(
+    ("verb", "text", "said"),
+    [
+        (verbs.SHOW_TOPIC, "{}", 'the argument "name" is missing'),
+        (verbs.SHOW_TOPIC, '{"name": 5}', 'the argument "name" must be text, not a whole number'),
+        (verbs.SHOW_TOPIC, '{"name": null}', 'the argument "name" must be text, not null'),
+        (verbs.SHOW_TOPIC, '{"nam": "t"}', 'topic.show takes no argument "nam"; did you mean "name"?'),
+        (
+            verbs.ALTER_TOPIC,
+            '{"name": "t", "settings": []}',
+            '"settings" must be a JSON object, not an array',
+        ),
+        (verbs.PURGE_TOPIC, '{"name": "t", "validate_only": 1}', '"validate_only" must be true or false, not a whole'),
+        (verbs.RESET_GROUP, '{"group": "g", "to": "erliest"}', '"latest", not "erliest"; did you mean "earliest"?'),
+        (verbs.RESET_GROUP, '{"group": "g", "offset": true}', '"offset" must be a whole number, not true or false'),
+        (verbs.RESET_GROUP, '{"group": "g", "partitions": [0, "1"]}', "must be a whole number, not text (item [1])"),
+        (verbs.LIST_DELIVERIES, '{"partition": -1}', 'the argument "partition" must be a whole number >= 0, not -1'),
+        (verbs.LIST_TRANSACTIONS, '{"state": "closed"}', 'must be one of "idle", "open", "ending", not "closed"'),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_it_must_be(verb: verbs.Verb[Any, Any], text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        decode_arguments(verb, text)
+
+
+def test_null_stands_for_an_argument_that_is_left_out() -> None:
+    assert decode_arguments(verbs.LIST_GROUPS, '{"topic": null}') == decode_arguments(verbs.LIST_GROUPS, "{}")
+
+
+@simulated
+async def test_every_verb_is_carried_out(env: SimEnv) -> None:
+    async with broker_on(env, "") as broker:
+        assert broker.administration._handlers.keys() == verbs.VERBS.keys()
 
 
 def test_arguments_are_nested_up_to_a_limit() -> None:
-    deepest = "[" * (NESTING_MAX - 1) + "]" * (NESTING_MAX - 1)
-    assert decode_arguments("v", ("a",), f'{{"a": {deepest}}}')
-    with pytest.raises(ConfigError):
-        decode_arguments("v", ("a",), f'{{"a": [{deepest}]}}')
+    deepest = "[" * (NESTING_MAX - 2) + "]" * (NESTING_MAX - 2)
+    assert decode_arguments(verbs.CREATE_TOPIC, f'{{"name": "t", "settings": {{"a": {deepest}}}}}')
+    with pytest.raises(ConfigError, match="nested deeper"):
+        decode_arguments(verbs.CREATE_TOPIC, f'{{"name": "t", "settings": {{"a": [{deepest}]}}}}')

@@ -164,6 +164,18 @@ def test_an_entry_of_another_shape_is_refused_by_its_key(key: str, entry: object
     refuses()
 
 
+@simulated
+async def test_a_topic_that_takes_a_deleted_ones_name_has_none_of_its_subscriptions(env: SimEnv) -> None:
+    store = EmbeddedMetadata(env.disk, "data", env.clock)
+    env.disk.make_dir("data")
+    await store.load(())
+    await store.put("topics/s", {**TOPIC, "deleted": True, "subscriptions": {"workers": {"number": 1}}}, 0)
+    async with broker_on(env, TOML):
+        client = await connected(env)
+        assert await client.administer("subscription.list", topic="s") == []
+        assert await client.administer("subscription.create", topic="s", subscription="workers") == {"created": True}
+
+
 # --- loss ------------------------------------------------------------------------------------------------------------
 
 

@@ -69,7 +69,7 @@ async def test_many_partitions_together_leave_no_more_for_the_next_start_than_on
         for name, size_bytes in (("UNTIDIED_BYTES_MAX", 100_000), ("TIDY_FROM_BYTES", 5_000)):
             patch.setattr(f"linn.core.log.partition.{name}", size_bytes)
         async with broker_on(env, text) as broker:
-            client, traffic = await connected(env), broker.metrics.storages["segmented-log"]
+            client, traffic = await connected(env), broker.measurements.storages["segmented-log"]
             most = 0
             for number in range(1_000):
                 await client.call(m.Publish("t", partition=number % 20), [records(["x" * 1_000])])

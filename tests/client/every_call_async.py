@@ -17,31 +17,33 @@ from linn.client import (
     Admin,
     AnyEnv,
     Batch,
-    BrokerDescription,
     BulkReceipt,
     Client,
     ClientOptions,
-    ConnectionDescription,
     Consumer,
-    DecidedDeliveries,
     ExactlyOnceConsumer,
-    ExchangeDescription,
     FetchedBatches,
-    GroupOffset,
-    GroupSummary,
     Message,
     Offsets,
     Output,
     Producer,
     Receipt,
     SharedTransactions,
-    TopicDescription,
     Transaction,
-    TransactionDescription,
-    TransactionSummaries,
     TransactionTicket,
 )
 from linn.core.batch.record import LabelValue, Record
+from linn.descriptions import (
+    BrokerDescription,
+    ConnectionDescription,
+    DecidedDeliveries,
+    ExchangeDescription,
+    GroupOffset,
+    GroupSummary,
+    TopicDescription,
+    TransactionDescription,
+    TransactionSummaries,
+)
 from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded, TransactionUnknown
 from linn.participants import SqliteParticipant
 

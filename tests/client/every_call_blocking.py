@@ -13,22 +13,27 @@ from uuid import UUID
 
 import linn
 from linn.core.batch.record import LabelValue, Record
+from linn.descriptions import (
+    BrokerDescription,
+    ConnectionDescription,
+    DecidedDeliveries,
+    ExchangeDescription,
+    GroupOffset,
+    GroupSummary,
+    TopicDescription,
+    TransactionDescription,
+    TransactionSummaries,
+)
 from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded, TransactionUnknown
 from linn.participants import SqliteParticipant
 from linn.sync import (
     Admin,
     Batch,
-    BrokerDescription,
     BulkReceipt,
     Client,
-    ConnectionDescription,
     Consumer,
-    DecidedDeliveries,
     ExactlyOnceConsumer,
-    ExchangeDescription,
     FetchedBatches,
-    GroupOffset,
-    GroupSummary,
     Message,
     Offsets,
     Output,
@@ -36,10 +41,7 @@ from linn.sync import (
     Receipt,
     Settled,
     SharedTransactions,
-    TopicDescription,
     Transaction,
-    TransactionDescription,
-    TransactionSummaries,
     TransactionTicket,
 )
 

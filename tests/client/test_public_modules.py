@@ -16,7 +16,8 @@ from linn.testing.process import BrokerNotReady
 
 def test_dir_shows_the_public_names_only() -> None:
     classes = ["Client", "Consumer", "Message", "Producer"]
-    assert dir(linn) == [*classes, "__version__", "client", "connect", "errors", "participants", "sync"]
+    rest = ["__version__", "client", "connect", "descriptions", "errors", "participants", "sync"]
+    assert dir(linn) == [*classes, *rest]
     assert [getattr(linn, name) for name in classes] == [getattr(linn.client, name) for name in classes]
     assert dir(linn.client) == sorted(linn.client.__all__)
     for name in dir(linn):

@@ -127,10 +127,10 @@ async def test_a_deleted_topic_holds_nobody_back(env: SimEnv) -> None:
         client = await connected(env)
         owner = await Owner.open(client)
         await owner.publish("s", ["a"])
-        assert [stats.held for stats in broker.metrics.storages.values() if stats.held]
+        assert [stats.held for stats in broker.measurements.storages.values() if stats.held]
         await client.administer("topic.delete", name="s")
         assert unreadable(broker) == {"q": 0, "both": 0}
-        assert [stats.held for stats in broker.metrics.storages.values() if stats.held] == []
+        assert [stats.held for stats in broker.measurements.storages.values() if stats.held] == []
         await client.administer("topic.create", name="s", settings={"kind": "stream"})
         assert unreadable(broker) == {"q": 0, "both": 0, "s": 0}
 

@@ -13,6 +13,7 @@ from plugin_world import broker_with, client_of, simulated
 
 from linn.api import ServiceHost, ServiceKind, ServiceMetric, ServiceTopic, hookimpl
 from linn.core.errors.tree import ConfigError, InternalError, PluginError, ServiceFailed, ServiceUnknown
+from linn.descriptions import ServiceDescription
 from linn.testing.sim_env import SimEnv
 
 
@@ -90,9 +91,10 @@ class BellPlugin:
         return self.made[-1]
 
 
-async def listed(env: SimEnv) -> list[dict[str, Any]]:
+async def listed(env: SimEnv) -> list[ServiceDescription]:
     async with client_of(env) as client:
-        found: list[dict[str, Any]] = await client.admin.perform("service.list")
+        found: list[ServiceDescription] = await client.admin.perform("service.list")
+        assert msgspec.convert(found, list[ServiceDescription]) == found
         return found
 
 

@@ -14,7 +14,7 @@ from linn.cli.render.table import Column, number, print_table, wide
 from linn.cli.session import with_client
 
 if TYPE_CHECKING:
-    from linn.client.admin_types import ConnectionSubscription
+    from linn.descriptions import ConnectionSubscription
 
 app = noun("List and close the open connections of a broker.")
 

@@ -20,9 +20,9 @@ from linn.core.errors.texts import counted
 from linn.core.errors.tree import DeliveryNotCurrent, LinnError, OffsetOutOfRange, StorageError
 
 if TYPE_CHECKING:
-    from linn.client.admin_types import DecidedDeliveries
     from linn.client.client import Client
     from linn.client.consume.message import Message
+    from linn.descriptions import DecidedDeliveries
 
 app = noun("List and describe decided deliveries, and end those of a consumer that is lost.")
 

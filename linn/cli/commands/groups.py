@@ -17,7 +17,7 @@ from linn.cli.session import with_client
 from linn.core.errors.texts import counted
 
 if TYPE_CHECKING:
-    from linn.client.admin_types import GroupOffset
+    from linn.descriptions import GroupOffset
 
 app = noun("List, describe, reset and delete consumer groups of streams.")
 

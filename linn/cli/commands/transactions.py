@@ -19,7 +19,7 @@ from linn.cli.session import with_client
 from linn.core.errors.texts import counted, one_line
 
 if TYPE_CHECKING:
-    from linn.client.admin_types import TransactionDescription, TransactionSummaries, TransactionSummary
+    from linn.descriptions import TransactionDescription, TransactionSummaries, TransactionSummary
 
 app = noun("List and describe transactions, and abort those of a client that is lost or in the way.")
 

@@ -15,13 +15,13 @@ import msgspec
 from linn.cli.new_file import write_new
 from linn.cli.render.console import print_result
 from linn.cli.session import with_client
-from linn.client.admin_types import ExchangeDescription, TopicDescription
 from linn.client.client import Client
 from linn.core.config.decoder import encode_settings, fields_of, known_keys
 from linn.core.config.problem import dotted
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import FROM_DELIVERY, BindingSettings, TopicSettings
 from linn.core.errors.tree import ConfigError
+from linn.descriptions import ExchangeDescription, TopicDescription
 
 Table = Mapping[str, Any]
 Definitions = Mapping[str, Mapping[str, Table]]

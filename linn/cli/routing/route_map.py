@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from linn.cli.session import with_client
-from linn.client.admin_types import ExchangeDescription, TopicDescription
 from linn.client.client import Client
 from linn.core.batch.record import Labels
 from linn.core.config.checks import NoSettings
@@ -23,6 +22,7 @@ from linn.core.routing.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
 from linn.core.routing.exchange import Binding, Exchange, Subject, Target
 from linn.core.routing.graph import ExchangeGraph
 from linn.core.routing.router import Router
+from linn.descriptions import ExchangeDescription, TopicDescription
 
 Description = Mapping[str, Any]
 """Description of an exchange by a broker."""

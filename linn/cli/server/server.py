@@ -105,7 +105,7 @@ class Server:
                     self._say_limits()
                     with self._watched() as watchdog:
                         if watchdog is not None:
-                            broker.metrics.loop_held = watchdog.held
+                            broker.measurements.loop_held = watchdog.held
                         announce(self.config, self.plugins, broker.addresses, broker.topics)
                         await broker.wait_stopped()
                 nursery.cancel_scope.cancel()

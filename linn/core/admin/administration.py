@@ -14,35 +14,36 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 import trio
 
-from linn.core.admin.administered import Administered
-from linn.core.admin.binding_changes import binding_to, rebind
+from linn import verbs
+from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
 from linn.core.admin.deliveries import DeliveryAdministration
-from linn.core.admin.exchanges import ExchangeAdministration, text_of
+from linn.core.admin.entry_store import EntryStore, stored_topic
+from linn.core.admin.exchanges import ExchangeAdministration
 from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.log_examination import examine_logs
-from linn.core.admin.services import ServiceAdministration
-from linn.core.admin.stored_entries import TOPIC as _TOPIC
-from linn.core.admin.stored_entries import settings_of_topics
+from linn.core.admin.stored_entries import TOPIC, settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
 from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
 from linn.core.admin.transactions import TransactionAdministration
-from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments, only_validates
-from linn.core.batch.steps import Steps
-from linn.core.config.decoder import encode_each, encode_settings
+from linn.core.admin.verb import check_size, decode_arguments
+from linn.core.config.config import Config
+from linn.core.config.decoder import encode_settings
 from linn.core.config.dotted_keys import without_dots
 from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem
 from linn.core.config.service_tables import check_services
 from linn.core.config.topic_checks import decode_topic
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, changed_keys, encode_without_bindings
+from linn.core.connections.connections import Connections
+from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
@@ -60,8 +61,15 @@ from linn.core.errors.tree import (
     TopicError,
     TopicExists,
 )
+from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.log.metadata import MetadataStore
+from linn.core.loop.long_work import LongWork
+from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.report import metric_report
+from linn.core.ports.observer import Observers
 from linn.core.routing.exchange import Target
+from linn.core.services.services import Services
+from linn.core.topics.catalog import Catalog
 from linn.core.topics.folders import foreign_topic_folders
 from linn.core.topics.live_settings import (
     differences,
@@ -73,75 +81,109 @@ from linn.core.topics.live_settings import (
 )
 from linn.core.topics.shared_entry import SharedEntry, check_entries, decode_entries
 from linn.core.topics.topic import Topic
+from linn.core.topics.topic_maker import PluginMaker, TopicMaker
+from linn.core.transactions.coordinator import TransactionCoordinator
+from linn.descriptions import BrokerDescription, ConnectionDescription, MetricDescription, ServiceDescription
+from linn.verbs import VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
 
 REASON_CHARACTERS_MAX = 1_000
 """Limit of the reason that a client is given when its connection is closed by an operator."""
-METRIC_NAMES_MAX = 256
-"""Names that one `metrics.show` takes: each is compared with the name of every metric, and there are not that many."""
 T = TypeVar("T")
-_BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
-_SETTINGS = ("name", "settings", "validate_only")
-_BEGIN = ("topic", "subscription", "to", "offset", "timestamp_ms", "validate_only")
-_END = ("topic", "subscription", "force", "validate_only")
-_DECIDED = ("topic", "subscription", "consumer", "partition", "delivery_id")
-_RESOLVE = (*_DECIDED, "outcome", "first", "end", "validate_only")
-_RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions", "validate_only")
+Handler = Callable[[Any, str], Awaitable[Any]]
+"""A function that performs a verb, given its arguments and the caller's name."""
 
 
+def _on(verb: Verb[A, R], perform: Callable[[A], Awaitable[R | JsonText]]) -> tuple[str, Handler]:
+    return verb.name, lambda asked, _: perform(asked)
+
+
+def _on_behalf(verb: Verb[A, R], perform: Callable[[A, str], Awaitable[R]]) -> tuple[str, Handler]:
+    return verb.name, perform
+
+
+class StoredTopics(NamedTuple):
+    """The topics in the metadata store: their entries, their settings, and their named subscriptions."""
+
+    topics: Mapping[str, Mapping[str, Any]]
+    settings: Mapping[str, TopicSettings]
+    entries: Mapping[str, Mapping[str, SharedEntry]]
+
+
+@dataclass(kw_only=True, eq=False)
 class Administration:
     """The broker's catalogue of verbs. Each returns a JSON value, or its text, and raises LinnErrors."""
 
-    def __init__(self, broker: Administered) -> None:
-        self._broker = broker
-        self._groups = GroupAdministration(broker)
-        self._subscriptions = SubscriptionAdministration(broker, self)
-        self._deliveries = DeliveryAdministration(broker)
-        self._transactions = TransactionAdministration(broker)
-        self._exchanges = ExchangeAdministration(broker, self)
-        self._services = ServiceAdministration(broker)
+    config: Config
+    env: Env
+    plugins: PluginMaker
+    observers: Observers
+    metadata: MetadataStore
+    catalog: Catalog
+    topic_maker: TopicMaker
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    services: Services
+    connections: Connections
+    metrics: MetricRegistry
+    long_work: LongWork
+    read_addresses: Callable[[], Mapping[str, str]]
+    read_client_count: Callable[[], int]
+    fail: Callable[[SyncFailed], None]
+    """Ends the broker after a failed sync: the contents of the disk are unknown."""
+
+    def __post_init__(self) -> None:
+        self._entries = EntryStore(self.metadata, self.long_work)
+        self._groups = GroupAdministration(self.catalog, self.groups, self.config)
+        self._subscriptions = SubscriptionAdministration(self.catalog, self._entries)
+        self._deliveries = DeliveryAdministration(self.catalog, self.transactions, self.long_work)
+        self._transactions = TransactionAdministration(
+            self.catalog.topics, self.transactions, self.env.clock, self.long_work
+        )
+        self._exchanges = ExchangeAdministration(self.config, self.plugins, self.catalog, self.long_work, self._entries)
         self._lock = trio.Lock()
-        self._revisions: dict[str, int] = {}
         self._half_deleted: dict[str, Topic] = {}
         """Deleted topics whose files are not yet all removed."""
-        self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
-        """Bindings of topics, and the same as the store has them: encoding ten thousand takes 40 ms."""
-        self.verbs: dict[str, Verb] = {
-            "topic.create": Verb(self._create_topic, _SETTINGS),
-            "topic.alter": Verb(self._alter_topic, _SETTINGS),
-            "topic.delete": Verb(self._delete_topic, ("name", "validate_only")),
-            "topic.show": Verb(self._show_topic, ("name",), changes=False),
-            "topic.list": Verb(self._list_topics, (), changes=False),
-            "topic.purge": Verb(self._purge_topic, ("name", "validate_only")),
-            "exchange.create": Verb(self._exchanges.create, _SETTINGS),
-            "exchange.delete": Verb(self._exchanges.delete, ("name", "validate_only")),
-            "exchange.show": Verb(self._exchanges.show, ("name",), changes=False),
-            "exchange.list": Verb(self._exchanges.list_all, (), changes=False),
-            "exchange.bind": Verb(self._exchanges.bind, (*_BINDING, "validate_only")),
-            "exchange.unbind": Verb(self._exchanges.unbind, _BINDING),
-            "group.list": Verb(self._groups.list_all, ("topic",), changes=False),
-            "group.show": Verb(self._groups.show, ("group",), changes=False),
-            "group.reset": Verb(self._groups.reset, _RESET),
-            "group.delete": Verb(self._groups.delete, ("topic", "group", "validate_only")),
-            "subscription.list": Verb(self._subscriptions.list_subscriptions, ("topic",), changes=False),
-            "subscription.show": Verb(self._subscriptions.show_subscription, ("topic", "subscription"), changes=False),
-            "subscription.create": Verb(self._subscriptions.create_subscription, _BEGIN),
-            "subscription.delete": Verb(self._subscriptions.delete_subscription, _END),
-            "delivery.list": Verb(self._deliveries.list_decided, _DECIDED, changes=False),
-            "delivery.resolve": Verb(self._deliveries.resolve, _RESOLVE, names_caller=True),
-            "transaction.list": Verb(self._transactions.list_all, ("state", "limit"), changes=False),
-            "transaction.show": Verb(self._transactions.show, ("name",), changes=False),
-            "transaction.abort": Verb(self._transactions.abort, ("name", "number", "validate_only"), names_caller=True),
-            "connection.list": Verb(self._list_connections, (), changes=False),
-            "connection.close": Verb(self._close_connection, ("number", "reason", "validate_only")),
-            "service.list": Verb(self._services.list_all, (), changes=False),
-            "service.perform": Verb(
-                self._services.perform, ("service", "action", "arguments"), changes=False, names_caller=True
-            ),
-            "broker.show": Verb(self._show_broker, (), changes=False),
-            "metrics.show": Verb(self._show_metrics, ("names",), changes=False),
-        }
+        self._handlers = self._verb_handlers()
+
+    def _verb_handlers(self) -> dict[str, Handler]:
+        groups, subscriptions, exchanges = self._groups, self._subscriptions, self._exchanges
+        return dict(
+            [
+                _on(verbs.CREATE_TOPIC, self._create_topic),
+                _on(verbs.ALTER_TOPIC, self._alter_topic),
+                _on(verbs.DELETE_TOPIC, self._delete_topic),
+                _on(verbs.SHOW_TOPIC, self._show_topic),
+                _on(verbs.LIST_TOPICS, self._list_topics),
+                _on(verbs.PURGE_TOPIC, self._purge_topic),
+                _on(verbs.CREATE_EXCHANGE, exchanges.create),
+                _on(verbs.DELETE_EXCHANGE, exchanges.delete),
+                _on(verbs.SHOW_EXCHANGE, exchanges.show),
+                _on(verbs.LIST_EXCHANGES, exchanges.list_all),
+                _on(verbs.BIND, exchanges.bind),
+                _on(verbs.UNBIND, exchanges.unbind),
+                _on(verbs.LIST_GROUPS, groups.list_all),
+                _on(verbs.SHOW_GROUP, groups.show),
+                _on(verbs.RESET_GROUP, groups.reset),
+                _on(verbs.DELETE_GROUP, groups.delete),
+                _on(verbs.LIST_SUBSCRIPTIONS, subscriptions.list_all),
+                _on(verbs.SHOW_SUBSCRIPTION, subscriptions.show),
+                _on(verbs.CREATE_SUBSCRIPTION, subscriptions.create),
+                _on(verbs.DELETE_SUBSCRIPTION, subscriptions.delete),
+                _on(verbs.LIST_DELIVERIES, self._deliveries.list_all),
+                _on_behalf(verbs.RESOLVE_DELIVERY, self._deliveries.resolve),
+                _on(verbs.LIST_TRANSACTIONS, self._transactions.list_all),
+                _on(verbs.SHOW_TRANSACTION, self._transactions.show),
+                _on_behalf(verbs.ABORT_TRANSACTION, self._transactions.abort),
+                _on(verbs.LIST_CONNECTIONS, self._list_connections),
+                _on(verbs.CLOSE_CONNECTION, self._close_connection),
+                _on(verbs.LIST_SERVICES, self._list_services),
+                _on_behalf(verbs.PERFORM_ACTION, self._perform_action),
+                _on(verbs.SHOW_BROKER, self._show_broker),
+                _on(verbs.SHOW_METRICS, self._show_metrics),
+            ]
+        )
 
     async def perform(self, verb: str, arguments: str, caller: str = "anonymous") -> str:
         """Carry out a verb; arguments and result are JSON. A request that waits for another change keeps only its text.
@@ -154,8 +196,7 @@ class Administration:
         known = self.check(verb, arguments)
 
         async def do() -> str:
-            decoded = decode_arguments(verb, known.takes, arguments)
-            result = await (known.perform(decoded, caller) if known.names_caller else known.perform(decoded))
+            result = await self._handlers[verb](decode_arguments(known, arguments), caller)
             return result if isinstance(result, JsonText) else json.dumps(result)
 
         if known.changes:
@@ -163,16 +204,16 @@ class Administration:
         self._check_serving()
         return await do()
 
-    def check(self, verb: str, arguments: str) -> Verb:
+    def check(self, verb: str, arguments: str) -> Verb[Any, Any]:
         """Check a request as far as possible before its turn. Raises RequestUnknown, LimitExceeded, ConfigError."""
-        known = self.verbs.get(verb)
+        known = VERBS.get(verb)
         if known is None:
-            raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, self.verbs)}')
+            raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, VERBS)}')
         check_size(verb, arguments)
         return known
 
     def _check_serving(self) -> None:
-        if self._broker.stopping:
+        if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
 
     async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
@@ -184,7 +225,7 @@ class Administration:
                 try:
                     result = await change()
                 except SyncFailed as error:
-                    self._broker.fail(error)
+                    self.fail(error)
                     raise
             return result
 
@@ -195,62 +236,66 @@ class Administration:
 
     # --- start ---
 
-    async def recover(self) -> None:
-        """Open everything that the configuration and the metadata store name. Raises LinnError."""
-        broker = self._broker
-        folders = foreign_topic_folders(broker.env.disk, broker.config)
-        stored = await broker.metadata.load(folders)
-        settings = settings_of_topics({key: entry for key, (_, entry) in stored.items()})
-        self._revisions = {key: revision for key, (revision, _) in stored.items()}
-        self._exchanges.recover({key: entry for key, (_, entry) in stored.items()})
-        topics = {key.removeprefix(_TOPIC): entry for key, (_, entry) in stored.items() if key.startswith(_TOPIC)}
+    async def load(self) -> StoredTopics:
+        """Read the metadata store, make the exchanges, finish deletions and examine all logs. Raises LinnError."""
+        stored = await self._entries.load(foreign_topic_folders(self.env.disk, self.config))
+        settings = settings_of_topics(stored)
+        self._exchanges.recover(stored)
+        topics = {key.removeprefix(TOPIC): entry for key, entry in stored.items() if key.startswith(TOPIC)}
         entries = {name: decode_entries(entry.get("subscriptions", {})) for name, entry in topics.items()}
         for name, entry in list(topics.items()):
             if entry.get("deleted"):
                 known = self._known(name, settings[name])
-                self._half_deleted[name] = broker.new_topic(name, known, UUID(entry["id"]), entries[name])
+                self._half_deleted[name] = self.topic_maker.make(name, known, UUID(entry["id"]), entries[name])
                 await self._try_to_finish_deleting(name)
-                del topics[name], settings[name]  # What the file makes of that name is another topic.
+                del topics[name], settings[name], entries[name]  # What the file makes of that name is another topic.
             elif entry.get("unfinished"):
                 logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
-                await self.remove(_TOPIC + name)
-                del topics[name], settings[name]
-        await examine_logs(broker, settings, entries)
-        await broker.count_start()
-        new: dict[str, tuple[Any, int]] = {}
-        for name in dict.fromkeys([*broker.config.topics, *topics]):
-            value = await self._recover_topic(name, topics.get(name, {}), settings.get(name), entries.get(name, {}))
+                await self._entries.remove(TOPIC + name)
+                del topics[name], settings[name], entries[name]
+        await examine_logs(self.config, self.topic_maker, settings, entries)
+        return StoredTopics(topics, settings, entries)
+
+    async def open_topics(self, stored: StoredTopics) -> Mapping[str, object]:
+        """Open the topics that the configuration and the store name. Returns entries for `save_opened`.
+
+        Raises LinnError.
+        """
+        opened: dict[str, object] = {}
+        for name in dict.fromkeys([*self.config.topics, *stored.topics]):
+            entry, entries = stored.topics.get(name, {}), stored.entries.get(name, {})
+            value = await self._recover_topic(name, entry, stored.settings.get(name), entries)
             if value is not None:
-                new[_TOPIC + name] = (value, self._revisions.get(_TOPIC + name, 0))
-        await broker.open_groups()
-        await broker.open_transactions()
-        if new:  # At once: the store writes everything with each change.
-            self._revisions.update(await broker.metadata.put_all(new))
+                opened[TOPIC + name] = value
+        return opened
+
+    async def save_opened(self, opened: Mapping[str, object]) -> None:
+        """Write the entries of new and of changed topics. Raises StorageError."""
+        await self._entries.put_all(opened)
 
     async def _try_to_finish_deleting(self, name: str) -> None:
         """Delete the rest of a topic, or leave it for later, unless the file names another topic of that name now."""
         try:
             await self._finish_deleting(name)
         except StorageError as error:
-            if isinstance(error, SyncFailed) or name in self._broker.config.topics:
+            if isinstance(error, SyncFailed) or name in self.config.topics:
                 raise
             text = "topic %(topic)s was deleted, and some of it is left until it is deleted again: %(error)s"
             logger.warning(text, {"topic": name} | log_fields(error))
 
     async def _recover_topic(
-        self, name: str, entry: Arguments, before: TopicSettings | None, entries: Mapping[str, SharedEntry]
+        self, name: str, entry: Mapping[str, Any], before: TopicSettings | None, entries: Mapping[str, SharedEntry]
     ) -> Any:
         """Open a topic. Returns its new entry in the store, or None where the stored one is up to date."""
-        broker = self._broker
-        configured = broker.config.topics.get(name)
+        configured = self.config.topics.get(name)
         stored_keys = live_keys = tuple(entry.get("live_keys", ()))
         settings = configured or before
         assert settings is not None
         if configured is not None and before is not None:
-            settings, live_keys = merged(configured, before, stored_keys, broker.config.topic_lines[name])
+            settings, live_keys = merged(configured, before, stored_keys, self.config.topic_lines[name])
             self._check_change(name, before, settings)
             check_entries(name, settings, entries)
-            for line in replaced(name, broker.config, before, stored_keys):
+            for line in replaced(name, self.config, before, stored_keys):
                 logger.warning("%(change)s", {"topic": name, "change": line})
         if before is not None:
             if configured is None or "bindings" in live_keys:
@@ -258,35 +303,35 @@ class Administration:
             settings = self._known(name, settings)
             before = settings if configured is None else before
         id = UUID(entry["id"]) if entry else self._new_id()
-        topic = await broker.open_topic(name, settings, id, entries)
+        topic = await self._open_topic(name, settings, id, entries)
         if before is None:
             await topic.make_durable()
         topic.live_keys = live_keys
         live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
         topic.live_bindings = self._fitting(name, live)
         for binding in topic.live_bindings:
-            broker.router(binding.exchange).bind(binding_to(Target(name), binding))
+            self.catalog.router(binding.exchange).bind(binding_to(Target(name), binding))
         await self._subscriptions.finish_dropping(topic)
         if (before, stored_keys, entries) == (settings, live_keys, topic.entries):
             return None
-        return _stored_topic(topic, encode_settings(settings), topic.live_bindings, live_keys)
+        return stored_topic(topic, encode_settings(settings), topic.live_bindings, live_keys)
 
     def _new_id(self) -> UUID:
         """The id of a new topic."""
-        return UUID(bytes=self._broker.env.rng.bytes(16), version=4)
+        return UUID(bytes=self.env.rng.bytes(16), version=4)
 
     def _known(self, name: str, settings: TopicSettings) -> TopicSettings:
         """The same settings, where all that they name is still there.
 
         Raises ConfigError for its storage, delivery or interceptors, PluginUnknown for its partitioner.
         """
-        config = self._broker.config
+        config = self.config
         named = [(settings.storage, config.storage), (settings.delivery, config.delivery)]
         named += [(interceptor, config.interceptors) for interceptor in settings.interceptors]
         for key, known in named:
             if key is not None and key not in known:
                 raise ConfigError(f'topic {name} was made with "{key}", which the configuration no longer has')
-        kind_named(self._broker.plugins.partitioners, settings.partitioner, f"partitioner of topic {name},")
+        kind_named(self.plugins.partitioners, settings.partitioner, f"partitioner of topic {name},")
         return settings
 
     def _fitting(self, name: str, bindings: Sequence[BindingSettings]) -> list[BindingSettings]:
@@ -294,7 +339,7 @@ class Administration:
         kept = []
         for binding in bindings:
             try:
-                self._broker.router(binding.exchange).check(binding_to(Target(name), binding))
+                self.catalog.router(binding.exchange).check(binding_to(Target(name), binding))
             except (ExchangeUnknown, BindingInvalid) as error:
                 about = {"topic": name, "exchange": binding.exchange} | log_fields(error)
                 logger.warning("a binding of topic %(topic)s to %(exchange)s is left out: %(error)s", about)
@@ -309,85 +354,45 @@ class Administration:
         except ConfigNotLive as error:
             raise ConfigNotLive(f"topic {name}: {error.text}") from error
 
-    async def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
-        broker = self._broker
-        around = broker.config.surroundings(dict.fromkeys(topics), broker.routers, broker.plugins)
-        settings = await broker.long_work.run(decode_topic(name, table, around), immediate=True)
-        known = {topic.name: topic.settings for topic in broker.topics.values()}
+    async def _decode(self, name: str, table: Mapping[str, Any], topics: set[str]) -> TopicSettings:
+        around = self.config.surroundings(dict.fromkeys(topics), self.catalog.routers, self.plugins)
+        settings = await self.long_work.run(decode_topic(name, table, around), immediate=True)
+        known = {topic.name: topic.settings for topic in self.catalog.topics.values()}
         if settings.services or name in known:
-            check_services(around.services, broker.config.services, {**known, name: settings}, FirstProblem())
+            check_services(around.services, self.config.services, {**known, name: settings}, FirstProblem())
         return settings
-
-    async def put(self, key: str, value: object) -> None:
-        """Keep an entry in the metadata store. Raises StorageError."""
-        self._revisions[key] = await self._broker.metadata.put(key, value, self._revisions.get(key, 0))
-
-    async def remove(self, key: str) -> None:
-        """Remove an entry, if it is there. Raises StorageError."""
-        if key in self._revisions:
-            await self._broker.metadata.delete(key, self._revisions[key])
-            del self._revisions[key]
-            self._encoded.pop(key.removeprefix(_TOPIC), None)
-
-    async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
-        """Check everything that a change brings along before any of it is done, in turns: ten thousand bindings take
-        0.1 s.
-        """
-
-        def checks() -> Steps[None]:
-            for thing in things:
-                check(thing)
-                yield
-
-        await self._broker.long_work.run(checks(), immediate=True)
-
-    async def save_topic(
-        self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
-    ) -> None:
-        """Keep a topic's settings, which of them were set live, and its live bindings. Raises StorageError."""
-        table = await self._table(topic.name, settings)
-        await self.put(_TOPIC + topic.name, _stored_topic(topic, table, live, live_keys))
-        self._encoded[topic.name] = settings.bindings, table["bindings"]
-
-    async def _table(self, name: str, settings: TopicSettings) -> Mapping[str, Any]:
-        """The settings in their stored form; bindings that were saved in that form are not encoded again."""
-        before, encoded = self._encoded.get(name, ((), ()))
-        if before != settings.bindings:
-            encoded = await self._broker.long_work.run(encode_each(settings.bindings), immediate=True)
-        return {**encode_without_bindings(settings), "bindings": encoded}
 
     # --- topics ---
 
-    async def _create_topic(self, arguments: Arguments) -> Any:
-        name = text_of(arguments, "name")
-        broker = self._broker
-        asked = _whole_settings(arguments)
-        settings = await self._decode(name, asked, {*broker.topics, name})
-        existing = broker.topics.get(name)
+    async def _create_topic(self, asked: verbs.SettingsChange) -> verbs.Created:
+        name = asked.name
+        table = without_dots(asked.settings, {})
+        settings = await self._decode(name, table, {*self.catalog.topics, name})
+        existing = self.catalog.topics.get(name)
         if existing is not None:
             if existing.settings == settings:
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
         await self._check_bindings(name, settings.bindings)
-        if only_validates(arguments):
-            broker.interceptors(name, settings)
+        if asked.validate_only:
+            self.topic_maker.interceptors(name, settings)
             return {"created": True}
         if name in self._half_deleted:
             await self._finish_deleting(name)
-        await broker.groups.make_forgotten()
-        live_keys = live_keys_after((), asked)
-        topic = broker.new_topic(name, settings, self._new_id())
-        entry = _stored_topic(topic, await self._table(name, settings), (), live_keys)
+        await self.groups.make_forgotten()
+        live_keys = live_keys_after((), table)
+        topic = self.topic_maker.make(name, settings, self._new_id())
+        entry = stored_topic(topic, await self._entries.table(name, settings), (), live_keys)
         # A start forgets the topic until the entry is complete: creation may fail halfway, and no client was answered.
-        await self.put(_TOPIC + name, {**entry, "unfinished": True})
+        await self._entries.put(TOPIC + name, {**entry, "unfinished": True})
         try:
-            topic.interceptors = broker.interceptors(name, settings)
+            topic.interceptors = self.topic_maker.interceptors(name, settings)
             await topic.open()
             await self._finish_making(topic, live_keys)
         except LinnError:
-            await self.remove(_TOPIC + name)
+            await self._entries.remove(TOPIC + name)
             raise
-        await broker.begin_topic(topic)
+        await self._begin_topic(topic)
         return {"created": True}
 
     async def _finish_making(self, topic: Topic, live_keys: tuple[str, ...]) -> None:
@@ -397,7 +402,7 @@ class Administration:
         topic.live_keys = live_keys
         try:
             await topic.make_durable()
-            await self.save_topic(topic, topic.settings, (), live_keys)
+            await self._entries.save_topic(topic, topic.settings, (), live_keys)
         except LinnError:
             await topic.close()
             raise
@@ -406,8 +411,8 @@ class Administration:
         """Make a topic with default settings unless it exists. Raises ConfigError if the name is not valid."""
 
         async def create() -> None:
-            if name not in self._broker.topics:
-                await self._create_topic({"name": name})
+            if name not in self.catalog.topics:
+                await self._create_topic(verbs.SettingsChange(name))
 
         await self._alone(create)
 
@@ -416,99 +421,123 @@ class Administration:
 
         Raises TopicUnknown, SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
         """
-        await self._alone(lambda: self._subscriptions.make(self._broker.topic(topic), name, starts))
+        await self._alone(lambda: self._subscriptions.make(self.catalog.topic(topic), name, starts))
 
-    async def _alter_topic(self, arguments: Arguments) -> Any:
-        broker = self._broker
-        topic = broker.topic(text_of(arguments, "name"))
+    async def _alter_topic(self, asked: verbs.SettingsChange) -> verbs.Altered:
+        topic = self.catalog.topic(asked.name)
         bindings = topic.settings.bindings  # Decoded as they are.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
-        changes = _whole_settings(arguments, table)
-        settings = await self._decode(topic.name, table | changes, set(broker.topics))
+        changes = without_dots(asked.settings, table)
+        settings = await self._decode(topic.name, table | changes, set(self.catalog.topics))
         changed = self._check_change(topic.name, topic.settings, settings)
         check_entries(topic.name, settings, topic.entries)
         if "bindings" in changed:
             await self._check_bindings(topic.name, settings.bindings)
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
-        interceptors = broker.interceptors(topic.name, settings)
-        warnings = warnings_of(topic.name, broker.config, settings, changes)
-        if only_validates(arguments):
+        interceptors = self.topic_maker.interceptors(topic.name, settings)
+        warnings = warnings_of(topic.name, self.config, settings, changes)
+        if asked.validate_only:
             return {"changed": list(changed), "warnings": warnings}
-        change = await topic.prepare(settings, broker.semantics(settings))
+        change = await topic.prepare(settings, self.topic_maker.semantics(settings))
         try:
-            await self.save_topic(topic, settings, topic.live_bindings, live_keys)
+            await self._entries.save_topic(topic, settings, topic.live_bindings, live_keys)
         except LinnError:
             await change.abandon()
             raise
         topic.interceptors, topic.live_keys = interceptors, live_keys
         await topic.switch(change)
-        broker.services.topic_changed(topic.name, settings)
+        self.services.topic_changed(topic.name, settings)
         if "kind" in changed and settings.kind == "queue":
-            broker.groups.end_topic(topic.name)
+            self.groups.end_topic(topic.name)
         elif "partitions" in changed:
-            broker.groups.grow(topic.name, settings.partitions)
+            self.groups.grow(topic.name, settings.partitions)
         if "bindings" in changed:
             now = (*settings.bindings, *topic.live_bindings)
-            await broker.long_work.run(rebind(broker, Target(topic.name), now, before.bindings), immediate=True)
+            await self.long_work.run(rebind(self.catalog, Target(topic.name), now, before.bindings), immediate=True)
         return {"changed": list(changed), "warnings": warnings}
 
+    async def _open_topic(
+        self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry]
+    ) -> Topic:
+        """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
+        topic = self.topic_maker.make(name, settings, id, entries)
+        topic.interceptors = self.topic_maker.interceptors(name, settings)
+        await topic.open()
+        await self._begin_topic(topic)
+        return topic
+
+    async def _begin_topic(self, topic: Topic) -> None:
+        """Make an open topic visible to clients, and bind it. Raises BindingInvalid."""
+        name, settings = topic.name, topic.settings
+        self.catalog.topics[name] = topic
+        self.catalog.exchanges.changed()
+        await self.long_work.run(bind(self.catalog, Target(name), settings.bindings), immediate=True)
+        self.services.topic_changed(name, settings)
+        self.observers.topic_created(name, settings)
+
+    async def _drop_topic(self, topic: Topic) -> None:
+        """Remove a topic from the catalogue and from every exchange."""
+        bindings = (*topic.settings.bindings, *topic.live_bindings)
+        await self.long_work.run(unbind(self.catalog, Target(topic.name), bindings), immediate=True)
+        del self.catalog.topics[topic.name]
+        self.services.topic_changed(topic.name, None)
+        self.catalog.exchanges.changed()
+
     async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
-        broker = self._broker
 
         def check(binding: BindingSettings) -> None:
-            broker.router(binding.exchange).check(binding_to(Target(name), binding))
+            self.catalog.router(binding.exchange).check(binding_to(Target(name), binding))
 
-        await self.check_all(check, bindings)
+        await self.long_work.run(checks(check, bindings), immediate=True)
 
-    async def _delete_topic(self, arguments: Arguments) -> Any:
-        broker, name = self._broker, text_of(arguments, "name")
-        topic = None if name in self._half_deleted else broker.topic(name)
+    async def _delete_topic(self, asked: verbs.NamedChange) -> verbs.TopicDeleted:
+        name = asked.name
+        topic = None if name in self._half_deleted else self.catalog.topic(name)
         if topic is not None:
             self._check_unused(topic)
-        if not only_validates(arguments):
+        if not asked.validate_only:
             if topic is not None:
                 await self._begin_deleting(topic)
             await self._finish_deleting(name)
-            broker.observers.topic_deleted(name)
-        return {"warnings": warnings_of_deletion(name, broker.config)}
+            self.observers.topic_deleted(name)
+        return {"warnings": warnings_of_deletion(name, self.config)}
 
     def _check_unused(self, topic: Topic) -> None:
-        users = [other.name for other in self._broker.topics.values() if other.settings.dead_letter == topic.name]
+        users = [other.name for other in self.catalog.topics.values() if other.settings.dead_letter == topic.name]
         if users:
             raise TopicError(f"topic {topic.name} takes the dead letters of {', '.join(sorted(users))}")
 
     async def _begin_deleting(self, topic: Topic) -> None:
-        broker = self._broker
-        settings = await self._table(topic.name, topic.settings)
-        await self.put(_TOPIC + topic.name, {**_stored_topic(topic, settings, (), ()), "deleted": True})
-        await broker.drop_topic(topic.name)
-        broker.groups.end_topic(topic.name)
-        broker.groups.forget_topic(topic.name)
+        settings = await self._entries.table(topic.name, topic.settings)
+        await self._entries.put(TOPIC + topic.name, {**stored_topic(topic, settings, (), ()), "deleted": True})
+        await self._drop_topic(topic)
+        self.groups.end_topic(topic.name)
+        self.groups.forget_topic(topic.name)
         self._half_deleted[topic.name] = topic
 
     async def _finish_deleting(self, name: str) -> None:
         """Delete a topic's files. Raises StorageError: some are left, and the name is not free."""
         await self._half_deleted[name].delete()
-        await self.remove(_TOPIC + name)
+        await self._entries.remove(TOPIC + name)
         del self._half_deleted[name]
 
-    async def _show_topic(self, arguments: Arguments) -> Any:
-        broker, shown = self._broker, None
+    async def _show_topic(self, asked: verbs.Named) -> JsonText:
+        shown = None
         while shown is None:
-            topic = broker.topic(text_of(arguments, "name"))
-            shown = await broker.long_work.run(topic_as_json(broker, topic.name), immediate=True)
+            topic = self.catalog.topic(asked.name)
+            shown = await self.long_work.run(topic_as_json(self.catalog.topics, topic.name), immediate=True)
         return shown
 
-    async def _list_topics(self, arguments: Arguments) -> Any:
-        return await self._broker.long_work.run(
-            topics_as_json(self._broker, sorted(self._broker.topics)), immediate=True
+    async def _list_topics(self, _: verbs.NoArguments) -> JsonText:
+        return await self.long_work.run(
+            topics_as_json(self.catalog.topics, sorted(self.catalog.topics)), immediate=True
         )
 
-    async def _purge_topic(self, arguments: Arguments) -> Any:
-        topic = self._broker.topic(text_of(arguments, "name"))
+    async def _purge_topic(self, asked: verbs.NamedChange) -> verbs.Purged:
+        topic = self.catalog.topic(asked.name)
         if topic.queue is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a stream: only retention deletes its records")
-        if only_validates(arguments):
+        if asked.validate_only:
             return {"purged": 0}
         partition_queues = topic.queue.partition_queues
         purged = sum(partition_queue.purge() for partition_queue in partition_queues)
@@ -519,49 +548,32 @@ class Administration:
 
     # --- broker ---
 
-    async def _show_metrics(self, arguments: Arguments) -> Any:
-        names = arguments.get("names", ())
-        if isinstance(names, list) and len(names) > METRIC_NAMES_MAX:
-            raise LimitExceeded(f"{len(names)} names of metrics, more than {METRIC_NAMES_MAX}")
-        return await metric_report(self._broker.metrics, self._broker.env.clock, arguments)
+    async def _show_metrics(self, asked: verbs.MetricNames) -> list[MetricDescription]:
+        return await metric_report(self.metrics, self.env.clock, asked.names)
 
-    async def _list_connections(self, arguments: Arguments) -> Any:
-        return await self._broker.long_work.run(self._broker.connections.as_json(), immediate=True)
+    async def _list_connections(self, _: verbs.NoArguments) -> list[ConnectionDescription]:
+        return await self.long_work.run(self.connections.as_json(), immediate=True)
 
-    async def _close_connection(self, arguments: Arguments) -> Any:
-        number, reason = arguments.get("number"), text_of(arguments, "reason", "")
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise ConfigError('the argument "number" must be a whole number')
-        if len(reason) > REASON_CHARACTERS_MAX:
+    async def _close_connection(self, asked: verbs.ConnectionClose) -> verbs.Nothing:
+        if len(asked.reason) > REASON_CHARACTERS_MAX:
             raise LimitExceeded(f"a reason of more than {REASON_CHARACTERS_MAX} characters")
-        self._broker.connections.check(number)
-        if not only_validates(arguments):
-            self._broker.connections.close(number, reason)
+        self.connections.check(asked.number)
+        if not asked.validate_only:
+            self.connections.close(asked.number, asked.reason)
         return {}
 
-    async def _show_broker(self, arguments: Arguments) -> Any:
-        broker = self._broker
+    async def _list_services(self, _: verbs.NoArguments) -> list[ServiceDescription]:
+        return self.services.describe()
+
+    async def _perform_action(self, asked: verbs.ServiceAction, caller: str) -> Any:
+        return await self.services.perform(asked.service, asked.action, asked.arguments, caller)
+
+    async def _show_broker(self, _: verbs.NoArguments) -> BrokerDescription:
         return {
-            "name": broker.name,
+            "name": self.config.broker.name,
             "version": version("linn"),
-            "listeners": dict(broker.addresses),
-            "connections": broker.client_count,
-            "topics": len(broker.topics),
-            "exchanges": len(broker.routers),
+            "listeners": dict(self.read_addresses()),
+            "connections": self.read_client_count(),
+            "topics": len(self.catalog.topics),
+            "exchanges": len(self.catalog.routers),
         }
-
-
-def _whole_settings(arguments: Arguments, existing: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """The settings of a request, in which dotted keys have become tables. Raises ConfigError: they are no object."""
-    settings = arguments.get("settings", {})
-    if not isinstance(settings, dict):
-        raise ConfigError("settings must be a JSON object")
-    return without_dots(settings, existing)
-
-
-def _stored_topic(
-    topic: Topic, settings: Mapping[str, Any], live: Sequence[BindingSettings], live_keys: Sequence[str]
-) -> dict[str, Any]:
-    """The entry of a topic in the metadata store."""
-    entry = {"id": str(topic.id), "settings": settings, "live_bindings": live, "live_keys": list(live_keys)}
-    return {**entry, "subscriptions": dict(topic.entries)} if topic.entries else entry

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from shlex import quote
-from typing import Any, get_args
 
-from linn.core.admin.administered import Administered
-from linn.core.admin.verb import only_validates
+from linn import verbs
+from linn.core.admin.subscriptions import queue_of
 from linn.core.batch.steps import Steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.texts import counted
-from linn.core.errors.tree import ConfigError, DeliveryNotCurrent, StorageError, SubscriptionWrongKind, TransactionError
-from linn.core.queue.decided import Outcome, PlacedDecision, decisions_of, end_decision, is_transactions
+from linn.core.errors.tree import ConfigError, DeliveryNotCurrent, StorageError, TransactionError
+from linn.core.loop.long_work import LongWork
+from linn.core.queue.decided import PlacedDecision, decisions_of, end_decision, is_transactions
 from linn.core.queue.queue import Queue
+from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
+from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.holder import holder_of
+from linn.descriptions import DecidedDeliveries, DecidedDelivery
 
 logger = logging.getLogger("linn.administration")
-
-Arguments = Mapping[str, Any]
 
 DECIDED_SHOWN_MAX = 1_000
 """Limit of the decided ranges in one answer, which is about 200 KiB; the others are counted."""
@@ -33,33 +34,37 @@ DECIDED_SHOWN_MAX = 1_000
 class DeliveryAdministration:
     """Decided deliveries, shown and ended while the broker runs."""
 
-    def __init__(self, broker: Administered) -> None:
-        self._broker = broker
+    def __init__(self, catalog: Catalog, transactions: TransactionCoordinator, long_work: LongWork) -> None:
+        self._catalog = catalog
+        self._transactions = transactions
+        self._long_work = long_work
 
-    async def list_decided(self, arguments: Arguments) -> Any:
+    async def list_all(self, asked: verbs.DeliveryFilter) -> DecidedDeliveries:
         """The decided deliveries of one topic or of all, in the order of subscriptions, partitions and offsets."""
-        topics = self._broker.topics
-        chosen_topics = [self._topic(arguments)] if "topic" in arguments else [topics[name] for name in sorted(topics)]
-        queues = [queue for topic in chosen_topics for _, queue in sorted(topic.subscriptions.items())]
-        if "subscription" in arguments:
-            queues = [_queue(self._topic(arguments), arguments)]
-        consumer = self._holder(_text(arguments, "consumer")) if "consumer" in arguments else None
-        chosen = consumer, _optional_number(arguments, "partition"), _optional_number(arguments, "delivery_id")
-        if chosen[1] is not None:
-            self._topic(arguments).partition(chosen[1])
-        found, more = await self._broker.long_work.run(_first_of(queues, *chosen), immediate=True)
+        topics, topic = self._catalog.topics, None if asked.topic is None else self._catalog.topic(asked.topic)
+        among = [topics[name] for name in sorted(topics)] if topic is None else [topic]
+        queues = [queue for each in among for _, queue in sorted(each.subscriptions.items())]
+        if topic is None and (asked.subscription, asked.partition) != (None, None):
+            raise ConfigError('"subscription" and "partition" need the argument "topic"')
+        if topic is not None and asked.subscription is not None:
+            queues = [queue_of(topic, asked.subscription)]
+        if topic is not None and asked.partition is not None:
+            topic.partition(asked.partition)
+        consumer = None if asked.consumer is None else self._holder(asked.consumer)
+        chosen = consumer, asked.partition, asked.delivery_id
+        found, more = await self._long_work.run(_first_of(queues, *chosen), immediate=True)
         return {"deliveries": [self._as_json(placed) for placed in found], "more": more}
 
-    async def resolve(self, arguments: Arguments, caller: str) -> Any:
+    async def resolve(self, asked: verbs.DeliveryResolution, caller: str) -> verbs.Resolved:
         """End a decision for its consumer, which may never come back. Durable when it is answered."""
-        topic = self._topic(arguments)
-        queue, outcome = _queue(topic, arguments), _outcome(arguments)
-        self._check_no_transaction(queue, arguments)
-        found = list(_chosen(queue, arguments))
+        topic, outcome = self._catalog.topic(asked.topic), asked.outcome
+        queue = queue_of(topic, asked.subscription)
+        self._check_no_transaction(queue, asked)
+        found = list(_chosen(queue, asked))
         records = sum(placed.decided.end - placed.decided.first for placed in found)
-        result = {"records": records, "warnings": [{"text": text} for text in _warnings(topic, found[0], outcome)]}
-        if only_validates(arguments):
-            return result
+        warnings: list[verbs.Warned] = [{"text": text} for text in _warnings(topic, found[0], outcome)]
+        if asked.validate_only:
+            return {"records": records, "warnings": warnings}
         partition_queue = queue.partition_queue(found[0].partition)
         for placed in found:
             end_decision(placed, outcome)
@@ -72,23 +77,20 @@ class DeliveryAdministration:
             about = {"topic": topic.name, "partition": str(partition_queue.partition.id)} | log_fields(error)
             logger.error("%(partition)s: what an operator has ended is not durable yet: %(error)s", about)
             raise
-        return result
+        return {"records": records, "warnings": warnings}
 
-    def _topic(self, arguments: Arguments) -> Topic:
-        return self._broker.topic(_text(arguments, "topic"))
-
-    def _check_no_transaction(self, queue: Queue, arguments: Arguments) -> None:
+    def _check_no_transaction(self, queue: Queue, asked: verbs.DeliveryResolution) -> None:
         """Check that a resolution is not about what a transaction holds. Raises TransactionError."""
-        consumer, delivery = self._holder(_text(arguments, "consumer")), _number(arguments, "delivery_id")
+        consumer = self._holder(asked.consumer)
         holders = {
             placed.decided.decision.holder.name
-            for found in decisions_of(queue, None, _number(arguments, "partition"), delivery)
+            for found in decisions_of(queue, None, asked.partition, asked.delivery_id)
             for placed in found
         }
         if consumer in holders and not is_transactions(consumer):
             return
         for holder in filter(is_transactions, holders):
-            name = self._broker.transactions.name_of(holder)
+            name = self._transactions.name_of(holder)
             advice = f": abort it with `linn transactions abort {quote(name)}`" if name else ", which is being ended"
             raise TransactionError(f"the records are held by {self._shown(holder)}{advice}")
 
@@ -96,16 +98,16 @@ class DeliveryAdministration:
         """The name of a holder, for people."""
         if not is_transactions(holder):
             return holder
-        name = self._broker.transactions.name_of(holder)
+        name = self._transactions.name_of(holder)
         return f'transaction "{name}"' if name else "a transaction of an earlier time"
 
     def _holder(self, shown: str) -> str:
         """The holder that an operator calls so: a consumer's name, or a transaction as it is shown."""
         found = re.fullmatch('transaction "(.*)"', shown)
-        each = self._broker.transactions.names.get(found[1]) if found is not None else None
+        each = self._transactions.names.get(found[1]) if found is not None else None
         return shown if each is None else holder_of(each.producer_id, each.number)
 
-    def _as_json(self, placed: PlacedDecision) -> dict[str, Any]:
+    def _as_json(self, placed: PlacedDecision) -> DecidedDelivery:
         queue, partition, (first, end, (holder, delivery_id, attempt)) = placed
         return {
             "topic": queue.topic,
@@ -136,11 +138,10 @@ def _first_of(
     return first, more
 
 
-def _chosen(queue: Queue, arguments: Arguments) -> Iterator[PlacedDecision]:
+def _chosen(queue: Queue, asked: verbs.DeliveryResolution) -> Iterator[PlacedDecision]:
     """The decided ranges that a resolution is about, cut to its offsets. Raises DeliveryNotCurrent: there are none."""
-    consumer, partition = _text(arguments, "consumer"), _number(arguments, "partition")
-    delivery_id = _number(arguments, "delivery_id")
-    first, end = _optional_number(arguments, "first"), _optional_number(arguments, "end")
+    consumer, partition, delivery_id = asked.consumer, asked.partition, asked.delivery_id
+    first, end = asked.first, asked.end
     is_any = False
     for found in decisions_of(queue, consumer, partition, delivery_id):
         for placed in found:
@@ -154,7 +155,7 @@ def _chosen(queue: Queue, arguments: Arguments) -> Iterator[PlacedDecision]:
         raise DeliveryNotCurrent(text if (first, end) == (None, None) else f"{text} at these offsets")
 
 
-def _warnings(topic: Topic, placed: PlacedDecision, outcome: Outcome) -> Iterator[str]:
+def _warnings(topic: Topic, placed: PlacedDecision, outcome: verbs.Outcome) -> Iterator[str]:
     """Warnings of what an outcome may lead to."""
     name = placed.decided.decision.holder.name
     if placed.is_connected:
@@ -169,7 +170,7 @@ def _warnings(topic: Topic, placed: PlacedDecision, outcome: Outcome) -> Iterato
             yield f"{topic.name} has no dead-letter topic: the records are dropped"
 
 
-def _record(found: Sequence[PlacedDecision], outcome: Outcome, records: int, caller: str) -> None:
+def _record(found: Sequence[PlacedDecision], outcome: verbs.Outcome, records: int, caller: str) -> None:
     """Put a resolution on record."""
     queue, partition, (_, _, (holder, delivery_id, attempt)) = found[0]
     text = (
@@ -193,42 +194,3 @@ def _record(found: Sequence[PlacedDecision], outcome: Outcome, records: int, cal
         "attempt": attempt,
     }
     logger.warning(text, about)
-
-
-def _queue(topic: Topic, arguments: Arguments) -> Queue:
-    """The queue or named subscription of a request. Raises SubscriptionWrongKind, SharedUnknown, ConfigError."""
-    name = arguments.get("subscription", "")
-    if not isinstance(name, str):
-        raise ConfigError('the argument "subscription" must be text')
-    if topic.queue is None and not name:
-        raise SubscriptionWrongKind(f"topic {topic.name} is a stream: name one of its shared subscriptions")
-    return topic.shared(name)
-
-
-def _outcome(arguments: Arguments) -> Outcome:
-    outcome = arguments.get("outcome")
-    for known in get_args(Outcome):
-        if outcome == known:
-            return known  # type: ignore[no-any-return]
-    raise ConfigError('the argument "outcome" must be "done", "return" or "dead-letter"')
-
-
-def _text(arguments: Arguments, name: str) -> str:
-    value = arguments.get(name)
-    if not isinstance(value, str):
-        raise ConfigError(f'the argument "{name}" is missing, or not text')
-    return value
-
-
-def _number(arguments: Arguments, name: str) -> int:
-    value = _optional_number(arguments, name)
-    if value is None:
-        raise ConfigError(f'the argument "{name}" is missing')
-    return value
-
-
-def _optional_number(arguments: Arguments, name: str) -> int | None:
-    value = arguments.get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise ConfigError(f'the argument "{name}" must be a whole number, not below 0')
-    return value

@@ -1,7 +1,7 @@
 """The verbs about exchanges and bindings, and the recovery at a start of those that were made live.
 
-`Administration` calls the verbs: those that change something one at a time, the others at any time. Each takes a JSON
-object, returns a JSON value and raises LinnErrors.
+`Administration` calls the verbs: those that change something one at a time, the others at any time. Each raises
+LinnErrors.
 
 Laws: a binding belongs to its target, a topic or an exchange, and is removed with it; an exchange can be removed only
 when it has no bindings and is not the alternate of another. A live exchange or binding that no longer fits the TOML
@@ -12,53 +12,36 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
-from linn.core.admin.administered import Administered
-from linn.core.admin.binding_changes import bind, binding_to, unbind
+from linn import verbs
+from linn.core.admin.binding_changes import bind, binding_to, checks, unbind
+from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.stored_entries import EXCHANGE
-from linn.core.admin.verb import only_validates
 from linn.core.config.checks import NoSettings
+from linn.core.config.config import Config
 from linn.core.config.decoder import decode_items, decode_settings, encode_settings, known_keys
 from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem, dotted
 from linn.core.config.tables import ExchangeTable
 from linn.core.config.toml_source import Path
-from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.config.topic_settings import BindingSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
+from linn.core.loop.long_work import LongWork
 from linn.core.routing.exchange import Binding, Target
 from linn.core.routing.router import Router
-from linn.core.topics.topic import Topic
+from linn.core.topics.catalog import Catalog
+from linn.core.topics.topic_maker import PluginMaker
+from linn.descriptions import BindingDescription, ExchangeDescription
 
 logger = logging.getLogger("linn.administration")
-
-Arguments = Mapping[str, Any]
-T = TypeVar("T")
-
-
-class Changes(Protocol):
-    """The services of `Administration` that a group of verbs uses: checks in turns, and the metadata store."""
-
-    async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
-        """Check everything that a change brings along, before any of it is done, in turns."""
-
-    async def put(self, key: str, value: Any) -> None:
-        """Write an entry. Raises StorageError: nothing has changed then."""
-
-    async def remove(self, key: str) -> None:
-        """Remove an entry. Raises StorageError."""
-
-    async def save_topic(
-        self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
-    ) -> None:
-        """Keep a topic's settings, which of them were set live, and its live bindings. Raises StorageError."""
 
 
 class BindingsTo(NamedTuple):
@@ -73,10 +56,15 @@ class BindingsTo(NamedTuple):
 class ExchangeAdministration:
     """Exchanges and bindings, shown and changed while the broker runs."""
 
-    def __init__(self, broker: Administered, changes: Changes) -> None:
-        self._broker = broker
-        self._changes = changes
-        self._routers = broker.routers
+    def __init__(
+        self, config: Config, plugins: PluginMaker, catalog: Catalog, long_work: LongWork, entries: EntryStore
+    ) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._catalog = catalog
+        self._long_work = long_work
+        self._entries = entries
+        self._routers = catalog.routers
         self._bindings_to_exchange: dict[str, BindingsTo] = {}
         self._made_live: set[str] = set()
         """Exchanges that are not in the TOML file; their settings are in the store."""
@@ -87,7 +75,7 @@ class ExchangeAdministration:
         """Make all exchanges, by the configuration and by the store's entries, and link them. Raises LinnError."""
         entries = {key.removeprefix(EXCHANGE): entry for key, entry in stored.items() if key.startswith(EXCHANGE)}
         heads: dict[str, ExchangeTable] = {}
-        for name, configured in self._broker.config.exchanges.items():
+        for name, configured in self._config.exchanges.items():
             self._routers[name] = self._new_router(name, configured.kind, configured.settings)
             heads[name] = ExchangeTable(configured.kind, configured.alternate, configured.bindings)
         for name, entry in entries.items():
@@ -136,20 +124,18 @@ class ExchangeAdministration:
         return router
 
     def _new_router(self, name: str, kind_name: str, settings: Any) -> Router:
-        plugins, graph = self._broker.plugins, self._broker.exchanges
+        plugins, graph = self._plugins, self._catalog.exchanges
         kind = plugins.exchanges[kind_name]
         shown = encode_settings(settings) if settings is not None else {}
         make = partial(plugins.make, kind, name, settings)
         return Router(name, kind_name, make, graph, settings=shown, owner=plugins.owner_of(kind))
 
-    def _decode(self, name: str, table: object) -> tuple[ExchangeTable, Router]:
+    def _decode(self, name: str, table: Mapping[str, Any]) -> tuple[ExchangeTable, Router]:
         """The exchange that an `[exchanges.NAME]` table describes. Raises ConfigError, PluginUnknown."""
-        if not isinstance(table, dict):
-            raise ConfigError("an exchange's settings must be a JSON object")
         problems, path, keys = FirstProblem(), ("exchanges", name), known_keys(ExchangeTable)
         head = decode_settings(ExchangeTable, {key: table[key] for key in keys if key in table}, path, problems)
         assert head is not None, "a table without problems decodes"
-        kind = kind_named(self._broker.plugins.exchanges, head.type, "exchange type")
+        kind = kind_named(self._plugins.exchanges, head.type, "exchange type")
         own = {key: value for key, value in table.items() if key not in keys}
         settings = decode_settings(kind.settings or NoSettings, own, path, problems, also_known=keys)
         return head, self._new_router(name, head.type, settings if kind.settings else None)
@@ -157,16 +143,16 @@ class ExchangeAdministration:
     def _check_alternate(self, name: str, alternate: str) -> None:
         if alternate != name:
             self.router(alternate)
-        self._broker.exchanges.check_link(name, alternate)
+        self._catalog.exchanges.check_link(name, alternate)
 
-    async def create(self, arguments: Arguments) -> Any:
+    async def create(self, asked: verbs.SettingsChange) -> verbs.Created:
         """Make an exchange."""
-        name = text_of(arguments, "name")
+        name = asked.name
         if (wrong := name_problem(name)) is not None:
             raise ConfigError(f"{dotted(('exchanges', name))}: {wrong}")
         path: Path = ("exchanges", name)
-        table = await self._broker.long_work.run(
-            decode_items(ExchangeTable, arguments.get("settings", {}), path, FirstProblem()), immediate=True
+        table = await self._long_work.run(
+            decode_items(ExchangeTable, asked.settings, path, FirstProblem()), immediate=True
         )
         head, router = self._decode(name, table)
         existing = self._routers.get(name)
@@ -184,8 +170,9 @@ class ExchangeAdministration:
         def check(each: tuple[BindingSettings, Binding]) -> None:
             self._check_source(each[0].exchange, router, each[1])
 
-        await self._changes.check_all(check, zip(head.bindings, bindings, strict=True))
-        if only_validates(arguments):
+        pairs = zip(head.bindings, bindings, strict=True)
+        await self._long_work.run(checks(check, pairs), immediate=True)
+        if asked.validate_only:
             return {"created": True}
         self._made_live.add(name)
         try:
@@ -195,43 +182,43 @@ class ExchangeAdministration:
             raise
         self._bindings_to_exchange[name] = BindingsTo(head.bindings)
         self._routers[name] = router
-        await self._broker.long_work.run(bind(self._broker, target, head.bindings), immediate=True)
-        self._broker.exchanges.changed()
+        await self._long_work.run(bind(self._catalog, target, head.bindings), immediate=True)
+        self._catalog.exchanges.changed()
         return {"created": True}
 
     def _check_source(self, source: str, router: Router, binding: Binding) -> None:
         """Check that `source` may send to an exchange that does not exist yet; its alternate is checked elsewhere."""
         if source != router.name:
             self.router(source).check(binding)
-        self._broker.exchanges.check_link(source, router.name)
+        self._catalog.exchanges.check_link(source, router.name)
         if router.alternate is not None:
-            self._broker.exchanges.check_link(source, router.alternate)
+            self._catalog.exchanges.check_link(source, router.alternate)
 
-    async def delete(self, arguments: Arguments) -> Any:
+    async def delete(self, asked: verbs.NamedChange) -> verbs.Nothing:
         """Remove an exchange without bindings that is nobody's alternate, and the bindings that lead to it."""
-        router = self.router(text_of(arguments, "name"))
+        router = self.router(asked.name)
         bound = sorted({binding.target.name for binding in router.bindings()})
         if bound:
             raise TopicError(f"exchange {router.name} still has bindings: {', '.join(bound[:10])}")
-        users = self._broker.exchanges.alternate_of(router.name)
+        users = self._catalog.exchanges.alternate_of(router.name)
         if users:
             raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
-        if only_validates(arguments):
+        if asked.validate_only:
             return {}
-        await self._changes.remove(EXCHANGE + router.name)
+        await self._entries.remove(EXCHANGE + router.name)
         target = Target(router.name, is_exchange=True)
         declared, live = self._bindings_to_exchange.pop(router.name)
-        await self._broker.long_work.run(unbind(self._broker, target, (*declared, *live)), immediate=True)
+        await self._long_work.run(unbind(self._catalog, target, (*declared, *live)), immediate=True)
         del self._routers[router.name]
         self._made_live.discard(router.name)
-        self._broker.exchanges.changed()
+        self._catalog.exchanges.changed()
         return {}
 
-    async def show(self, arguments: Arguments) -> Any:
+    async def show(self, asked: verbs.Named) -> ExchangeDescription:
         """One exchange."""
-        return describe_exchange(self.router(text_of(arguments, "name")))
+        return describe_exchange(self.router(asked.name))
 
-    async def list_all(self, arguments: Arguments) -> Any:
+    async def list_all(self, _: verbs.NoArguments) -> list[ExchangeDescription]:
         """All exchanges, by name."""
         return [describe_exchange(self._routers[name]) for name in sorted(self._routers)]
 
@@ -242,29 +229,31 @@ class ExchangeAdministration:
         if router.name in self._made_live:
             head = ExchangeTable(router.kind, router.alternate, declared)
             entry["settings"] = {**encode_settings(head), **router.settings}
-        await self._changes.put(EXCHANGE + router.name, entry)
+        await self._entries.put(EXCHANGE + router.name, entry)
 
     # --- bindings ---
 
-    async def bind(self, arguments: Arguments) -> Any:
+    async def bind(self, asked: verbs.BindingChange) -> verbs.Created:
         """Bind a topic or another exchange to an exchange."""
-        target, settings = self._asked(arguments)
+        target, settings = self._decode_binding(asked)
         source, binding = self.router(settings.exchange), binding_to(target, settings)
         source.check(binding)
         declared, live = self._bindings_to(target)
         created = settings not in declared and settings not in live
-        if only_validates(arguments):
+        if asked.validate_only:
             return {"created": created}
         if created:
             await self._keep(target, declared, [*live, settings])
         source.bind(binding)
         return {"created": created}
 
-    async def unbind(self, arguments: Arguments) -> Any:
+    async def unbind(self, asked: verbs.BindingChange) -> verbs.Unbound:
         """Remove a binding."""
-        target, settings = self._asked(arguments)
+        target, settings = self._decode_binding(asked)
         declared, live = self._bindings_to(target)
         deleted = settings in declared or settings in live
+        if asked.validate_only:
+            return {"deleted": deleted}
         if deleted:
             kept = [binding for binding in live if binding != settings]
             await self._keep(target, tuple(binding for binding in declared if binding != settings), kept)
@@ -275,7 +264,7 @@ class ExchangeAdministration:
         """The bindings to a target: those in its settings, and those made live."""
         if target.is_exchange:
             return self._bindings_to_exchange[self.router(target.name).name]
-        topic = self._broker.topic(target.name)
+        topic = self._catalog.topic(target.name)
         return topic.settings.bindings, topic.live_bindings
 
     async def _keep(self, target: Target, declared: tuple[BindingSettings, ...], live: list[BindingSettings]) -> None:
@@ -285,26 +274,23 @@ class ExchangeAdministration:
             await self._save(router, declared, live)
             self._bindings_to_exchange[router.name] = BindingsTo(declared, live)
         else:
-            topic = self._broker.topic(target.name)
+            topic = self._catalog.topic(target.name)
             changed = topic.settings
             if declared != changed.bindings:
                 changed = msgspec.structs.replace(changed, bindings=declared)
-            await self._changes.save_topic(topic, changed, live, topic.live_keys)
+            await self._entries.save_topic(topic, changed, live, topic.live_keys)
             topic.live_bindings, topic.settings = live, changed
 
-    def _asked(self, arguments: Arguments) -> tuple[Target, BindingSettings]:
+    def _decode_binding(self, asked: verbs.BindingChange) -> tuple[Target, BindingSettings]:
         """The binding that a request names. Raises TopicUnknown, ExchangeUnknown, ConfigError."""
-        if "topic" in arguments and "target_exchange" in arguments:
-            raise ConfigError('a binding leads to a "topic" or to a "target_exchange", not to both')
-        if "target_exchange" in arguments:
-            target = Target(self.router(text_of(arguments, "target_exchange")).name, is_exchange=True)
-        else:
-            target = Target(self._broker.topic(text_of(arguments, "topic")).name)
-        extra = arguments.get("arguments", {})
-        if not isinstance(extra, dict):
-            raise ConfigError("a binding's arguments must be a JSON object")
-        source = self.router(text_of(arguments, "exchange"))
-        return target, BindingSettings(source.name, text_of(arguments, "key", ""), extra)
+        match asked.topic, asked.target_exchange:
+            case str(topic), None:
+                target = Target(self._catalog.topic(topic).name)
+            case None, str(exchange):
+                target = Target(self.router(exchange).name, is_exchange=True)
+            case _:
+                raise ConfigError('a binding leads to either a "topic" or a "target_exchange"')
+        return target, BindingSettings(self.router(asked.exchange).name, asked.key, dict(asked.arguments))
 
 
 def _differences(existing: Router, declared: tuple[BindingSettings, ...], asked: Router, head: ExchangeTable) -> str:
@@ -322,23 +308,18 @@ def _said(value: object) -> str:
     return "none" if value is None else json.dumps(value)
 
 
-def describe_exchange(router: Router) -> dict[str, Any]:
-    """An exchange as JSON. A binding has the key "topic" or, where it leads to another exchange, "exchange"."""
-    bindings = [
-        {
-            "exchange" if binding.target.is_exchange else "topic": binding.target.name,
-            "key": binding.key,
-            "arguments": dict(binding.arguments),
-        }
-        for binding in router.bindings()
-    ]
-    shown = {"name": router.name, "type": router.kind, "alternate": router.alternate}
-    return {**shown, "settings": dict(router.settings), "bindings": bindings}
+def describe_exchange(router: Router) -> ExchangeDescription:
+    """An exchange as JSON."""
+    return {
+        "name": router.name,
+        "type": router.kind,
+        "alternate": router.alternate,
+        "settings": dict(router.settings),
+        "bindings": [_describe_binding(binding) for binding in router.bindings()],
+    }
 
 
-def text_of(arguments: Arguments, name: str, default: str | None = None) -> str:
-    """An argument that is text. Raises ConfigError."""
-    value = arguments.get(name, default)
-    if not isinstance(value, str):
-        raise ConfigError(f'the argument "{name}" is missing, or not text')
-    return value
+def _describe_binding(binding: Binding) -> BindingDescription:
+    shown: BindingDescription = {"key": binding.key, "arguments": dict(binding.arguments)}
+    shown["exchange" if binding.target.is_exchange else "topic"] = binding.target.name
+    return shown

@@ -1,25 +1,25 @@
 """The verbs about consumer groups, which belong to the broker and read any number of streams.
 
-`Administration` calls them: those that change something one at a time, the others at any time. Each takes a JSON
-object, returns a JSON value and raises LinnErrors.
+`Administration` calls them: those that change something one at a time, the others at any time. Each raises LinnErrors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from linn.core.admin.administered import Administered
+from linn import verbs
 from linn.core.admin.place import check_offset, place_of
-from linn.core.admin.verb import only_validates
+from linn.core.config.config import Config
 from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
+from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.groups.event import OffsetCommitted
 from linn.core.groups.group import ConsumerGroup
 from linn.core.log.partition import Partition
+from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
+from linn.descriptions import GroupDescription, GroupMember, GroupOffset, GroupSummary
 
-Arguments = Mapping[str, Any]
 Place = tuple[Topic, int, OffsetCommitted | None]
 """A topic, a partition of it, and what a group has committed there."""
 
@@ -27,35 +27,37 @@ Place = tuple[Topic, int, OffsetCommitted | None]
 class GroupAdministration:
     """Groups, shown and changed while the broker runs."""
 
-    def __init__(self, broker: Administered) -> None:
-        self._broker = broker
+    def __init__(self, catalog: Catalog, groups: GroupCoordinator, config: Config) -> None:
+        self._catalog = catalog
+        self._groups = groups
+        self._config = config
 
-    async def list_all(self, arguments: Arguments) -> Any:
+    async def list_all(self, asked: verbs.OfTopic) -> list[GroupSummary]:
         """All groups, or those that read a topic or have offsets in it; none of a queue."""
-        groups = [self._broker.groups.known(name) for name in sorted(self._broker.groups.groups)]
-        if "topic" in arguments:
-            topic = self._named(arguments)
+        groups = [self._groups.known(name) for name in sorted(self._groups.groups)]
+        if asked.topic is not None:
+            topic = self._catalog.topic(asked.topic)
             groups = [group for group in groups if topic.stream is not None and topic.name in group.topics]
         return [self._summary(group) for group in groups]
 
-    def _summary(self, group: ConsumerGroup) -> dict[str, Any]:
+    def _summary(self, group: ConsumerGroup) -> GroupSummary:
         return {
             "group": group.name,
             "topics": sorted(group.topics),
             "members": len(group.membership.members),
             "epoch": group.epoch,
-            "assignor": self._broker.config.assignor_of(group.name),
+            "assignor": self._config.assignor_of(group.name),
             "lag": sum(_lag(topic.partitions[index], committed) for topic, index, committed in self._places(group)),
         }
 
-    async def show(self, arguments: Arguments) -> Any:
+    async def show(self, asked: verbs.OfGroup) -> GroupDescription:
         """One group: the same, its members, and its offset and the owner in each partition of its topics."""
-        group = self._group(arguments)
-        places = self._places(group)
-        return self._summary(group) | {"members": self._members(group), "offsets": _offsets(group, places)}
+        group = self._groups.known(asked.group)
+        offsets = _offsets(group, self._places(group))
+        return {**self._summary(group), "members": self._members(group), "offsets": offsets}
 
-    def _members(self, group: ConsumerGroup) -> list[dict[str, Any]]:
-        seats = self._broker.groups.seats(group.name)
+    def _members(self, group: ConsumerGroup) -> list[GroupMember]:
+        seats = self._groups.seats(group.name)
         return [
             {
                 "member": name,
@@ -70,83 +72,65 @@ class GroupAdministration:
 
     def _places(self, group: ConsumerGroup, topic: Topic | None = None) -> list[Place]:
         """The partitions of the streams that a group reads, or of one topic."""
-        known = [self._broker.topics[name] for name in sorted(group.topics) if name in self._broker.topics]
+        known = [self._catalog.topics[name] for name in sorted(group.topics) if name in self._catalog.topics]
         streams = [each for each in known if each.stream is not None] if topic is None else [topic]
         offsets = group.offsets()
         return [(each, index, offsets.get((each.name, index))) for each in streams for index in each.partitions]
 
-    async def reset(self, arguments: Arguments) -> Any:
+    async def reset(self, asked: verbs.GroupReset) -> list[GroupOffset]:
         """Move a group's offsets in one topic or in all of its topics; the answer is the offsets, also if the change is
         only validated.
         """
-        topic, group = self._topic(arguments), self._group(arguments)
+        topic, group = self._stream(asked.topic), self._groups.known(asked.group)
         places = self._places(group, topic)
-        chosen = self._chosen(places, arguments)
-        if type(offset := arguments.get("offset")) is int:
-            check_offset(offset, [each.partitions[index] for each, index, _ in chosen])
-        moved = {(each.name, index): await _committed(each, index, arguments) for each, index, _ in chosen}
-        if only_validates(arguments):
+        chosen = places if asked.partitions is None else _chosen(places, asked.partitions)
+        if asked.offset is not None:
+            check_offset(asked.offset, [each.partitions[index] for each, index, _ in chosen])
+        moved = {(each.name, index): await _committed(each, index, asked) for each, index, _ in chosen}
+        if asked.validate_only:
             for each in dict.fromkeys(each.name for each, _, _ in chosen):
                 group.check_idle(each)
         else:
-            await self._broker.groups.reset(group.name, list(moved.values()))
+            await self._groups.reset(group.name, list(moved.values()))
         return _offsets(group, [(each, index, moved.get((each.name, index), old)) for each, index, old in places])
 
-    def _chosen(self, places: Sequence[Place], arguments: Arguments) -> Sequence[Place]:
-        """Those in the partitions that the arguments name. Raises ConfigError, LimitExceeded, PartitionUnknown."""
-        if "partitions" not in arguments:
-            return places
-        chosen = arguments["partitions"]
-        if not isinstance(chosen, list) or not all(type(index) is int for index in chosen):
-            raise ConfigError('the argument "partitions" must be a list of numbers')
-        if len(chosen) > PARTITIONS_MAX:
-            raise LimitExceeded(f"{len(chosen)} partitions, more than the {PARTITIONS_MAX} that a topic may have")
-        topics = {topic.name: topic for topic, _, _ in places}
-        if len(topics) != 1:
-            raise ConfigError('with "partitions" a group of several topics needs the argument "topic"')
-        (topic,) = topics.values()
-        for index in chosen:
-            topic.partition(index)
-        return [place for place in places if place[1] in chosen]
-
-    async def delete(self, arguments: Arguments) -> Any:
+    async def delete(self, asked: verbs.GroupDeletion) -> verbs.Nothing:
         """Delete a group with all its offsets, or its offsets in one topic, and the group with its last ones."""
-        topic, group = self._topic(arguments), self._group(arguments)
-        name = topic.name if topic is not None else None
-        if only_validates(arguments):
-            group.check_idle(name)
+        self._stream(asked.topic)
+        group = self._groups.known(asked.group)
+        if asked.validate_only:
+            group.check_idle(asked.topic)
         else:
-            await self._broker.groups.forget(group.name, name)
+            await self._groups.forget(group.name, asked.topic)
         return {}
 
-    def _group(self, arguments: Arguments) -> ConsumerGroup:
-        name = arguments.get("group")
-        if not isinstance(name, str):
-            raise ConfigError('the argument "group" is missing, or not text')
-        return self._broker.groups.known(name)
-
-    def _topic(self, arguments: Arguments) -> Topic | None:
-        """The topic that the arguments name; None: all. Raises ConfigError, TopicUnknown, SubscriptionWrongKind."""
-        if "topic" not in arguments:
-            return None
-        topic = self._named(arguments)
-        if topic.stream is None:
+    def _stream(self, name: str | None) -> Topic | None:
+        """The stream of a name; None: all. Raises TopicUnknown, SubscriptionWrongKind."""
+        topic = None if name is None else self._catalog.topic(name)
+        if topic is not None and topic.stream is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a queue and has no groups")
         return topic
 
-    def _named(self, arguments: Arguments) -> Topic:
-        name = arguments["topic"]
-        if not isinstance(name, str):
-            raise ConfigError('the argument "topic" must be text')
-        return self._broker.topic(name)
+
+def _chosen(places: Sequence[Place], partitions: Sequence[int]) -> Sequence[Place]:
+    """The places in some partitions of one topic. Raises ConfigError, LimitExceeded, PartitionUnknown."""
+    if len(partitions) > PARTITIONS_MAX:
+        raise LimitExceeded(f"{len(partitions)} partitions, more than the {PARTITIONS_MAX} that a topic may have")
+    topics = {topic.name: topic for topic, _, _ in places}
+    if len(topics) != 1:
+        raise ConfigError('with "partitions" a group of several topics needs the argument "topic"')
+    (topic,) = topics.values()
+    for index in partitions:
+        topic.partition(index)
+    return [place for place in places if place[1] in partitions]
 
 
-def _offsets(group: ConsumerGroup, places: Sequence[Place]) -> list[dict[str, Any]]:
+def _offsets(group: ConsumerGroup, places: Sequence[Place]) -> list[GroupOffset]:
     return [
         {
             "topic": topic.name,
             "partition": index,
-            "offset": committed and committed.offset,
+            "offset": committed.offset if committed is not None else None,
             "text": committed.text if committed is not None else "",
             "lag": _lag(topic.partitions[index], committed),
             "start": topic.partitions[index].start_offset,
@@ -161,8 +145,8 @@ def _lag(partition: Partition, committed: OffsetCommitted | None) -> int:
     return partition.readable_count(committed.offset if committed is not None else 0)
 
 
-async def _committed(topic: Topic, index: int, arguments: Arguments) -> OffsetCommitted:
-    """The commit at the place that the arguments name. Raises ConfigError, PartitionUnknown."""
+async def _committed(topic: Topic, index: int, asked: verbs.Placed) -> OffsetCommitted:
+    """The commit at a place. Raises ConfigError, PartitionUnknown."""
     partition = topic.partition(index)
-    offset = await place_of(partition, arguments)
+    offset = await place_of(partition, asked)
     return OffsetCommitted(topic.name, index, offset, leader_epoch=partition.leader_epoch, topic_id=topic.id.bytes)

@@ -8,19 +8,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from linn.core.admin.administered import Administered
+from linn.core.config.config import Config
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LogCorrupt
 from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, is_state_topic, state_topic
+from linn.core.topics.topic_maker import TopicMaker
 from linn.core.transactions.coordinator import TRANSACTIONS_TOPIC
 
 logger = logging.getLogger("linn.storage")
 
 
 async def examine_logs(
-    broker: Administered, topics: Mapping[str, TopicSettings], entries: Mapping[str, Mapping[str, SharedEntry]]
+    config: Config,
+    maker: TopicMaker,
+    topics: Mapping[str, TopicSettings],
+    entries: Mapping[str, Mapping[str, SharedEntry]],
 ) -> None:
     """Examine the logs of the topics that existed before this start, by the settings that they had, and those of their
     named subscriptions.
@@ -30,9 +34,10 @@ async def examine_logs(
     refused: LogCorrupt | None = None
     own = {GROUPS_TOPIC: GROUP_LOGS, TRANSACTIONS_TOPIC: 0}
     logs: list[tuple[str, TopicSettings | None, Mapping[str, int]]] = [(GROUPS_TOPIC, None, own)]
-    logs += [(name, settings, _logs_of(broker, name, settings, entries[name])) for name, settings in topics.items()]
-    for name, settings, expected_logs in logs:
-        engine = broker.engine_of(settings)
+    for name, settings in topics.items():
+        logs.append((name, settings, _logs_of(config, maker, name, settings, entries[name])))
+    for name, known, expected_logs in logs:
+        engine = maker.engine_of(known)
         if engine is None:
             continue
         for topic, expected in expected_logs.items():
@@ -51,12 +56,12 @@ async def examine_logs(
 
 
 def _logs_of(
-    broker: Administered, name: str, settings: TopicSettings, entries: Mapping[str, SharedEntry]
+    config: Config, maker: TopicMaker, name: str, settings: TopicSettings, entries: Mapping[str, SharedEntry]
 ) -> dict[str, int]:
     """The logs of a topic, internal ones included, each with its expected number of partitions."""
     logs = {name: settings.partitions}
-    delivery = settings.delivery or broker.config.broker.default_delivery
-    keeps_state = delivery in broker.config.delivery and broker.semantics(settings).survives_restart
+    delivery = settings.delivery or config.broker.default_delivery
+    keeps_state = delivery in config.delivery and maker.semantics(settings).survives_restart
     numbers = [entry.number for entry in entries.values() if not entry.deleted]
     for number in numbers if settings.kind == "stream" else [OWN_QUEUE, *numbers]:
         logs[state_topic(number, name)] = settings.partitions if keeps_state else 0

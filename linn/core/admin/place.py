@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from linn.core.errors.tree import ConfigError, OffsetOutOfRange
 from linn.core.log.partition import Partition
+from linn.verbs import Placed
 
 
 def check_offset(offset: int, partitions: Iterable[Partition]) -> None:
@@ -17,21 +17,19 @@ def check_offset(offset: int, partitions: Iterable[Partition]) -> None:
         raise OffsetOutOfRange(f"offset {offset} is beyond the end of {of}")
 
 
-async def place_of(partition: Partition, arguments: Mapping[str, Any]) -> int:
+async def place_of(partition: Partition, asked: Placed) -> int:
     """The offset that `to`, `offset` or `timestamp_ms` names, moved to where there are records; see `check_offset`.
 
     Raises ConfigError.
     """
     start, end = partition.start_offset, partition.stable_offset
-    named = [(name, arguments[name]) for name in ("to", "offset", "timestamp_ms") if name in arguments]
-    if named == [("to", "earliest")]:
-        return start
-    if named == [("to", "latest")]:
-        return end
-    if len(named) == 1 and type(named[0][1]) is int:
-        value: int = named[0][1]
-        if named[0][0] == "offset":
-            return max(start, min(value, end))
-        if named[0][0] == "timestamp_ms":
-            return min(await partition.log.offset_at(value), end)
+    match asked.to, asked.offset, asked.timestamp_ms:
+        case "earliest", None, None:
+            return start
+        case "latest", None, None:
+            return end
+        case None, int(offset), None:
+            return max(start, min(offset, end))
+        case None, None, int(timestamp_ms):
+            return min(await partition.log.offset_at(timestamp_ms), end)
     raise ConfigError('a place is exactly one of: to ("earliest" or "latest"), offset, timestamp_ms')

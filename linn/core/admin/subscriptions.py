@@ -1,20 +1,18 @@
 """The verbs about shared subscriptions: queues, and named subscriptions of streams.
 
-Each takes a JSON object, returns a JSON value and raises LinnErrors.
+Each raises LinnErrors.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from linn.core.admin.administered import Administered
+from linn import verbs
+from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.place import check_offset, place_of
-from linn.core.admin.verb import only_validates
-from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted
@@ -28,47 +26,34 @@ from linn.core.errors.tree import (
 )
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
+from linn.core.topics.catalog import Catalog
 from linn.core.topics.shared_entry import SharedEntry, check_entries, free_number
 from linn.core.topics.topic import Topic
+from linn.descriptions import QueueConsumer, QueueDescription, QueueDetails, QueuePartition, RecordStates
 
 logger = logging.getLogger("linn.administration")
 
-Arguments = Mapping[str, Any]
-
 SETTLED_RANGES_MAX = 1_000
 """Limit of the ranges settled out of order that are shown per partition, so that an answer stays small."""
-_COUNTS = ("ready", "returned", "leased", "decided", "delayed", "dead")
-
-
-class TopicEntries(Protocol):
-    """The metadata of topics."""
-
-    async def save_topic(
-        self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
-    ) -> None:
-        """Keep a topic's settings and its `entries`. Raises StorageError."""
 
 
 class SubscriptionAdministration:
     """Subscriptions, shown while the broker runs."""
 
-    def __init__(self, broker: Administered, stored: TopicEntries) -> None:
-        self._broker = broker
-        self._stored = stored
+    def __init__(self, catalog: Catalog, entries: EntryStore) -> None:
+        self._catalog = catalog
+        self._entries = entries
 
-    async def list_subscriptions(self, arguments: Arguments) -> Any:
+    async def list_all(self, asked: verbs.OfTopic) -> list[QueueDescription]:
         """The unsettled and the leased records of all queues and named subscriptions, of one topic or of all."""
-        topics = self._broker.topics
-        chosen = [self._topic(arguments)] if "topic" in arguments else [topics[name] for name in sorted(topics)]
+        topics, one = self._catalog.topics, asked.topic
+        chosen = [topics[name] for name in sorted(topics)] if one is None else [self._catalog.topic(one)]
         return [_subscription_summary(queue) for topic in chosen for _, queue in sorted(topic.subscriptions.items())]
 
-    async def show_subscription(self, arguments: Arguments) -> Any:
+    async def show(self, asked: verbs.OfSubscription) -> QueueDetails:
         """One queue, or one named subscription: the same, also by partition and by consumer."""
-        topic, name = self._topic(arguments), arguments.get("subscription", "")
-        if topic.queue is None and not name:
-            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: name one of its shared subscriptions")
-        queue = topic.shared(_name(arguments) if name else "")
-        consumers = [
+        queue = queue_of(self._catalog.topic(asked.topic), asked.subscription)
+        consumers: list[QueueConsumer] = [
             {
                 "consumer": consumer.id,
                 "name": consumer.name,
@@ -77,19 +62,21 @@ class SubscriptionAdministration:
             }
             for consumer in queue.consumers.values()
         ]
-        return _subscription_summary(queue) | {
+        return {
+            **_subscription_summary(queue),
             "by_partition": [_partition_data(partition_queue) for partition_queue in queue.partition_queues],
             "by_consumer": consumers,
         }
 
-    async def create_subscription(self, arguments: Arguments) -> Any:
+    async def create(self, asked: verbs.NewSubscription) -> verbs.Created:
         """Make a named subscription, which begins at the oldest record if no place is given, unless it exists."""
-        topic, name = self._topic(arguments), _name(arguments)
-        place = arguments if arguments.keys() & {"to", "offset", "timestamp_ms"} else {"to": "earliest"}
-        if type(offset := place.get("offset")) is int:
-            check_offset(offset, topic.partitions.values())
-        starts = [await place_of(topic.partitions[index], place) for index in sorted(topic.partitions)]
-        return {"created": await self.make(topic, name, starts, is_tried=only_validates(arguments))}
+        topic = self._catalog.topic(asked.topic)
+        if (asked.to, asked.offset, asked.timestamp_ms) == (None, None, None):
+            asked.to = "earliest"
+        if asked.offset is not None:
+            check_offset(asked.offset, topic.partitions.values())
+        starts = [await place_of(topic.partitions[index], asked) for index in sorted(topic.partitions)]
+        return {"created": await self.make(topic, asked.subscription, starts, is_tried=asked.validate_only)}
 
     async def make(self, topic: Topic, name: str, starts: Sequence[int], *, is_tried: bool = False) -> bool:
         """Make a named subscription that begins at these offsets, unless it exists; returns whether it is new.
@@ -126,16 +113,16 @@ class SubscriptionAdministration:
         await topic.switch(change)
         return True
 
-    async def delete_subscription(self, arguments: Arguments) -> Any:
+    async def delete(self, asked: verbs.SubscriptionDeletion) -> verbs.Nothing:
         """Delete a named subscription and what it has settled; the records stay."""
-        topic, name, force = self._topic(arguments), _name(arguments), arguments.get("force", False)
-        if not isinstance(force, bool):
-            raise ConfigError('the argument "force" must be true or false')
+        topic, name = self._catalog.topic(asked.topic), asked.subscription
+        if not name:
+            raise ConfigError("the queue of a topic is deleted with its topic")
         queue = topic.shared(name) if name not in topic.entries else topic.subscriptions.get(name)
-        if queue is not None and queue.consumers and not force:
+        if queue is not None and queue.consumers and not asked.force:
             consumers = counted(len(queue.consumers), "consumer")
             raise SharedBusy(f"the subscription {name} of topic {topic.name} has {consumers}")
-        if only_validates(arguments):
+        if asked.validate_only:
             return {}
         if queue is not None:
             entry = topic.entries[name]
@@ -159,7 +146,7 @@ class SubscriptionAdministration:
             raise
 
     async def _save(self, topic: Topic) -> None:
-        await self._stored.save_topic(topic, topic.settings, topic.live_bindings, topic.live_keys)
+        await self._entries.save_topic(topic, topic.settings, topic.live_bindings, topic.live_keys)
 
     async def finish_dropping(self, topic: Topic) -> None:
         """Delete at a start the logs of subscriptions whose deletion was interrupted, as far as possible.
@@ -177,34 +164,32 @@ class SubscriptionAdministration:
             else:
                 del topic.entries[name]
 
-    def _topic(self, arguments: Arguments) -> Topic:
-        name = arguments.get("topic")
-        if not isinstance(name, str):
-            raise ConfigError('the argument "topic" is missing, or not text')
-        return self._broker.topic(name)
+
+def queue_of(topic: Topic, name: str) -> Queue:
+    """The queue of a topic, "", or a named subscription. Raises SubscriptionWrongKind, SharedUnknown."""
+    if topic.queue is None and not name:
+        raise SubscriptionWrongKind(f"topic {topic.name} is a stream: name one of its shared subscriptions")
+    return topic.shared(name)
 
 
-def _name(arguments: Arguments) -> str:
-    """The name of a named subscription. Raises ConfigError."""
-    name = arguments.get("subscription")
-    if not isinstance(name, str) or not name:
-        raise ConfigError('the argument "subscription" is missing, or not text')
-    return name
-
-
-def _subscription_summary(queue: Queue) -> dict[str, Any]:
+def _subscription_summary(queue: Queue) -> QueueDescription:
     counts = [_counts(partition_queue) for partition_queue in queue.partition_queues]
     return {
         "topic": queue.topic,
         "subscription": queue.name,
         "unsettled": queue.unsettled_count(),
-        **{name: sum(count[name] for count in counts) for name in _COUNTS},
+        "ready": sum(count["ready"] for count in counts),
+        "returned": sum(count["returned"] for count in counts),
+        "leased": sum(count["leased"] for count in counts),
+        "decided": sum(count["decided"] for count in counts),
+        "delayed": sum(count["delayed"] for count in counts),
+        "dead": sum(count["dead"] for count in counts),
         "damaged": sum(partition_queue.damage.ranges.count for partition_queue in queue.partition_queues),
         "consumers": len(queue.consumers),
     }
 
 
-def _counts(partition_queue: PartitionQueue) -> dict[str, int]:
+def _counts(partition_queue: PartitionQueue) -> RecordStates:
     statistics = partition_queue.subscription.statistics()
     return {
         "ready": partition_queue.subscription.ready_count(partition_queue.partition.stable_offset),
@@ -216,7 +201,7 @@ def _counts(partition_queue: PartitionQueue) -> dict[str, int]:
     }
 
 
-def _partition_data(partition_queue: PartitionQueue) -> dict[str, Any]:
+def _partition_data(partition_queue: PartitionQueue) -> QueuePartition:
     subscription, partition = partition_queue.subscription, partition_queue.partition
     return {
         "partition": partition.id.index,

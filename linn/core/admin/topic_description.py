@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from linn.core.admin.administered import Administered
 from linn.core.batch.steps import Steps
 from linn.core.config.topic_settings import encode_without_bindings
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
+from linn.core.topics.topic import Topic
 
 
 class JsonText(str):
@@ -20,19 +20,19 @@ class JsonText(str):
     __slots__ = ()
 
 
-def topics_as_json(broker: Administered, names: list[str]) -> Steps[JsonText]:
+def topics_as_json(topics: Mapping[str, Topic], names: list[str]) -> Steps[JsonText]:
     """Topics as JSON, without those that were deleted meanwhile."""
     shown: list[str] = []
     for name in names:
-        topic = yield from topic_as_json(broker, name)
+        topic = yield from topic_as_json(topics, name)
         if topic is not None:
             shown.append(topic)
     return JsonText(f"[{','.join(shown)}]")
 
 
-def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
+def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | None]:
     """Settings, partitions and, for a queue, its record counts. None if the topic was deleted meanwhile."""
-    topic = broker.topics.get(name)
+    topic = topics.get(name)
     if topic is None:
         return None
     # What a change changes is taken at one moment; what is in the partitions goes on changing.
@@ -43,7 +43,7 @@ def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
     producers = duplicates = 0
     partitions: list[str] = []  # As text: a hundred thousand objects would set off a collection of all garbage.
     for number in sorted(topic.partitions):
-        if broker.topics.get(name) is not topic:
+        if topics.get(name) is not topic:
             return None  # Its logs may be gone as well.
         partition = topic.partitions[number]
         start, end, size = partition.start_offset, partition.stable_offset, partition.log.size_bytes()

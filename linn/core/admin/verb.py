@@ -1,4 +1,4 @@
-"""A verb of the administration, and its arguments: a JSON object whose size is checked before it is decoded.
+"""Decoding of the arguments of a verb: a JSON object whose size is checked before it is decoded.
 
 Law: refusing an oversized text costs no more than scanning it; whatever is decoded is small enough to need no turns.
 Only a change may wait for another change, and it waits as text.
@@ -6,14 +6,15 @@ Only a change may wait for another change, and it waits as text.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from linn.core.config.decoder import TYPE_NAMES, Field, fields_of, in_words, plain_types
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ConfigError, ConfigUnknownKey, LimitExceeded
+from linn.verbs import A, Verb
 
 ARGUMENTS_BYTES_MAX = 1 << 20
 """Limit of a verb's arguments, in UTF-8. The largest are a topic's settings with all its bindings: 10,000 take 0.7 MiB.
@@ -26,20 +27,7 @@ NESTING_MAX = 32
 """Limit of the nesting of the arguments: more than any plugin's settings need, and far below the interpreter's
 recursion limit.
 """
-Arguments = Mapping[str, Any]
-
-
-class Verb(NamedTuple):
-    """A request to the broker by name, with its handler and its arguments."""
-
-    perform: Callable[..., Awaitable[Any]]
-    """Takes the arguments, and the caller's name where `names_caller`."""
-    takes: tuple[str, ...] = ()
-    """Names of its arguments; a misspelt one must not pass for one that was left out."""
-    changes: bool = True
-    """Whether it changes anything. A verb that only reads does not wait for a change, and never shows one half made."""
-    names_caller: bool = False
-    """Whether `perform` is told who asks, for a log line."""
+_TYPE_NAMES = {**TYPE_NAMES, "object": "a JSON object", "null": "null"}
 
 
 def check_size(verb: str, text: str) -> None:
@@ -54,36 +42,44 @@ def check_size(verb: str, text: str) -> None:
         raise ConfigError(f"the arguments of {verb} hold more than {VALUES_MAX} values")
 
 
-def decode_arguments(verb: str, takes: tuple[str, ...], text: str) -> dict[str, Any]:
+def decode_arguments(verb: Verb[A, Any], text: str) -> A:
     """Decode a verb's arguments from JSON.
 
     Raises:
-        As `check_size`. ConfigError: not a JSON object, or nested too deeply. ConfigUnknownKey: a name is not among
-            `takes`.
+        As `check_size`. ConfigError: not a JSON object, nested too deeply, or an argument is missing or of another
+            type; ConfigUnknownKey: the verb does not take an argument.
     """
-    check_size(verb, text)
+    check_size(verb.name, text)
     try:
         decoded = msgspec.json.decode(text)  # Stricter than the standard library: no NaN, and no half a character.
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise ConfigError(f"the arguments of {verb} are not JSON: {error}") from error
+        raise ConfigError(f"the arguments of {verb.name} are not JSON: {error}") from error
     if not isinstance(decoded, dict):
-        raise ConfigError(f"the arguments of {verb} must be a JSON object")
+        raise ConfigError(f"the arguments of {verb.name} must be a JSON object")
     if _is_deeper(decoded, NESTING_MAX):
-        raise ConfigError(f"the arguments of {verb} are nested deeper than {NESTING_MAX} levels")
+        raise ConfigError(f"the arguments of {verb.name} are nested deeper than {NESTING_MAX} levels")
+    fields = fields_of(verb.arguments)
+    takes = [field.name for field in fields]
     for name in sorted(decoded.keys() - takes):
-        raise ConfigUnknownKey(f'{verb} takes no argument "{name[:80]}"{did_you_mean(name, takes)}')
-    return decoded
+        raise ConfigUnknownKey(f'{verb.name} takes no argument "{name[:80]}"{did_you_mean(name, takes)}')
+    return verb.arguments(**{field.name: _checked(field, decoded) for field in fields if _is_given(field, decoded)})
 
 
-def only_validates(arguments: Arguments) -> bool:
-    """Whether a change is only to be validated: it is refused as it would be, and otherwise nothing happens.
+def _is_given(field: Field, decoded: dict[str, Any]) -> bool:
+    """Whether an argument is given. Raises ConfigError: it is missing."""
+    if field.required and field.name not in decoded:
+        raise ConfigError(f'the argument "{field.name}" is missing')
+    return field.name in decoded
 
-    Raises ConfigError: `validate_only` is not true or false.
-    """
-    value = arguments.get("validate_only", False)
-    if not isinstance(value, bool):
-        raise ConfigError('the argument "validate_only" must be true or false')
-    return value
+
+def _checked(field: Field, decoded: dict[str, Any]) -> Any:
+    """An argument of the right type. Raises ConfigError."""
+    value = decoded[field.name]
+    try:
+        return msgspec.convert(value, field.type)
+    except msgspec.ValidationError as error:
+        said = in_words(str(error), value, plain_types(field.type), _TYPE_NAMES)
+        raise ConfigError(f'the argument "{field.name}" {said}') from error
 
 
 def _is_deeper(value: list[Any] | dict[str, Any], levels: int) -> bool:

@@ -19,22 +19,17 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePosixPath
-from types import MappingProxyType
 from typing import Literal
-from uuid import UUID
 
 import trio
 
 from linn.core.admin.administration import Administration
-from linn.core.admin.binding_changes import bind, unbind
 from linn.core.batch.batch import BatchLimits
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.broker.listening import Listening
 from linn.core.broker.start_counter import StartCounter
-from linn.core.config.checks import Configured
 from linn.core.config.config import Config
-from linn.core.config.topic_settings import TopicSettings, delivery_settings_of
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
@@ -55,28 +50,25 @@ from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC, GroupCoordina
 from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
-from linn.core.log.storage import PartitionId, StorageEngine
+from linn.core.log.storage import PartitionId
 from linn.core.loop.clock_watch import ClockWatch
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metrics.registry import MetricRegistry
+from linn.core.metrics.source import Measurements, MetricSource
 from linn.core.plugins.manager import PluginManager, installed
-from linn.core.ports.interceptor import BoundInterceptor
 from linn.core.ports.observer import Observers
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
 from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
-from linn.core.queue.semantics import DeliverySemantics
-from linn.core.routing.exchange import Target
-from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.routing.router import Router
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
-from linn.core.topics.shared_entry import SharedEntry
 from linn.core.topics.topic import Topic
+from linn.core.topics.topic_maker import TopicMaker
 from linn.core.transactions.coordinator import TRANSACTIONS_TOPIC, TransactionCoordinator
 
 logger = logging.getLogger("linn.broker")
@@ -101,32 +93,90 @@ class Broker:
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
-        self.metrics: MetricRegistry = MetricRegistry(self)
-        self.administration = Administration(self)
+        self.measurements = Measurements(env.clock.monotonic())
         self.long_work = LongWork(env.clock.monotonic)
         self._assignors: dict[str, CheckedAssignor] = {}
         self.groups = GroupCoordinator(self._stream, self._assignor_of, env.clock, self.spawn)
-        make_topic = self.administration.create_default_topic if config.broker.auto_create_topics else None
         self.producer_ids = ProducerIds()
         self.transactions: TransactionCoordinator = TransactionCoordinator(
             self.topics, self.groups, self.producer_ids.take, env.clock, self.spawn
         )
         parts = self.catalog, self.limits, self.formats, self.long_work, self.memory.received
+        make_topic = self._create_default_topic if config.broker.auto_create_topics else None
         self.publisher: Publisher = Publisher(*parts, make_topic, self.transactions)
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """The order in which busy connections run."""
         self.connections = Connections(env.clock.monotonic)
+        self.topic_maker = TopicMaker(
+            config=config,
+            env=env,
+            plugins=plugins,
+            limits=self.limits,
+            formats=self.formats,
+            memory=self.memory.stored,
+            storage_stats=self.measurements.storage,
+            spawn=self.spawn,
+            copy_dead_letters=self._copy_dead_letters,
+            leader_epoch=lambda: self.leader_epoch,
+        )
+        self.metrics: MetricRegistry = self._new_metrics()
+        self.services: Services = self._new_services()
+        self.administration: Administration = self._new_administration()
         self.gateway: Gateway = self._new_gateway()
         self.listening = Listening(config, plugins, self.gateway, nursery)
-        self.services: Services = self._new_services()
         self._decision_watch = DecisionWatch()
         self.stopping = False
         self._started = False
-        self._engines: dict[str, StorageEngine] = {}
         self._nursery = nursery
         self._stop_requested = trio.Event()
         self._recovered = trio.Event()
         self._unlock: Callable[[], None] | None = None
+
+    def _new_metrics(self) -> MetricRegistry:
+        source = MetricSource(
+            name=self.name,
+            read_state=lambda: self.state,
+            env=self.env,
+            topics=self.topics,
+            groups=self.groups,
+            transactions=self.transactions,
+            group_storage=self.topic_maker.group_storage,
+            routers=self.routers,
+            publisher=self.publisher,
+            connections=self.connections,
+            memory=self.memory,
+            turns=self.turns,
+            observers=self.observers,
+            measurements=self.measurements,
+        )
+        return MetricRegistry(source)
+
+    def _new_services(self) -> Services:
+        """Prepare the services, of which none is made yet. Raises PluginError: a metric's name is taken."""
+        kinds, plugins = self.plugins.services, self.plugins
+        self.metrics.check_services(kinds.values())
+        making = plugins.make, plugins.owner_of, self.spawn, self.metrics.add_service
+        return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, *making)
+
+    def _new_administration(self) -> Administration:
+        return Administration(
+            config=self.config,
+            env=self.env,
+            plugins=self.plugins,
+            observers=self.observers,
+            metadata=self.metadata,
+            catalog=self.catalog,
+            topic_maker=self.topic_maker,
+            groups=self.groups,
+            transactions=self.transactions,
+            services=self.services,
+            connections=self.connections,
+            metrics=self.metrics,
+            long_work=self.long_work,
+            read_addresses=lambda: self.addresses,
+            read_client_count=lambda: self.client_count,
+            fail=self.fail,
+        )
 
     def _new_gateway(self) -> Gateway:
         rooms = Rooms(
@@ -154,12 +204,8 @@ class Broker:
             read_addresses=lambda: self.addresses,
         )
 
-    def _new_services(self) -> Services:
-        """Prepare the services, of which none is made yet. Raises PluginError: a metric's name is taken."""
-        kinds, plugins = self.plugins.services, self.plugins
-        self.metrics.check_services(kinds.values())
-        making = plugins.make, plugins.owner_of, self.spawn, self.metrics.add_service
-        return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, *making)
+    async def _create_default_topic(self, name: str) -> None:
+        await self.administration.create_default_topic(name)
 
     # --- life ---
 
@@ -208,14 +254,19 @@ class Broker:
 
     async def _recover(self) -> None:
         try:
-            await self.administration.recover()
+            stored = await self.administration.load()
+            await self._count_start()
+            opened = await self.administration.open_topics(stored)
+            await self._open_groups()
+            await self._open_transactions()
+            await self.administration.save_opened(opened)
         except LinnError:
             raise
         except Exception as error:
             logger.error("can't start: recovery failed in %(blamed)s", {"blamed": self.plugins.blamed(error)})
             raise
 
-    async def count_start(self) -> None:
+    async def _count_start(self) -> None:
         """Count this start, once all logs were examined: a start that they refuse changes nothing.
 
         Raises LogCorrupt, DiskFull, StorageError, SyncFailed.
@@ -263,7 +314,7 @@ class Broker:
         await self._close_in_order("the transactions", self.transactions.close)
         for topic in self.topics.values():
             await self._close_in_order(f"topic {topic.name}", topic.close)
-        for engine in self._engines.values():
+        for engine in self.topic_maker.engines.values():
             await engine.close()
         if self._unlock is not None:
             self._unlock()
@@ -336,66 +387,6 @@ class Broker:
         """The exchange of that name, also the default one. Raises ExchangeUnknown."""
         return self.catalog.router(name)
 
-    async def drop_topic(self, name: str) -> None:
-        """Remove a topic from the catalogue and from every exchange."""
-        topic = self.topics[name]
-        bindings = (*topic.settings.bindings, *topic.live_bindings)
-        await self.long_work.run(unbind(self, Target(name), bindings), immediate=True)
-        del self.topics[name]
-        self.services.topic_changed(name, None)
-        self.exchanges.changed()
-
-    async def open_topic(
-        self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry]
-    ) -> Topic:
-        """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
-        topic = self.new_topic(name, settings, id, entries)
-        topic.interceptors = self.interceptors(name, settings)
-        await topic.open()
-        await self.begin_topic(topic)
-        return topic
-
-    async def begin_topic(self, topic: Topic) -> None:
-        """Make an open topic visible to clients, and bind it. Raises BindingInvalid."""
-        name, settings = topic.name, topic.settings
-        self.topics[name] = topic
-        self.exchanges.changed()
-        await self.long_work.run(bind(self, Target(name), settings.bindings), immediate=True)
-        self.services.topic_changed(name, settings)
-        self.plugins.observers.topic_created(name, settings)
-
-    def new_topic(
-        self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry] = MappingProxyType({})
-    ) -> Topic:
-        """Make a topic that is not open yet and has no interceptors; `entries`: its named subscriptions."""
-        storage = settings.storage or self.config.broker.default_storage
-        engine, traffic, semantics = self._engine(storage), self.metrics.storage(storage), self.semantics(settings)
-        partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
-        choice, clock = PartitionChoice(name, settings.partitioner, partitioner), self.env.clock
-        spawn, copy, epoch = self.spawn, self._copy_dead_letters, self.leader_epoch
-        parts = engine, traffic, semantics, choice, self.formats
-        topic = Topic(name, settings, *parts, clock, spawn, copy, id, epoch)
-        topic.entries.update(entries)
-        return topic
-
-    def interceptors(self, topic: str, settings: TopicSettings) -> tuple[BoundInterceptor, ...]:
-        """Make the interceptors that a topic's settings name, in the order of the settings. Raises PluginError."""
-        bound = []
-        for name in settings.interceptors:
-            configured = self.config.interceptors[name]
-            kind = self.plugins.interceptors[configured.kind]
-            made = self.plugins.make(kind, topic, settings, configured.settings)
-            bound.append(BoundInterceptor(name, self.plugins.owner_of(kind), made, self.limits))
-        return tuple(bound)
-
-    def semantics(self, settings: TopicSettings) -> DeliverySemantics:
-        """The delivery semantics that a topic's settings name."""
-        configured = self.config.delivery[settings.delivery or self.config.broker.default_delivery]
-        kind = self.plugins.semantics[configured.kind]
-        own = configured.settings and delivery_settings_of(settings, configured.settings)
-        made: DeliverySemantics = self.plugins.make(kind, own)
-        return made
-
     def _stream(self, name: str) -> Stream | None:
         topic = self.topics.get(name)
         return topic.stream if topic is not None else None
@@ -410,15 +401,15 @@ class Broker:
     def _assignor_of(self, group: str) -> CheckedAssignor:
         return self._assignors[self.config.assignor_of(group)]
 
-    async def open_groups(self) -> None:
+    async def _open_groups(self) -> None:
         """Open the groups' logs and rebuild the groups. All topics are open. Raises LogCorrupt, StorageError."""
-        storage, clock = self.group_storage, self.env.clock
-        engine, states = self._engine(storage), []
+        storage, clock = self.topic_maker.group_storage, self.env.clock
+        engine, states = self.topic_maker.engine(storage), []
         self._make_assignors()
         if engine.capabilities.survives_restart:
             for index in range(GROUP_LOGS):
                 id = PartitionId(GROUPS_TOPIC, index)
-                traffic = self.metrics.storage(storage)
+                traffic = self.measurements.storage(storage)
                 log = Partition(id, await engine.open(id), traffic, clock, self.spawn, self.leader_epoch)
                 states.append(StateLog(log, clock))
             if not any(state.partition.log.bounds()[1] for state in states):
@@ -431,49 +422,25 @@ class Broker:
         for name in await self.groups.recover(states, ends):
             self.topics[name].hold_back(self.groups)
 
-    async def open_transactions(self) -> None:
+    async def _open_transactions(self) -> None:
         """Open the transactions' log, and end what was left open. The groups are open.
 
         Raises LogCorrupt, StorageError.
         """
-        storage, clock = self.group_storage, self.env.clock
-        engine = self._engine(storage)
+        storage, clock = self.topic_maker.group_storage, self.env.clock
+        engine = self.topic_maker.engine(storage)
         if not engine.capabilities.survives_restart:
             await self.transactions.recover(None, None)
             return
 
         async def open_log() -> StateLog:
             id = PartitionId(TRANSACTIONS_TOPIC, 0)
-            traffic = self.metrics.storage(storage)
+            traffic = self.measurements.storage(storage)
             log = Partition(id, await engine.open(id), traffic, clock, self.spawn, self.leader_epoch)
             return StateLog(log, clock)
 
         there = await engine.examine_topic(TRANSACTIONS_TOPIC) != []
         await self.transactions.recover(await open_log() if there else None, open_log)
-
-    @property
-    def group_storage(self) -> str:
-        """The name of the storage of the logs of groups and transactions."""
-        return self.config.broker.group_storage or self.config.broker.default_storage
-
-    def _engine(self, name: str) -> StorageEngine:
-        engine = self._engines.get(name)
-        if engine is None:
-            configured: Configured = self.config.storage[name]
-            kind = self.plugins.engines[configured.kind]
-            engine = self.plugins.make(kind, f"{self.config.broker.data_dir}/{name}", configured.settings, self.env)
-            engine.count_in(self.memory.stored)
-            self._engines[name] = engine
-        return engine
-
-    def engine_of(self, settings: TopicSettings | None) -> StorageEngine | None:
-        """The storage engine that a topic's settings name, or that of the groups; None if the configuration no longer
-        has it.
-        """
-        storage = self.group_storage
-        if settings is not None:
-            storage = settings.storage or self.config.broker.default_storage
-        return self._engine(storage) if storage in self.config.storage else None
 
     async def _copy_dead_letters(self, topic: Topic, partition_queue: PartitionQueue) -> None:
         await self._recovered.wait()  # Its target may be opened after it.

@@ -31,7 +31,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 Field = msgspec.structs.FieldInfo
 
 _BYTES = re.compile(r"(?:.*_)?bytes(?:_max|_min)?")
-_TYPE_NAMES = {
+TYPE_NAMES = {
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
@@ -57,13 +57,13 @@ class _Known(NamedTuple):
     """The word that means None; None where there is none."""
 
 
-def decode_items(settings: type[S], table: object, path: Path, problems: FirstProblem) -> Steps[object]:
+def decode_items(
+    settings: type[S], table: Mapping[str, Any], path: Path, problems: FirstProblem
+) -> Steps[dict[str, Any]]:
     """Decode the items of a table's arrays of tables, one step per item: an array may have ten thousand.
 
     `decode_settings` takes the items as they are. Raises the first error in an item.
     """
-    if not isinstance(table, dict):
-        return table
     decoded = dict(table)
     for key, known in _known(settings).items():
         if known.item is None or not isinstance(raw := table.get(key), list):
@@ -275,7 +275,7 @@ def _decode_value(known: _Known, raw: object) -> object:
     try:
         return msgspec.convert(raw, known.field.type)
     except msgspec.ValidationError as error:
-        raise ValueError(_in_words(str(error), raw, known.types)) from error
+        raise ValueError(in_words(str(error), raw, known.types)) from error
 
 
 def _without_unit(field: Field, raw: object, unit: str) -> object:
@@ -302,8 +302,8 @@ def _refuse_odd_numbers(raw: object) -> None:
             _refuse_odd_numbers(item)
 
 
-def _in_words(text: str, raw: object, allowed: Sequence[Any]) -> str:
-    """A msgspec message as a sentence about TOML."""
+def in_words(text: str, raw: object, allowed: Sequence[Any], names: Mapping[str, str] = TYPE_NAMES) -> str:
+    """A msgspec message as the end of a sentence about a value, in words; `names`: those of types."""
     for plain in allowed:
         if typing.get_origin(plain) is typing.Literal and isinstance(raw, str):
             options = [str(option) for option in typing.get_args(plain)]
@@ -312,8 +312,8 @@ def _in_words(text: str, raw: object, allowed: Sequence[Any]) -> str:
     match = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got `([^`]*)`)?(?: - at `\$(.*)`)?", text)
     if match is None:
         return f"{text}: {raw!r:.60}"
-    wanted = [_TYPE_NAMES.get(name, name) for name in match[1].split(" | ") if name != "null"]
-    got = _TYPE_NAMES.get(match[3], match[3]) if match[3] else f"{raw!r:.60}"
+    wanted = [names.get(name, name) for name in match[1].split(" | ") if name != "null"]
+    got = names.get(match[3], match[3]) if match[3] else f"{raw!r:.60}"
     item = f" (item {match[4]})" if match[4] else ""
     return f"must be {' or '.join(wanted)}{match[2]}, not {got}{item}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from linn.core.batch.steps import Steps
 from linn.core.config.decoder import decode_items, decode_settings
@@ -36,7 +37,7 @@ class Surroundings:
     services: Collection[ServiceTables] = ()
 
 
-def decode_topic(name: str, table: object, around: Surroundings) -> Steps[TopicSettings]:
+def decode_topic(name: str, table: Mapping[str, Any], around: Surroundings) -> Steps[TopicSettings]:
     """Decode, check and fill in the settings that a request over the wire asks for. One step per binding.
 
     Raises:

@@ -19,6 +19,7 @@ from linn.core.connections.listener_traffic import (
 )
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import ConnectionClosed, ConnectionUnknown
+from linn.descriptions import ConnectionDescription
 
 CLIENT_CHARACTERS_MAX = 200
 """Limit of the characters of a client's name."""
@@ -77,16 +78,16 @@ class Connections:
         said = "an operator closed the connection" + (f": {reason}" if reason else "")
         self.check(number).end(ConnectionClosed(said))
 
-    def as_json(self) -> Steps[list[dict[str, Any]]]:
+    def as_json(self) -> Steps[list[ConnectionDescription]]:
         """The open connections, the oldest first, in a step for each; those that end meanwhile are left out."""
-        found = []
+        found: list[ConnectionDescription] = []
         for stream, traffic in list(self._streams.items()):
             if stream in self._streams:
                 found.append(self._description(traffic, traffic.open[stream]))
             yield
         return sorted(found, key=lambda connection: connection["number"])
 
-    def _description(self, traffic: ListenerTraffic, connection: OpenConnection) -> dict[str, Any]:
+    def _description(self, traffic: ListenerTraffic, connection: OpenConnection) -> Any:
         subscriptions = islice(connection.read_subscriptions(), SUBSCRIPTIONS_SHOWN_MAX)
         return {
             "number": connection.number,

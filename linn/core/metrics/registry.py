@@ -1,4 +1,4 @@
-"""The registry: every metric of a broker by name, and the counts that no other object holds.
+"""The registry: every metric of a broker by name.
 
 `metric` defines one; `broker`, `connections`, `topics` and `transactions` list them. Protocols and administration
 verbs read the metrics here.
@@ -6,12 +6,10 @@ verbs read the metrics here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from linn.core.errors.tree import PluginError
-from linn.core.log.storage_stats import StorageStats
-from linn.core.loop.lag import LoopLag
 from linn.core.metrics.broker import BROKER_METRICS
 from linn.core.metrics.connections import CONNECTION_METRICS
 from linn.core.metrics.metric import Metric, Sample
@@ -37,12 +35,6 @@ class MetricRegistry:
     def __init__(self, broker: MetricSource) -> None:
         self.metrics: dict[str, Metric] = {metric.name: metric for metric in METRICS}
         assert len(self.metrics) == len(METRICS), "a name is one metric"
-        self.started_at: float = broker.env.clock.monotonic()
-        self.loop_lag: LoopLag = LoopLag()
-        self.loop_held: Mapping[str, int] = {}
-        """Steps that blocked the loop, by plugin; written by the watchdog's thread, if there is one."""
-        self.storages: dict[str, StorageStats] = {}
-        """Counts of all storages that have been in use, by name."""
         self._broker = broker
 
     def check_services(self, kinds: Iterable[ServiceKind]) -> None:
@@ -61,11 +53,7 @@ class MetricRegistry:
 
     async def watch_loop(self) -> None:
         """Measure the loop's lag until cancelled."""
-        await self.loop_lag.watch(self._broker.env.clock)
-
-    def storage(self, name: str) -> StorageStats:
-        """The counts of a storage's logs."""
-        return self.storages.setdefault(name, StorageStats(name))
+        await self._broker.measurements.loop_lag.watch(self._broker.env.clock)
 
     def collect(self, prefixes: Sequence[str] = ("",), *, per_connection: bool = True) -> Iterator[Family]:
         """Iterate over the metrics whose names begin with one of `prefixes`; each is read when its turn comes.

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from linn.core.env.env import Clock
-from linn.core.errors.tree import ConfigError, LimitExceeded
+from linn.core.errors.tree import LimitExceeded
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics.metric import Value
 from linn.core.metrics.registry import Family, MetricRegistry
+from linn.descriptions import MetricDescription
 
 SAMPLES_MAX = 200_000
 """Limit of the samples of one report: about 8 MiB, half of the largest frame."""
+NAMES_MAX = 256
+"""Limit of the names of one report: each is compared with the name of every metric, and there are not that many."""
 
 
-async def metric_report(metrics: MetricRegistry, clock: Clock, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The metrics whose names begin with one of the argument `names`, or all. Lets other tasks run in between.
+async def metric_report(metrics: MetricRegistry, clock: Clock, names: Sequence[str]) -> list[MetricDescription]:
+    """The metrics whose names begin with one of `names`. Lets other tasks run in between.
 
-    Raises:
-        ConfigError: `names` is not a list of texts.
-        LimitExceeded: there are more samples than SAMPLES_MAX.
+    Raises LimitExceeded: there are more samples than SAMPLES_MAX, or more names than NAMES_MAX.
     """
-    names = arguments.get("names", [""])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError('the argument "names" must be a list of texts')
+    if len(names) > NAMES_MAX:
+        raise LimitExceeded(f"{len(names)} names of metrics, more than {NAMES_MAX}")
     report = []
     count = 0
     for family in metrics.collect(names):
@@ -36,7 +36,7 @@ async def metric_report(metrics: MetricRegistry, clock: Clock, arguments: Mappin
     return report
 
 
-def _family(family: Family) -> dict[str, Any]:
+def _family(family: Family) -> MetricDescription:
     metric = family.metric
     return {
         "name": metric.name,

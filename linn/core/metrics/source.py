@@ -1,9 +1,9 @@
-"""The parts of a running broker that metrics are read from."""
+"""The parts of a broker that metrics are read from, and measurements that no other part holds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
@@ -19,43 +19,37 @@ from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
 
 
-class LoopReport(Protocol):
-    """Measurements of the loop and the storages, held by the metric registry."""
+class Measurements:
+    """Measurements of the loop and the storages, for the metrics."""
 
-    started_at: float
-    loop_lag: LoopLag
-    loop_held: Mapping[str, int]
-    storages: dict[str, StorageStats]
+    def __init__(self, started_at: float) -> None:
+        self.started_at = started_at
+        self.loop_lag = LoopLag()
+        self.loop_held: Mapping[str, int] = {}
+        """Steps that blocked the loop, by plugin; written by the watchdog's thread, if there is one."""
+        self.storages: dict[str, StorageStats] = {}
+        """Counts of all storages that have been in use, by name."""
+
+    def storage(self, name: str) -> StorageStats:
+        """The counts of a storage's logs."""
+        return self.storages.setdefault(name, StorageStats(name))
 
 
-class MetricSource(Protocol):
-    """A broker, as metrics see it."""
+@dataclass(frozen=True, kw_only=True)
+class MetricSource:
+    """The parts of a broker that metrics are read from."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def env(self) -> Env: ...
-    @property
-    def topics(self) -> Mapping[str, Topic]: ...
-    @property
-    def groups(self) -> GroupCoordinator: ...
-    @property
-    def transactions(self) -> TransactionCoordinator: ...
-    @property
-    def group_storage(self) -> str: ...
-    @property
-    def routers(self) -> Mapping[str, Router]: ...
-    @property
-    def publisher(self) -> Publisher: ...
-    @property
-    def connections(self) -> Connections: ...
-    @property
-    def memory(self) -> MemoryBudget: ...
-    @property
-    def turns(self) -> FairTurns: ...
-    @property
-    def observers(self) -> Observers: ...
-    @property
-    def metrics(self) -> LoopReport: ...
+    name: str
+    read_state: Callable[[], str]
+    env: Env
+    topics: Mapping[str, Topic]
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    group_storage: str
+    routers: Mapping[str, Router]
+    publisher: Publisher
+    connections: Connections
+    memory: MemoryBudget
+    turns: FairTurns
+    observers: Observers
+    measurements: Measurements

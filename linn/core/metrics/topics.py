@@ -293,14 +293,14 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "counter",
         ("storage",),
         "Batches appended to logs, those of internal logs included.",
-        lambda broker: [((storage.name,), storage.appends) for storage in broker.metrics.storages.values()],
+        lambda broker: [((storage.name,), storage.appends) for storage in broker.measurements.storages.values()],
     ),
     Metric(
         "linn_storage_sync_seconds",
         "histogram",
         ("storage",),
         "Duration of syncs that confirm publishes or that the flusher made.",
-        lambda broker: [((storage.name,), storage.sync_seconds) for storage in broker.metrics.storages.values()],
+        lambda broker: [((storage.name,), storage.sync_seconds) for storage in broker.measurements.storages.values()],
     ),
     Metric(
         "linn_storage_segments",

@@ -17,7 +17,7 @@ def _oldest_s(broker: MetricSource) -> float:
 
 def _held(broker: MetricSource) -> Iterator[Partition]:
     """The partitions with an open transaction. The others, of which there may be thousands, are not looked at."""
-    for storage in broker.metrics.storages.values():
+    for storage in broker.measurements.storages.values():
         for id in storage.held:
             topic = broker.topics.get(id.topic)
             partition = topic.partitions.get(id.index) if topic is not None else None
@@ -40,7 +40,7 @@ def _held_s(broker: MetricSource) -> Iterable[Sample]:
     ages, now_s = dict.fromkeys(broker.topics, 0.0), broker.env.clock.monotonic()
     for partition in _held(broker):
         opened_s = broker.transactions.opened_s(next(iter(partition.open_transactions())))
-        topic, since_s = partition.id.topic, broker.metrics.started_at if opened_s is None else opened_s
+        topic, since_s = partition.id.topic, broker.measurements.started_at if opened_s is None else opened_s
         ages[topic] = max(ages[topic], now_s - since_s)
     return [((topic,), age_s) for topic, age_s in ages.items()]
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from linn.core.batch.steps import Steps
 from linn.core.queue.queue import Queue
 from linn.core.queue.record_states import DecidedRange
 from linn.core.queue.subscription import SharedSubscription
+from linn.verbs import Outcome
 
 logger = logging.getLogger("linn.queue")
 
-Outcome = Literal["done", "return", "dead-letter"]
 OVERDUE_MS = 600_000
 """Age from which on a decision is reported: far more than a commit takes."""
 

@@ -22,6 +22,7 @@ from linn.core.errors.tree import InternalError, LinnError, ServiceFailed, Servi
 from linn.core.log.partition import Partition
 from linn.core.ports.service import Sample, Service, ServiceKind, ServiceListener
 from linn.core.topics.topic import Topic
+from linn.descriptions import ServiceDescription
 
 logger = logging.getLogger("linn.service")
 
@@ -93,10 +94,6 @@ class RunningService:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     """Cancel scope around its `run`."""
     ended: trio.Event = field(default_factory=trio.Event)
-
-    def described(self) -> dict[str, Any]:
-        """The service as JSON, without what it says itself."""
-        return {"name": self.kind.name, "plugin": self.owner, "state": self.state, "error": self.error}
 
 
 class Services:
@@ -249,9 +246,18 @@ class Services:
 
     # --- looking and acting ---
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[ServiceDescription]:
         """All services that were made, as JSON."""
-        return [running.described() | {"status": self._status(running)} for running in self._running.values()]
+        return [self._describe(running) for running in self._running.values()]
+
+    def _describe(self, running: RunningService) -> ServiceDescription:
+        return {
+            "name": running.kind.name,
+            "plugin": running.owner,
+            "state": running.state,
+            "error": running.error,
+            "status": self._status(running),
+        }
 
     def _status(self, running: RunningService) -> Any:
         try:

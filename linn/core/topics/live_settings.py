@@ -17,6 +17,7 @@ from linn.core.config.decoder import encode_value, extra_of, fields_of, rest_of
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted
+from linn.verbs import FileWarning, LineWarning
 
 _TABLES = rest_of(TopicSettings)
 _FIELDS = {field.encode_name: field for field in fields_of(TopicSettings) if field is not _TABLES}
@@ -75,9 +76,9 @@ def replaced(name: str, config: Config, before: TopicSettings, live_keys: Collec
     return lines
 
 
-def warnings_of(name: str, config: Config, settings: TopicSettings, keys: Iterable[str]) -> list[dict[str, Any]]:
+def warnings_of(name: str, config: Config, settings: TopicSettings, keys: Iterable[str]) -> list[LineWarning]:
     """The warnings of `topic.alter` about keys to which the file gives another value than `settings` now have."""
-    found: list[dict[str, Any]] = []
+    found: list[LineWarning] = []
     named = config.topic_lines.get(name, {})
     for key in keys:
         if key not in named or _value(settings, key) == _value(config.topics[name], key):
@@ -88,7 +89,7 @@ def warnings_of(name: str, config: Config, settings: TopicSettings, keys: Iterab
     return found
 
 
-def warnings_of_deletion(name: str, config: Config) -> list[dict[str, Any]]:
+def warnings_of_deletion(name: str, config: Config) -> list[FileWarning]:
     """The warnings of `topic.delete` about a topic that the file names."""
     if name not in config.topics:
         return []

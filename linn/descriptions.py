@@ -1,4 +1,4 @@
-"""Types of the settings that `Admin` takes and the descriptions that it returns.
+"""Types of the descriptions of topics, exchanges, groups, queues, transactions and connections that a broker gives.
 
 All are plain dicts at run time. A key that a topic or a binding does not have is left out.
 """
@@ -219,11 +219,14 @@ class DecidedDeliveries(TypedDict):
     more: int
 
 
+TransactionState = Literal["idle", "open", "ending"]
+
+
 class TransactionSummary(TypedDict):
     """The transactions of one name: who has it, and what the present one has touched so far."""
 
     name: str
-    state: Literal["idle", "open", "ending"]
+    state: TransactionState
     producer_id: int
     epoch: int
     number: int
@@ -324,6 +327,16 @@ class ConnectionDescription(TypedDict):
     unsent_bytes: int
     held_bytes: int
     subscriptions: list[ConnectionSubscription]
+
+
+class ServiceDescription(TypedDict):
+    """A service that something configures; `status`: what it says of itself, None where it has failed."""
+
+    name: str
+    plugin: str
+    state: Literal["waiting", "running", "ended", "failed"]
+    error: str | None
+    status: Any
 
 
 class BrokerDescription(TypedDict):

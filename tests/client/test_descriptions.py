@@ -1,4 +1,4 @@
-"""The types of `Admin` are those of the broker: the same settings, and descriptions with the same keys."""
+"""The types of `linn.descriptions` are those of the broker: the same settings, and descriptions with the same keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import linn
-from linn.client import admin_types
+from linn import descriptions
 from linn.core.config import topic_settings
 from linn.core.config.decoder import fields_of, plain_types, rest_of, unit_of
 from linn.core.errors.tree import TransactionUnknown
@@ -20,7 +20,7 @@ from linn.participants import SqliteParticipant
 def test_the_settings_of_topics_are_those_that_the_broker_knows() -> None:
     tables = rest_of(topic_settings.TopicSettings)  # Those of services, which plugins bring.
     known = {field.encode_name: field for field in fields_of(topic_settings.TopicSettings) if field is not tables}
-    typed = get_type_hints(admin_types.TopicSettings)
+    typed = get_type_hints(descriptions.TopicSettings)
     assert list(typed) == list(known)
     for key, field in known.items():
         plain = [one for one in plain_types(field.type) if one is not type(None)]
@@ -29,73 +29,13 @@ def test_the_settings_of_topics_are_those_that_the_broker_knows() -> None:
         elif unit_of(field.name) is None and plain[0] in (int, str):
             assert typed[key] is plain[0], key
         elif unit_of(field.name) is not None:
-            assert typed[key] in (admin_types.Duration, admin_types.Size), key
-            assert (typed[key] is admin_types.Duration) == (unit_of(field.name) == "ms"), key
+            assert typed[key] in (descriptions.Duration, descriptions.Size), key
+            assert (typed[key] is descriptions.Duration) == (unit_of(field.name) == "ms"), key
 
 
 def check(description: Any, described: Any) -> None:
     """Reading a description as its type changes nothing: no key is missing, unknown or of another type."""
     assert msgspec.convert(description, described) == description
-
-
-@pytest.fixture
-def admin(broker: str) -> Any:
-    with linn.sync.connect(broker) as client:
-        yield client.admin
-
-
-def test_descriptions_of_topics_and_queues(admin: Any, name: str) -> None:
-    admin.create_topic(name, kind="both", partitions=2, lease="30s", bindings=[{"exchange": "events", "key": "a.#"}])
-    admin.create_topic(f"{name}-stream", kind="stream", retention="forever")
-    for topic in (admin.topic(name), admin.topic(f"{name}-stream")):
-        check(topic, admin_types.TopicDescription)
-    check(admin.topics(), list[admin_types.TopicDescription])
-    check(admin.subscriptions(), list[admin_types.QueueDescription])
-
-
-def test_the_description_of_a_queue_with_a_consumer(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.producer(name) as producer, client.consumer(name) as consumer:
-            producer.publish(b"1")
-            assert consumer.get() is not None
-            queue = client.admin.subscription(name)
-    assert queue["by_consumer"]
-    assert queue["by_partition"]
-    check(queue, admin_types.QueueDetails)
-
-
-def test_descriptions_of_exchanges(admin: Any, name: str) -> None:
-    bindings = [{"exchange": "events", "key": "b.#"}]
-    assert admin.create_exchange(name, bindings=bindings)
-    assert not admin.create_exchange(name, type="direct", bindings=bindings)
-    assert admin.create_exchange(f"{name}-other", type="topic", alternate=name)
-    exchange = admin.exchange("events")
-    assert exchange["bindings"]
-    check(exchange, admin_types.ExchangeDescription)
-    check(admin.exchanges(), list[admin_types.ExchangeDescription])
-
-
-def test_descriptions_of_groups(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream")
-        with client.producer(name) as producer, client.consumer(name, group=name) as consumer:
-            producer.publish(b"1")
-            message = consumer.get()
-            assert message is not None
-            message.ack().wait()
-            groups, shown = client.admin.groups(name), client.admin.group(name)
-        assert groups
-        assert shown["members"]
-        assert shown["offsets"]
-        check(groups, list[admin_types.GroupSummary])
-        check(shown, admin_types.GroupDescription)
-        check(client.admin.reset_group(name, "earliest"), list[admin_types.GroupOffset])
-
-
-def test_descriptions_of_the_broker(admin: Any) -> None:
-    check(admin.broker(), admin_types.BrokerDescription)
-    check(admin.metrics(), list[admin_types.MetricDescription])
 
 
 def test_descriptions_of_decided_deliveries(broker: str, name: str, tmp_path: Path) -> None:
@@ -115,7 +55,7 @@ def test_descriptions_of_decided_deliveries(broker: str, name: str, tmp_path: Pa
         anyio.run(consume_and_never_commit)
         found = client.admin.decided_deliveries(name, "", "ledger", partition=0)
         (decided,) = found["deliveries"]
-        check(found, admin_types.DecidedDeliveries)
+        check(found, descriptions.DecidedDeliveries)
         place = decided["partition"], decided["delivery_id"]
         assert client.admin.resolve_delivery(name, *place, "ledger", "done", first=0, end=1) == 1
         assert client.admin.decided_deliveries(name)["deliveries"] == []
@@ -141,9 +81,9 @@ def test_descriptions_of_transactions(broker: str, name: str) -> None:
                 tx.ack(await anext(consumer))
                 await tx._settle()
                 found = await client.admin.transactions("open")
-                check(found, admin_types.TransactionSummaries)
+                check(found, descriptions.TransactionSummaries)
                 described = await client.admin.transaction(name)
-                check(described, admin_types.TransactionDescription)
+                check(described, descriptions.TransactionDescription)
                 counts = described["partitions"], described["offsets"], described["queue_partitions"]
                 assert counts == (1, 1, 1)
                 assert [len(described[key]) for key in ("wrote", "holds", "commits")] == [1, 1, 1]

@@ -1,0 +1,73 @@
+"""The entries of topics and exchanges in the metadata store, read at a start and written by each change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from linn.core.admin.stored_entries import TOPIC
+from linn.core.config.decoder import encode_each
+from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings
+from linn.core.log.metadata import MetadataStore
+from linn.core.loop.long_work import LongWork
+from linn.core.topics.topic import Topic
+
+
+class EntryStore:
+    """The metadata store, with the revision of each entry."""
+
+    def __init__(self, metadata: MetadataStore, long_work: LongWork) -> None:
+        self._metadata = metadata
+        self._long_work = long_work
+        self._revisions: dict[str, int] = {}
+        self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
+        """Bindings of topics, and the same as the store has them: encoding ten thousand takes 40 ms."""
+
+    async def load(self, proofs: Iterable[str]) -> dict[str, Any]:
+        """Read all entries; see `MetadataStore.load`. Raises LogCorrupt, StorageError."""
+        stored = await self._metadata.load(proofs)
+        self._revisions = {key: revision for key, (revision, _) in stored.items()}
+        return {key: entry for key, (_, entry) in stored.items()}
+
+    async def put(self, key: str, value: object) -> None:
+        """Write an entry. Raises StorageError: nothing has changed then."""
+        self._revisions[key] = await self._metadata.put(key, value, self._revisions.get(key, 0))
+
+    async def put_all(self, values: Mapping[str, object]) -> None:
+        """Write entries at once: the store writes everything with each change. Raises StorageError."""
+        if values:
+            changes = {key: (value, self._revisions.get(key, 0)) for key, value in values.items()}
+            self._revisions.update(await self._metadata.put_all(changes))
+
+    async def remove(self, key: str) -> None:
+        """Remove an entry, if it is there. Raises StorageError."""
+        if key in self._revisions:
+            await self._metadata.delete(key, self._revisions[key])
+            del self._revisions[key]
+            self._encoded.pop(key.removeprefix(TOPIC), None)
+
+    async def save_topic(
+        self, topic: Topic, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
+    ) -> None:
+        """Write a topic's settings, the keys that were set live, its live bindings and its `entries`.
+
+        Raises StorageError.
+        """
+        table = await self.table(topic.name, settings)
+        await self.put(TOPIC + topic.name, stored_topic(topic, table, live, live_keys))
+        self._encoded[topic.name] = settings.bindings, table["bindings"]
+
+    async def table(self, name: str, settings: TopicSettings) -> Mapping[str, Any]:
+        """The settings in their stored form; bindings that were saved in that form are not encoded again."""
+        before, encoded = self._encoded.get(name, ((), ()))
+        if before != settings.bindings:
+            encoded = await self._long_work.run(encode_each(settings.bindings), immediate=True)
+        return {**encode_without_bindings(settings), "bindings": encoded}
+
+
+def stored_topic(
+    topic: Topic, settings: Mapping[str, Any], live: Sequence[BindingSettings], live_keys: Sequence[str]
+) -> dict[str, Any]:
+    """The entry of a topic in the metadata store."""
+    entry = {"id": str(topic.id), "settings": settings, "live_bindings": live, "live_keys": list(live_keys)}
+    return {**entry, "subscriptions": dict(topic.entries)} if topic.entries else entry
