@@ -16,8 +16,8 @@ from typing import Any, Generic, Self, TypeVar
 
 import anyio
 
+from linn.client.blocking.generated.message import Batch, Message
 from linn.client.blocking.loop_thread import LoopThread
-from linn.client.blocking.message import Batch, Message
 from linn.client.blocking.running import STOP_CHECK_S, StopEvent, StopFlag, check_blocking
 from linn.client.blocking.settling import Settled, Settlements
 from linn.client.consume import exactly_once as asynchronous
@@ -52,25 +52,16 @@ def check_participant(participant: object) -> None:
         raise MessageInvalid(_ASYNC)
 
 
-class ExactlyOnceConsumer(Generic[H]):
-    """A consumer with a participant, opened by `Client.consumer(..., exactly_once=...)`.
+class BaseExactlyOnceConsumer(Generic[H]):
+    """Part of `ExactlyOnceConsumer` that is written by hand.
 
     One thread uses it: the one that opened it, in which the participant's methods are called. Any thread may close it;
     the participant is closed when its own thread does so too, or leaves the `with` block.
-
-    Example:
-        participant = SqliteParticipant("ledger.db")
-        with client.consumer("payments", name="ledger-1", exactly_once=participant) as consumer:
-            for message, db in consumer:
-                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
-                if message.text == "the last of today":
-                    consumer.commit()
-                    break
     """
 
     def __init__(
         self,
-        forget: Callable[[ExactlyOnceConsumer[H]], None],
+        forget: Callable[[Any], None],
         thread: LoopThread,
         made: asynchronous.ExactlyOnceConsumer[H],
     ) -> None:
@@ -84,11 +75,6 @@ class ExactlyOnceConsumer(Generic[H]):
         self._lock = threading.Lock()
         self._closed = False
         self._batch: Batch | None = None
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """Names of its topics."""
-        return self._made.topics
 
     # --- life ---
 
@@ -120,17 +106,7 @@ class ExactlyOnceConsumer(Generic[H]):
         self._forget(self)
         _finished(self._source.leave(*about))
 
-    def close(self) -> None:
-        """Undo what is not committed, unsubscribe, and close the participant. Idempotent.
-
-        In another thread than that of the consumer, the participant stays open: it is for that thread to close it.
-
-        Raises:
-            LinnError: the broker refused to settle something, and nothing has raised that.
-
-        Example:
-            consumer.close()
-        """
+    def _close(self) -> None:
         self.__exit__(None, None, None)
 
     # --- iterating ---
@@ -159,37 +135,22 @@ class ExactlyOnceConsumer(Generic[H]):
             self._batch = Batch(origin, self._settle)
         return Message(self._batch, message.index), handle
 
-    def run(
-        self, handler: Callable[[Message, H], object], *, stop: StopEvent | None = None, reject_on: Exceptions = ()
-    ) -> None:
-        """Call `handler` with each message and the handle, until `stop` is set, or SIGTERM; then commit.
-
-        For what becomes of a message whose call raises an exception see `linn.client.ExactlyOnceConsumer.run`; `stop`
-        is an event of `threading` or `multiprocessing`. Raises as that does. A KeyboardInterrupt commits nothing.
-
-        Example:
-            def work(message, db):
-                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
-                if message.text == "the last of today":
-                    stop.set()
-
-            stop = threading.Event()
-            consumer.run(work, stop=stop)
-        """
+    def _run(self, handler: Callable[[Message, H], object], *, stop: StopEvent | None, reject_on: Exceptions) -> None:
+        """A KeyboardInterrupt commits nothing."""
         check_blocking(handler)
         rules, over = Rules(reject_on, None), StopFlag(stop)
         with told_of_sigterm(over.set):
             try:
                 self._source.wait_s = STOP_CHECK_S
-                self._run(handler, rules, over)
+                self._handle_until(over, handler, rules)
             finally:
                 self._source.wait_s = None
         if not self._closed:
             self._thread.call(self._source.drain)
-            self.commit()
+            self._commit()
             self._thread.call(until_settled, self._source.consumer)
 
-    def _run(self, handler: Callable[[Message, H], object], rules: Rules, over: StopFlag) -> None:
+    def _handle_until(self, over: StopFlag, handler: Callable[[Message, H], object], rules: Rules) -> None:
         failures, backoff_s = 0, self._source.consumer._connector.backoff_s
         while not over.is_set():
             goes_on = True
@@ -204,7 +165,7 @@ class ExactlyOnceConsumer(Generic[H]):
                     raise
                 log_refused(error)
             except Exception as error:
-                asynchronous.log_participant(self.topics, error)
+                asynchronous.log_participant(self._made.topics, error)
                 goes_on = False
             failures = 0 if goes_on else failures + 1
             if failures:
@@ -219,18 +180,7 @@ class ExactlyOnceConsumer(Generic[H]):
             return _finished(self._made._failed(of_loop, error, rules))
         return True
 
-    def commit(self) -> None:
-        """Commit the effects of all messages so far, the one in hand as well, before their delivery is at its end.
-
-        Call it before you leave the loop with `break`, which undoes what is not committed. Raises as `__next__`.
-
-        Example:
-            for message, db in consumer:
-                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
-                if message.text == "the last of today":
-                    consumer.commit()
-                    break
-        """
+    def _commit(self) -> None:
         _finished(self._made.commit())
 
     def _settle(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from linn.client.blocking.consumer import Consumer
+from linn.client.blocking.generated.consumer import Consumer
+from linn.client.blocking.generated.message import Batch, Message
+from linn.client.blocking.generated.transaction import Transaction
 from linn.client.blocking.loop_thread import LoopThread
-from linn.client.blocking.message import Batch, Message
-from linn.client.blocking.transaction import Transaction
 from linn.client.transactions.process import (
     PAUSE_S,
     Output,

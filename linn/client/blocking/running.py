@@ -9,8 +9,8 @@ from typing import Protocol
 
 import anyio
 
+from linn.client.blocking.generated.message import Message
 from linn.client.blocking.loop_thread import LoopThread
-from linn.client.blocking.message import Message
 from linn.client.consume import running as asynchronous
 from linn.client.consume.running import Rules, check_handler, is_done_with, is_over, log_refused
 from linn.client.consume.termination import told_of_sigterm
