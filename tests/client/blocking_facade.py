@@ -50,12 +50,17 @@ FACADES = (
     Facade("SharedTransactions", "shared_transactions", "BaseSharedTransactions", ("transactions.shared",)),
     Facade("Client", "client", "BaseClient", ("client",)),
 )
+TRANSLATED = {
+    "processing": ("consume.processing", ("Settleable", "T", "Processing")),
+    "worker": ("transactions.process", ("Worker",)),
+}
+"""Modules with classes that are those of an async module without `async` and `await`."""
 OMITTED = ("buffered_bytes",)
 TIMED = ("flush", "publish", "publish_many")
 """Calls with a time limit, because there is no scope around them to cancel."""
 BODIES = {"Message.ack": "return self.batch._settle(self.index, self.index + 1, Verdict.ACK, 0)"}
 
-# What is said in other words: in signatures, in docstrings, in their examples, and in both.
+# What is said in other words: in signatures, in docstrings, in their examples, in translated code, and everywhere.
 SIGNATURES = (
     (r" \| AsyncParticipant\[H\]", ""),
     (r"AsyncIterator\[(\w+)\]", r"\1"),
@@ -85,6 +90,12 @@ EXAMPLES = (
     (r"\b(await|async) ", ""),
     (r"\.__aenter__\(\)", ""),
     (r"anyio\.Event", "threading.Event"),
+)
+TRANSLATIONS = (
+    (r"await settled\b", "settled.wait()"),
+    (r"await made if inspect.isawaitable\(made\) else made", "made"),
+    (r"\b(await|async) ", ""),
+    (r"__a(enter|exit)__", r"__\1__"),
 )
 BOTH = (
     (r"\baclose\b", "close"),
@@ -128,14 +139,17 @@ def node_of(module: str, name: str) -> ast.ClassDef:
     return found
 
 
+def name_of(node: ast.stmt) -> str:
+    """The name that a statement defines."""
+    return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else getattr(node, "name", "")
+
+
 def names_of(module: str, *, imported: bool = True) -> dict[str, str]:
     """The names that a module imports and defines, and where they come from."""
-    found = {}
+    found = {name_of(node): module for node in tree(module).body if name_of(node)}
     for node in tree(module).body:
         if isinstance(node, ast.ImportFrom) and imported:
             found |= {one.name: node.module or "" for one in node.names}
-        elif isinstance(node, ast.Assign | ast.ClassDef):
-            found[node.name if isinstance(node, ast.ClassDef) else ast.unparse(node.targets[0])] = module
     return found
 
 
@@ -234,17 +248,23 @@ def connect_code() -> str:
     return method(function, FACADES[-1], by_hand(FACADES[-1])).replace("self._connect", "Client._connect")
 
 
-def imports(facades: Iterable[Facade]) -> str:
-    """The imports of all that the classes of one module may name."""
+def translated(module: str, names: Iterable[str]) -> str:
+    """The source of classes of an async module, without `async` and `await`."""
+    source = source_of(module)
+    parts = [ast.get_source_segment(source, node) or "" for node in ast.parse(source).body if name_of(node) in names]
+    return replaced("\n".join(parts), TRANSLATIONS, BOTH)
+
+
+def imports(sources: Iterable[str], own: Iterable[str]) -> str:
+    """The imports of everything that classes from some modules may name, but for their own names."""
     found = {"Iterator": "collections.abc", "Admin as AsyncAdmin": "linn.client.admin"}
-    for source in (source for facade in facades for source in facade.sources):
+    for source in sources:
         found |= names_of(f"linn.client.{source}")
     for path in sorted((ROOT / "linn/client/blocking").glob("*.py")):
         found |= names_of(f"{BLOCKING}.{path.stem}", imported=False)
     found |= {facade.name: f"{BLOCKING}.generated.{facade.module}" for facade in FACADES}
-    for facade in facades:
-        del found[facade.name]
-    return "".join(f"from {module} import {name}\n" for name, module in found.items())
+    found |= {name: f"{BLOCKING}.generated.{module}" for module, (_, names) in TRANSLATED.items() for name in names}
+    return "".join(f"from {module} import {name}\n" for name, module in found.items() if name not in own)
 
 
 def ruff(*command: str, code: str) -> str:
@@ -256,10 +276,16 @@ def ruff(*command: str, code: str) -> str:
 
 def modules() -> Iterator[tuple[Path, str]]:
     """The files and what is to be in them."""
+    codes = {}
     for module in dict.fromkeys(facade.module for facade in FACADES):
         facades = [facade for facade in FACADES if facade.module == module]
-        code = HEAD.format(", ".join(facade.name for facade in facades)) + imports(facades)
-        code += "\n".join(map(class_code, facades)) + (connect_code() if module == "client" else "")
+        own = [*(facade.name for facade in facades), *(["connect"] if module == "client" else [])]
+        parts = [*map(class_code, facades), *([connect_code()] if module == "client" else [])]
+        sources = [source for facade in facades for source in facade.sources]
+        codes[module] = HEAD.format(", ".join(own)) + imports(sources, own) + "\n".join(parts)
+    for module, (source, own) in TRANSLATED.items():
+        codes[module] = HEAD.format(own[-1]) + imports([source], own) + translated(f"linn.client.{source}", own)
+    for module, code in codes.items():
         path = ROOT / f"linn/client/blocking/generated/{module}.py"
         code = ruff("check", "--quiet", "--fix-only", "--select=F401,I001", f"--stdin-filename={path}", code=code)
         yield path, ruff("format", f"--stdin-filename={path}", code=code)

@@ -24,8 +24,10 @@ from linn.client.blocking.generated.message import Batch, FetchedBatches
 from linn.client.blocking.generated.producer import Producer
 from linn.client.blocking.generated.shared_transactions import SharedTransactions
 from linn.client.blocking.generated.transaction import Transaction
+from linn.client.blocking.generated.worker import Worker
 from linn.client.blocking.loop_thread import LoopThread
-from linn.client.blocking.process import Function, Worker, run_all
+from linn.client.blocking.process import run_all
+from linn.client.blocking.running import Function
 from linn.client.client import check_process
 from linn.client.consume.consumer import Consumer as AsyncConsumer
 from linn.client.consume.exactly_once import ExactlyOnceConsumer as AsyncExactlyOnceConsumer
@@ -192,10 +194,10 @@ class BaseClient(Facade[asynchronous.Client]):
                 consumer = self._plain_consumer(source, group, name=own, prefetch=prefetch)
                 begin = partial(self._transaction, own, timeout_s=timeout_s)
                 is_group = group is not None
-                made.append(Worker(self._thread, consumer, begin, function, (sink, exchange), is_group=is_group))
+                made.append(Worker(consumer, begin, function, (sink, exchange), is_group=is_group))
         except BaseException:
             for worker in made:
-                worker.close()
+                worker.consumer.close()
             raise
         run_all(made)
 

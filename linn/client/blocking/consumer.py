@@ -26,10 +26,15 @@ from linn.client.consume import consumer as asynchronous
 from linn.client.consume import message as asynchronous_message
 from linn.client.consume.arrivals import Matches, Unread, rest_of
 from linn.client.consume.running import Exceptions, Rules, check_concurrency
+from linn.client.consume.subscription import Subscription
 from linn.core.errors.tree import ClientClosed
 from linn.wire.messages import Verdict
 
 T = TypeVar("T")
+
+
+class ConsumerEnded(Exception):
+    """The consumer was closed."""
 
 
 class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
@@ -132,11 +137,21 @@ class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
         """Wait for the next message; None if there is none in time, or the consumer is closed."""
         return self._step(self._pick_message, timeout_s)
 
-    def _next_delivery(self) -> list[Batch] | None:
-        """Wait for the next batch, and take it with the others of its delivery; None if the consumer is closed."""
+    @property
+    def _subscriptions(self) -> list[Subscription]:
+        return self._made._subscriptions
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait. Raises ConsumerEnded."""
+        if self._closed:
+            raise ConsumerEnded
+        self._thread.call(self._made._sleep, seconds)
+
+    def _next_delivery(self) -> list[Batch]:
+        """Wait for the next batch, and take it with the others of its delivery. Raises ConsumerEnded."""
         first = self._step_batch()
         if first is None:
-            return None
+            raise ConsumerEnded
         batches = [first]
         with self._lock:
             while self._ready and self._ready[0]._delivery is first._delivery:

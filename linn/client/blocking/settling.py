@@ -13,8 +13,8 @@ import anyio.lowlevel
 
 from linn.client.arguments import checked_reason
 from linn.client.blocking.loop_thread import LoopThread
+from linn.client.consume import settling as asynchronous
 from linn.client.consume.message import Batch
-from linn.client.consume.settling import Settled as AsyncSettled
 from linn.client.consume.subscription import check_ms
 from linn.wire.messages import Verdict
 
@@ -35,7 +35,7 @@ class Settled:
     _verdict: Verdict
     _ms: int
     _reason: str = ""
-    _carried_out: AsyncSettled | None = None
+    _carried_out: asynchronous.Settled | None = None
     """The async settlement, set by the loop."""
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -50,6 +50,11 @@ class Settled:
         """
         if self._settlements is not None:
             self._settlements.wait(self, timeout_s)
+
+
+def is_void(settled: Settled) -> bool:
+    """Tell whether the connection was lost before a settlement was answered: the records may be delivered again."""
+    return asynchronous.is_void(settled._carried_out)
 
 
 class Settlements:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +33,15 @@ class BaseTransaction(Facade[asynchronous.Transaction]):
         If the wait for a commit is interrupted (KeyboardInterrupt), it may or may not be committed.
         """
         self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
+
+    def _take_over(self) -> None:
+        self._thread.call(self._made._take_over)
+
+    def _note_before(self, batches: Sequence[Batch], *, is_group: bool) -> None:
+        self._made._note_before([batch._origin for batch in batches], is_group=is_group)
+
+    def _give_back(self) -> None:
+        self._thread.call(self._made._give_back)
 
     def _producer(self, topic: str | None, *, exchange: str | None) -> Producer:
         made = self._thread.call(self._made.producer, topic, exchange=exchange)

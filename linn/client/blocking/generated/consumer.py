@@ -6,8 +6,14 @@ from collections.abc import Iterator
 
 from linn.client.blocking.consumer import BaseConsumer
 from linn.client.blocking.generated.message import Batch
-from linn.client.blocking.running import Handler, StopEvent
-from linn.client.consume.running import ATTEMPTS_MAX, Exceptions
+from linn.client.blocking.running import (
+    Handler,
+    StopEvent,
+)
+from linn.client.consume.running import (
+    ATTEMPTS_MAX,
+    Exceptions,
+)
 from linn.client.consume.start_position import Start
 
 

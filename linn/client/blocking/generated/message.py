@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import NamedTuple
 
-from linn.client.blocking.message import BaseBatch, Processing
+from linn.client.blocking.generated.processing import Processing
+from linn.client.blocking.message import BaseBatch
 from linn.client.blocking.settling import Settled
 from linn.client.consume.processing import OnError
 from linn.client.consume.received import ReceivedMessage
