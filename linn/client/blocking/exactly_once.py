@@ -107,6 +107,9 @@ class BaseExactlyOnceConsumer(Generic[H]):
         _finished(self._source.leave(*about))
 
     def _close(self) -> None:
+        """In another thread than that of the consumer, the participant stays open: it is for that thread to close it. A
+        second call does nothing.
+        """
         self.__exit__(None, None, None)
 
     # --- iterating ---
@@ -194,7 +197,10 @@ class BaseExactlyOnceConsumer(Generic[H]):
 
 
 class _CallingSource(WorkSource):
-    """The work source of a consumer in another thread than the loop's: a wait is a call that blocks the thread."""
+    """The work source of a consumer in another thread than the loop's: a wait is a call that blocks the thread.
+
+    For the methods see `WorkSource`.
+    """
 
     def __init__(self, thread: LoopThread, source: WorkSource) -> None:
         self.consumer = source.consumer
@@ -206,19 +212,15 @@ class _CallingSource(WorkSource):
         """Work that the loop has handed over, and that a thread whose wait was interrupted has not got."""
 
     async def places(self) -> tuple[list[Place], list[Place]]:
-        """See `WorkSource.places`."""
         return self._thread.call(self._source.places)
 
     async def enter(self) -> None:
-        """See `WorkSource.enter`."""
         self._thread.call(self._source.enter)
 
     async def leave(self, *about: Any) -> None:
-        """See `WorkSource.leave`."""
         self._thread.call(self._source.leave, *about)
 
     async def next(self) -> Work:
-        """See `WorkSource.next`."""
         if self._taken is not None:
             self._source.put_back(self._taken)  # It may have become another consumer's meanwhile.
         work = self._thread.call(self._take)
@@ -236,19 +238,16 @@ class _CallingSource(WorkSource):
         drain(self._source.consumer)
 
     def may_return(self, work: Work) -> bool:
-        """See `WorkSource.may_return`."""
         return self._source.may_return(work)
 
     def give_back(self, work: Work, verdict: Verdict, reason: str) -> None:
-        """See `WorkSource.give_back`. Raises ConnectionLost: the client is closed."""
+        """Raises ConnectionLost: the client is closed."""
         self._thread.soon(lambda: self._source.give_back(work, verdict, reason))
 
     def put_back(self, work: Work) -> None:
-        """See `WorkSource.put_back`."""
         self._source.put_back(work)
 
     def release_untried(self) -> None:
-        """See `WorkSource.release_untried`."""
         if self._taken is not None:
             self._source.put_back(self._taken)
             self._taken = None
@@ -256,11 +255,10 @@ class _CallingSource(WorkSource):
             self._thread.soon(self._source.release_untried)
 
     async def decide(self, work: Work) -> bool:
-        """See `WorkSource.decide`."""
         return self._thread.call(self._source.decide, work)
 
     def applied(self, work: Work) -> None:
-        """See `WorkSource.applied`. Raises ConnectionLost: the client is closed, and the broker will ask again."""
+        """Raises ConnectionLost: the client is closed, and the broker will ask again."""
         self._thread.soon(lambda: self._source.applied(work))
 
 

@@ -59,6 +59,7 @@ class ClosingFacade(Facade[B]):
             self._drop()
 
     def _close(self) -> None:
+        """A second call does nothing."""
         self.__exit__(None, None, None)
 
     def _stop(self) -> None:

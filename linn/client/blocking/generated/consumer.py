@@ -38,6 +38,8 @@ class Consumer(BaseConsumer):
             LinnError: a settlement that nobody waited for was refused.
         Interruption: settlements and the unsubscribe request are on their way all the same.
 
+        A second call does nothing.
+
         Example:
             consumer = client.consumer("orders")  # without a block
             next(consumer).ack()

@@ -24,6 +24,8 @@ class Producer(BaseProducer):
 
         Interruption: unconfirmed messages may or may not be stored.
 
+        A second call does nothing.
+
         Example:
             producer = client.producer("orders")  # without a block
             producer.publish(b"two coffees")
