@@ -101,7 +101,9 @@ BOTH = (
     (r"\baclose\b", "close"),
     (r"\b__anext__\b", "__next__"),
     (r"\banext\b", "next"),
-    (r"\blinn\.(connect|client)\b", r"linn.sync.\1"),
+    (r"^from linn\.client import", "from linn.sync import"),
+    (r"\blinn\.client(?=\.[A-Z])", "linn.sync"),
+    (r"\blinn\.connect\b", "linn.sync.connect"),
 )
 
 

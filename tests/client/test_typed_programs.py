@@ -14,7 +14,6 @@ HERE = Path(__file__).parent
 ASYNC = HERE / "every_call.py", HERE / "own_calls_async.py"
 BLOCKING = HERE / "own_calls_blocking.py"
 FOR_BLOCKING = (
-    (r"^from linn\.client import", "from linn.sync import"),
     (r"^import anyio$", "import threading"),
     (r"anyio\.run\(main, (.*), backend=.*\)", r"main(\1)"),
 )
