@@ -337,7 +337,7 @@ class Peer:
 
 
 def error_of(answer: m.Message) -> m.Failed | m.RefusedRecords | None:
-    """What refused a request, or the records that it published; None where nothing was refused."""
+    """Return the error of an answer to a request, or to the records that it published; None if there is none."""
     if isinstance(answer, m.Published):
         return next((refusal for placement in answer.placements for refusal in placement.refused), None)
     return answer if isinstance(answer, m.Failed) else None
