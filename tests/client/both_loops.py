@@ -17,7 +17,7 @@ TESTS = (
     (r"^@on_both\w+\n", ""),
     (r"\bawait (\S+\.(?:ack|nack|reject|extend)\([^()]*\))", r"\1.wait()"),
 )
-"""What tests say in other words, besides examples."""
+"""Words that differ in tests alone."""
 
 
 @functools.cache

@@ -435,14 +435,6 @@ class Consumer(Running, Seeking):
                 batch.records.check_crc()
                 return batch
 
-    async def _next_delivery(self) -> list[Batch]:
-        """Wait for the next batch, and take it with the others of its delivery."""
-        first = await self.next_batch()
-        return [first, *self._arrived.take_others_of(first._delivery)]
-
-    async def _sleep(self, seconds: float) -> None:
-        await self._connector.env.clock.sleep(seconds)
-
     async def _take(self, records_max: int) -> list[Batch]:
         """Wait for the first batch; take it, and others that have arrived up to `records_max` records in all.
 
