@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import anyio
 
+from linn.client.blocking.facade import ClosingFacade
 from linn.client.blocking.generated.message import Batch, Message
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.blocking.running import STOP_CHECK_S, StopEvent, StopFlag, check_blocking
@@ -52,7 +53,7 @@ def check_participant(participant: object) -> None:
         raise MessageInvalid(_ASYNC)
 
 
-class BaseExactlyOnceConsumer(Generic[H]):
+class BaseExactlyOnceConsumer(ClosingFacade[asynchronous.ExactlyOnceConsumer[H]], Generic[H]):
     """Part of `ExactlyOnceConsumer` that is written by hand.
 
     One thread uses it: the one that opened it, in which the participant's methods are called. Any thread may close it;
@@ -60,20 +61,12 @@ class BaseExactlyOnceConsumer(Generic[H]):
     """
 
     def __init__(
-        self,
-        forget: Callable[[Any], None],
-        thread: LoopThread,
-        made: asynchronous.ExactlyOnceConsumer[H],
+        self, forget: Callable[[Any], None], thread: LoopThread, made: asynchronous.ExactlyOnceConsumer[H]
     ) -> None:
-        self._forget = forget
-        """The client's method, which keeps the client alive for as long as this object."""
-        self._thread = thread
+        super().__init__(forget, thread, made)
         self._source = made._source = _CallingSource(thread, made._source)
-        self._made = made
         self._settlements = Settlements(thread)
         self._owner = threading.current_thread()
-        self._lock = threading.Lock()
-        self._closed = False
         self._batch: Batch | None = None
 
     # --- life ---
@@ -82,35 +75,18 @@ class BaseExactlyOnceConsumer(Generic[H]):
         """Open the participant, and subscribe. Raises as the async consumer's `__aenter__`."""
         _finished(self._made.__aenter__())
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._thread.is_here():
-            return
         try:
-            if threading.current_thread() is self._owner:
+            if self._thread.is_here() and threading.current_thread() is self._owner:
                 self._batch = None
                 _finished(self._made._release())
         finally:
-            self._leave(exc_type, exc, traceback)
+            super().__exit__(exc_type, exc, traceback)
 
     def _leave(self, *about: Any) -> None:
-        """Unsubscribe, once."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._forget(self)
         _finished(self._source.leave(*about))
-
-    def _close(self) -> None:
-        """In another thread than that of the consumer, the participant stays open: it is for that thread to close it. A
-        second call does nothing.
-        """
-        self.__exit__(None, None, None)
 
     # --- iterating ---
 

@@ -54,13 +54,16 @@ class ClosingFacade(Facade[B]):
             self._stop()
         self._forget(self)
         try:
-            self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
+            self._leave(exc_type, exc, traceback)
         finally:
             self._drop()
 
     def _close(self) -> None:
         """A second call does nothing."""
         self.__exit__(None, None, None)
+
+    def _leave(self, *about: Any) -> None:
+        self._thread.call(self._made.__aexit__, *about)
 
     def _stop(self) -> None:
         """Take nothing more. Called with the lock."""

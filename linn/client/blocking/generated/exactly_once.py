@@ -34,8 +34,7 @@ class ExactlyOnceConsumer(BaseExactlyOnceConsumer[H]):
     def close(self) -> None:
         """Undo what is not committed, unsubscribe, and close the participant. Raises as `Consumer.close` does.
 
-        In another thread than that of the consumer, the participant stays open: it is for that thread to close it. A
-        second call does nothing.
+        A second call does nothing.
 
         Example:
             consumer.close()
