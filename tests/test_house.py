@@ -236,11 +236,16 @@ OPEN_TO_USERS = (
     "linn.client",
     "linn.errors",
     "linn.participants",
+    "linn.plugins",
+    "linn.semantics",
     "linn.spark_plugin",
+    "linn.storage_engines",
     "linn.sync",
     "linn.testing",
 )
-"""The modules of linn that programs and plugins may import, besides `linn` itself."""
+"""The modules of linn that programs and plugins may import, besides `linn` itself; built-in plugins are there to derive
+from.
+"""
 IMPORT_OF_LINN = re.compile(r"^[> ]*(?:>>> )?(?:from (linn\.[\w.]+) import|import (linn\.[\w.]+))", re.MULTILINE)
 
 

@@ -9,6 +9,11 @@ from enum import IntEnum
 
 import msgspec
 
+from linn.core.delivery.vocabulary import ConsumerKind as ConsumerKind
+from linn.core.delivery.vocabulary import Phase as Phase
+from linn.core.delivery.vocabulary import Place as Place
+from linn.core.delivery.vocabulary import Verdict as Verdict
+
 
 class Acks(IntEnum):
     """The confirmation that a publish waits for."""
@@ -16,40 +21,6 @@ class Acks(IntEnum):
     NONE = 0
     LEADER = 1
     ALL = 2
-
-
-class SubscriptionKind(IntEnum):
-    """The kind of subscription that a subscribe led to."""
-
-    SHARED = 0
-    """A consumer of a queue or of a shared subscription: records are leased, or settled on delivery."""
-    GROUP = 1
-    """A member of a stream's consumer group: partitions are divided among members, offsets are stored."""
-    READER = 2
-    """A reader of a stream: nothing is stored."""
-
-
-class Verdict(IntEnum):
-    """A consumer's verdict on a range of records."""
-
-    ACK = 0
-    NACK = 1
-    REJECT = 2
-    EXTEND = 3
-    RELEASE = 4
-    READY = 5
-    """The consumer can apply the records of a two-phase delivery; the answer is the decision to commit."""
-    DONE = 6
-    """The consumer has applied them."""
-
-
-class Phase(IntEnum):
-    """The phase of a two-phase delivery in which a broker sends its records."""
-
-    NONE = 0
-    PREPARE = 1
-    COMMIT = 2
-    """The records were decided to this consumer before, and it has not said that it is done."""
 
 
 LIMIT_MAX = 2**32 - 1
@@ -168,14 +139,6 @@ class Fetched(Message):
     high_watermark: int
     next_offset: int
     leader_epoch: int = 0
-
-
-class Place(IntEnum):
-    """The place whose offset is asked for."""
-
-    TIME = 0
-    EARLIEST = 1
-    LATEST = 2
 
 
 class FindOffset(Message):

@@ -1,4 +1,4 @@
-"""The gateway's own publish and fetch, which protocols use that carry out one request after the other."""
+"""Sessions of the gateway, as protocols use them that carry out one request after the other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import trio.testing
 from raw_client import broker_on, records, simulated, values
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.broker.broker import Broker
 from linn.core.errors.tree import OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
-from linn.core.gateway.gateway import ANONYMOUS, START_LATEST, Gateway, SubscribeRequest
+from linn.core.gateway.principal import Principal
+from linn.core.gateway.requests import START_LATEST, FetchRequest, SubscribeRequest
+from linn.core.gateway.session import Session
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.publish.request import PublishRequest
 from linn.testing.sim_env import SimEnv
@@ -26,14 +29,20 @@ kind = "stream"
 FULL_BYTES = 1020 << 10
 
 
-async def publish(gateway: Gateway, topic: str, *batches: RecordBatch) -> None:
-    await gateway.publish(ANONYMOUS, PublishRequest(topic, batches))
+def session_of(broker: Broker) -> Session:
+    return broker.gateway.session(Principal("127.0.0.1:1"))
 
 
-async def fetch(gateway: Gateway, offset: int, deadline: WaitDeadline) -> list[str]:
+async def publish(session: Session, topic: str, *batches: RecordBatch) -> None:
+    await session.publish(PublishRequest(topic, batches))
+
+
+async def fetch(session: Session, offset: int, deadline: WaitDeadline) -> list[str]:
     """The values from an offset of the stream `log` on, after which both ends of the partition are looked at."""
-    fetched = await gateway.fetch(ANONYMOUS, "log", 0, offset, 1 << 20, deadline)
-    assert (fetched.start_offset, fetched.high_watermark) == (0, gateway.partition(ANONYMOUS, "log", 0).high_watermark)
+    fetched = await session.fetch(FetchRequest("log", 0, offset, 1 << 20)).read(deadline)
+    bounds = session.topic_bounds("log")
+    assert bounds is not None
+    assert (fetched.start_offset, fetched.high_watermark) == bounds.partitions[0]
     return values(
         [RecordBatch(batch.read()) if not isinstance(batch, RecordBatch) else batch for batch in fetched.batches]
     )
@@ -44,35 +53,35 @@ async def test_a_publish_that_is_cancelled_while_it_waits_for_room_stores_nothin
     env: SimEnv,
 ) -> None:
     async with broker_on(env, TOPICS) as broker:
-        gateway = broker.gateway
-        await publish(gateway, "jobs", records([bytes(FULL_BYTES)]))
+        session = session_of(broker)
+        await publish(session, "jobs", records([bytes(FULL_BYTES)]))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish, gateway, "jobs", records([bytes(64 << 10)]))
+            nursery.start_soon(publish, session, "jobs", records([bytes(64 << 10)]))
             await trio.testing.wait_all_tasks_blocked()
             assert broker.memory.received.used_bytes > 64 << 10
             nursery.cancel_scope.cancel()
         assert broker.memory.received.used_bytes == 0
-        assert gateway.partition(ANONYMOUS, "jobs", 0).high_watermark == 1
+        assert broker.topic("jobs").partition(0).high_watermark == 1
 
 
 @simulated
 async def test_a_publish_waits_for_room_and_goes_on_when_there_is_some(env: SimEnv) -> None:
     async with broker_on(env, TOPICS) as broker:
-        gateway = broker.gateway
-        await publish(gateway, "jobs", records([bytes(FULL_BYTES)]))
+        session = session_of(broker)
+        await publish(session, "jobs", records([bytes(FULL_BYTES)]))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish, gateway, "jobs", records([bytes(64 << 10)]))
+            nursery.start_soon(publish, session, "jobs", records([bytes(64 << 10)]))
             await trio.testing.wait_all_tasks_blocked()
-            await gateway.perform(ANONYMOUS, "topic.purge", '{"name": "jobs"}')
+            await session.perform("topic.purge", '{"name": "jobs"}')
         assert broker.memory.received.used_bytes == 0
-        assert gateway.partition(ANONYMOUS, "jobs", 0).high_watermark == 2
+        assert broker.topic("jobs").partition(0).high_watermark == 2
 
 
 @simulated
 async def test_a_publish_that_is_refused_raises_its_own_error_and_is_counted_once(env: SimEnv) -> None:
     async with broker_on(env, TOPICS) as broker:
         with pytest.raises(TopicUnknown, match="nowhere"):
-            await publish(broker.gateway, "nowhere", records(["x"]))
+            await publish(session_of(broker), "nowhere", records(["x"]))
         assert broker.publisher.errors == {"topic.unknown": 1}
         assert broker.memory.received.used_bytes == 0
 
@@ -80,35 +89,35 @@ async def test_a_publish_that_is_refused_raises_its_own_error_and_is_counted_onc
 @simulated
 async def test_a_fetch_at_the_end_waits_for_a_record(env: SimEnv) -> None:
     async with broker_on(env, TOPICS) as broker:
-        gateway, found = broker.gateway, []
+        session, found = session_of(broker), []
 
         async def read() -> None:
-            found.append(await fetch(gateway, 0, WaitDeadline()))
+            found.append(await fetch(session, 0, WaitDeadline()))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             await trio.testing.wait_all_tasks_blocked()
             assert found == []
-            await publish(gateway, "log", records(["a", "b"]))
+            await publish(session, "log", records(["a", "b"]))
         assert found == [["a", "b"]]
-        assert await fetch(gateway, 0, WaitDeadline(0)) == ["a", "b"]
+        assert await fetch(session, 0, WaitDeadline(0)) == ["a", "b"]
 
 
 @simulated
 async def test_a_fetch_that_finds_nothing_until_its_deadline_is_empty(env: SimEnv) -> None:
     async with broker_on(env, TOPICS) as broker:
         begun = trio.current_time()
-        assert await fetch(broker.gateway, 0, WaitDeadline(5)) == []
+        assert await fetch(session_of(broker), 0, WaitDeadline(5)) == []
         assert math.isclose(trio.current_time() - begun, 5)
         with pytest.raises(OffsetOutOfRange):
-            await fetch(broker.gateway, 7, WaitDeadline(5))
+            await fetch(session_of(broker), 7, WaitDeadline(5))
 
 
 @simulated
 async def test_a_subscription_is_refused_where_the_topic_is_of_the_other_kind(env: SimEnv) -> None:
     async with broker_on(env, TOPICS) as broker:
-        gateway = broker.gateway
+        session = session_of(broker)
         with pytest.raises(SubscriptionWrongKind, match="topic jobs is a queue: consumers compete"):
-            await gateway.subscribe(ANONYMOUS, SubscribeRequest("jobs", group="g"))
+            await session.subscribe(SubscribeRequest("jobs", group="g"))
         with pytest.raises(SubscriptionWrongKind, match="choose no start"):
-            await gateway.subscribe(ANONYMOUS, SubscribeRequest("jobs", start=START_LATEST))
+            await session.subscribe(SubscribeRequest("jobs", start=START_LATEST))

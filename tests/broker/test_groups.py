@@ -30,7 +30,7 @@ class Member:
 
     async def join(self, credit: int = 1000, start: int = m.START_EARLIEST) -> Member:
         answer = await self.client.call(m.Subscribe("t", group="g", credit=credit, start=start, **self.who))
-        assert answer.kind == m.SubscriptionKind.GROUP
+        assert answer.kind == m.ConsumerKind.GROUP
         self.subscription = answer.subscription
         return self
 

@@ -15,8 +15,8 @@ from raw_client import RawClient, Refused, broker_on, connected, records
 
 from linn.core.batch.steps import TURN_S
 from linn.core.broker.broker import Broker
+from linn.core.delivery.settlement import SETTLE_STEP
 from linn.core.env.real.env import RealEnv
-from linn.core.log.delivery import SETTLE_STEP
 from linn.testing.deterministic import run_simulation
 from linn.testing.process import BrokerProcess
 from linn.testing.sim_env import SimEnv

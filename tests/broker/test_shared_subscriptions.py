@@ -21,7 +21,7 @@ VALUES = [f"record {number}" for number in range(6)]
 
 async def _join(client: RawClient, shared: str, credit: int = 0, **options: Any) -> int:
     subscribed = await client.call(m.Subscribe("t", shared=shared, credit=credit, **options))
-    assert subscribed.kind == m.SubscriptionKind.SHARED
+    assert subscribed.kind == m.ConsumerKind.SHARED
     return int(subscribed.subscription)
 
 

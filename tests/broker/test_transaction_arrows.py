@@ -12,7 +12,7 @@ from seeds import failures, some_faults, tiered
 from transaction_arrows import ARROWS, FAULTS, LOGGED, REQUESTS, walk
 
 from linn.core.transactions.event import TransactionEvent
-from linn.protocols.capnp.session import _HANDLERS
+from linn.protocols.capnp.conversation import _HANDLERS
 
 QUICK_SEEDS = 12
 

@@ -76,7 +76,7 @@ class Peer:
             m.Hello: self.welcome,
             m.Describe: self.describe,
             m.Publish: self.publish,
-            m.Subscribe: lambda session, event: m.Subscribed(1, m.SubscriptionKind.SHARED, 30_000),
+            m.Subscribe: lambda session, event: m.Subscribed(1, m.ConsumerKind.SHARED, 30_000),
             m.Unsubscribe: lambda session, event: m.Done(),
             m.Settle: lambda session, event: m.Settled([]),
             m.Credit: lambda session, event: m.Done() if event.correlation else None,

@@ -109,7 +109,7 @@ async def test_the_unsettled_records_of_a_queue_are_fetched(broker: str, name: s
 @on_both_loops
 async def test_a_reader_that_got_nothing_goes_on_where_it_was_told_that_it_is() -> None:
     async with running_peer() as peer, linn.connect(peer.url, backoff_s=0) as client:
-        peer.answers[m.Subscribe] = lambda session, event: m.Subscribed(1, m.SubscriptionKind.READER, 0)
+        peer.answers[m.Subscribe] = lambda session, event: m.Subscribed(1, m.ConsumerKind.READER, 0)
         topic = m.TopicInfo("t", "stream", [m.PartitionInfo(0, 0, 5_000)], "", 0)
         peer.answers[m.Describe] = lambda session, event: m.Description("peer", [], [topic])
         async with client.consumer("t", where=WHERE):

@@ -492,7 +492,7 @@ async def test_closing_waits_for_the_word_on_settlements_before_it_unsubscribes(
 @on_both_loops
 async def test_credit_is_given_back_in_chunks() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
-        peer.answers[m.Subscribe] = lambda session, event: m.Subscribed(1, m.SubscriptionKind.SHARED, 0)
+        peer.answers[m.Subscribe] = lambda session, event: m.Subscribed(1, m.ConsumerKind.SHARED, 0)
         async with client.consumer("t", prefetch=100) as consumer:
             await deliver(peer, 100)
             async for message in consumer:
@@ -585,7 +585,7 @@ async def test_a_lease_is_renewed_only_while_the_application_has_records_of_it(t
 @on_both_loops
 async def test_an_application_that_blocks_the_loop_gets_no_expired_records() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
-        peer.answers[m.Subscribe] = lambda session, event: m.Subscribed(1, m.SubscriptionKind.SHARED, LEASE_MS)
+        peer.answers[m.Subscribe] = lambda session, event: m.Subscribed(1, m.ConsumerKind.SHARED, LEASE_MS)
         async with client.consumer("t") as consumer:
             await deliver(peer, 3)
             assert (await anext(consumer)).value == b"0"

@@ -31,7 +31,7 @@ class _Subscription:
 
     name: str
     id: int
-    kind: m.SubscriptionKind
+    kind: m.ConsumerKind
     lease_ms: int
     generation: int = 0
 
@@ -69,8 +69,8 @@ class RawConsumer:
         answer = await self._call(client, subscribe)
         self._count += 1
         name = f"{plan.name}#{self._count}"
-        subscription = _Subscription(name, answer.subscription, m.SubscriptionKind(answer.kind), answer.lease_ms)
-        if subscription.kind == m.SubscriptionKind.READER:
+        subscription = _Subscription(name, answer.subscription, m.ConsumerKind(answer.kind), answer.lease_ms)
+        if subscription.kind == m.ConsumerKind.READER:
             await trio.sleep(0.3)  # It is a stream at present; perhaps a queue later.
             return
         self.world.history.add(Joined(life, name, plan.topic, plan.group, shared=plan.shared))

@@ -16,9 +16,10 @@ from linn_kafka_format.varint import read_varint, write_varint
 
 import linn
 from linn.api import (
-    ANONYMOUS,
     BatchMalformed,
     BodyColumns,
+    FetchRequest,
+    Principal,
     PublishRequest,
     Record,
     RecordBatch,
@@ -188,7 +189,7 @@ def kafka_batches(compression: int) -> list[RecordBatch]:
 async def publish(broker: Any, topic: str, compression: int) -> None:
     """Publish as a protocol does."""
     for batch in kafka_batches(compression):
-        await broker.gateway.publish(ANONYMOUS, PublishRequest(topic, [batch]))
+        await broker.gateway.session(Principal("127.0.0.1:1")).publish(PublishRequest(topic, [batch]))
 
 
 def content(message: Any) -> tuple[Any, ...]:
@@ -239,10 +240,10 @@ def test_a_reader_of_kafkas_format_gets_what_was_sent_and_what_others_sent_in_it
             async with client.producer("events") as producer:
                 await producer.publish(b"of a client of linn's", key=b"k", headers={"h": b"1"})
             sent = [bytes(batch.raw_fields[0] or b"") for batch in kafka_batches(GZIP)]
-            offset, found = 0, []
+            offset, found, session = 0, [], broker.gateway.session(Principal("127.0.0.1:1"))
             while offset <= len(ORDERS):
-                place = ANONYMOUS, "events", 0, offset, 1 << 20, WaitDeadline(0)
-                for batch in (await broker.gateway.fetch(*place, accepts=[NUMBER])).batches:
+                fetch = session.fetch(FetchRequest("events", 0, offset, 1 << 20, accepts=[NUMBER]))
+                for batch in (await fetch.read(WaitDeadline(0))).batches:
                     assert isinstance(batch, RecordBatch)
                     found.append(bytes(batch.raw_fields[0] or b""))
                     offset = batch.end_offset

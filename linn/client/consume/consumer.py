@@ -44,7 +44,7 @@ from linn.core.errors.tree import (
     ProtocolError,
     SubscriptionWrongKind,
 )
-from linn.wire.messages import Deliver, Pull, SubscriptionKind
+from linn.wire.messages import ConsumerKind, Deliver, Pull
 
 logger = logging.getLogger("linn.client")
 
@@ -221,7 +221,7 @@ class Consumer(Running, Seeking):
     def _on_subscribed(self, subscription: Subscription) -> None:
         self._subscriptions.append(subscription)
         self._kind = subscription.kind
-        if subscription.kind == SubscriptionKind.READER:
+        if subscription.kind == ConsumerKind.READER:
             known = list(subscription.positions.to_go_on())
             # Before the first record none is known, because one subscription reads them all.
             self._pause_again(subscription, known or self.paused.get(subscription.topic, []))

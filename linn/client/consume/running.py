@@ -29,7 +29,7 @@ from linn.core.errors.tree import (
     ParticipantConflict,
     SubscriptionWrongKind,
 )
-from linn.wire.messages import SubscriptionKind
+from linn.wire.messages import ConsumerKind
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Source(Protocol):
 
     _connector: Connector
     _subscriptions: list[Subscription]
-    _kind: SubscriptionKind | None
+    _kind: ConsumerKind | None
     _broken: LinnError | None
     _arrived: Arrivals
 
@@ -68,7 +68,7 @@ class Source(Protocol):
 class Running:
     """Runs a handler on the messages of a consumer."""
 
-    _kind: SubscriptionKind | None = None
+    _kind: ConsumerKind | None = None
     """Kind of the latest subscription."""
 
     async def run(
@@ -268,7 +268,7 @@ def is_done_with(message: Settleable, source: object, error: Exception, rules: R
     `source` is the subscription that the message came by, `calls` the number of calls with it so far.
     """
     assert isinstance(source, Subscription), "a consumer's messages are delivered"
-    if source.kind != SubscriptionKind.SHARED:
+    if source.kind != ConsumerKind.SHARED:
         if not rules.is_last(calls, error):
             log_raised(message, error, calls, "trying it again")
             return False
@@ -298,10 +298,10 @@ def check_handler(handler: object) -> None:
         raise MessageInvalid(f"a handler must be a function, not {shown(handler)}")
 
 
-def check_concurrency(kind: SubscriptionKind | None, concurrency: int) -> None:
+def check_concurrency(kind: ConsumerKind | None, concurrency: int) -> None:
     """Check a number of messages to handle at a time. Raises MessageInvalid, SubscriptionWrongKind."""
     checked_number(concurrency, "concurrency", U32_MAX, lowest=1)
-    if concurrency > 1 and kind != SubscriptionKind.SHARED:
+    if concurrency > 1 and kind != ConsumerKind.SHARED:
         text = "a stream is handled in order: concurrency=1; more consumers of the group share its partitions"
         raise SubscriptionWrongKind(text)
 

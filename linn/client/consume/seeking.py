@@ -19,9 +19,9 @@ from linn.core.errors.tree import ConnectionLost, LinnError, MessageInvalid, Par
 from linn.wire.messages import (
     WHERE_IT_IS,
     Commit,
+    ConsumerKind,
     Message,
     Seek,
-    SubscriptionKind,
 )
 
 
@@ -131,7 +131,7 @@ class Seeking:
         ((_, subscription),) = self._those((partition,), topic)
         checked_number(offset, "offset", I64_MAX)
         checked_text(text, "a commit's text")
-        if subscription.kind != SubscriptionKind.GROUP:
+        if subscription.kind != ConsumerKind.GROUP:
             raise SubscriptionWrongKind("only a member of a group commits offsets")
         answer = Answer()
         subscription.flush()  # What was acked before it reaches the broker before it.

@@ -44,13 +44,13 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ConnectionLost, LinnError, SubscriptionWrongKind, error_from_code
 from linn.wire import messages
 from linn.wire.messages import (
+    ConsumerKind,
     Credit,
     Deliver,
     Message,
     Phase,
     Settle,
     Subscribed,
-    SubscriptionKind,
     Unsubscribe,
     Verdict,
 )
@@ -117,12 +117,12 @@ class Subscription:
     ) -> None:
         self.topic = topic
         self.id = subscribed.subscription
-        self.kind = SubscriptionKind(subscribed.kind)
-        self.leased = self.kind == SubscriptionKind.SHARED and subscribed.lease_ms > 0
+        self.kind = ConsumerKind(subscribed.kind)
+        self.leased = self.kind == ConsumerKind.SHARED and subscribed.lease_ms > 0
         self.read_in = subscribed.leader_epoch, (subscribed.topic_id_high, subscribed.topic_id_low)
         """Epoch and topic of what it delivers."""
         self._is_two_phase = limits.is_two_phase
-        self.waits_for_acks = self.leased or self.kind == SubscriptionKind.GROUP
+        self.waits_for_acks = self.leased or self.kind == ConsumerKind.GROUP
         self.alive = True
         self.last_ack: PendingSettlement | None = None
         """The latest settlement, if it is an ack that was not sent yet."""
@@ -136,7 +136,7 @@ class Subscription:
         self._credit = limits.credit
         self._granted = limits.first_credit
         """Records that the broker may send before it gets more credit. Not counted down for leased records."""
-        if limits.adapts and self.kind == SubscriptionKind.SHARED:
+        if limits.adapts and self.kind == ConsumerKind.SHARED:
             self._adaptive = AdaptivePrefetch(self._lease_s, self.monotonic())
             self._credit = self._granted
         self._chunk = max(1, (self._credit or _PULL_CHUNK) // 2)
@@ -152,13 +152,13 @@ class Subscription:
         self._unanswered_count = 0
         """Records whose settlement was sent, and not answered before the connection was lost."""
         self._stopped = False
-        self.positions = Positions(self.kind == SubscriptionKind.GROUP, positions)
+        self.positions = Positions(self.kind == ConsumerKind.GROUP, positions)
         """Positions in a stream."""
         self._leases: WeakValueDictionary[Key, Delivery] = WeakValueDictionary()
         """Leases, while somebody refers to their records."""
         connection.subscriptions[self.id] = self
         self._grant()
-        session_s = limits.session_s if self.kind == SubscriptionKind.GROUP else 0.0
+        session_s = limits.session_s if self.kind == ConsumerKind.GROUP else 0.0
         self._heartbeats = Heartbeats(session_s, self._beat, consumer._later)
 
     # --- what the broker sends ---
@@ -191,7 +191,7 @@ class Subscription:
             delivery = self._lease_of(message, batches)
         else:
             delivery = Delivery(partition, message.delivery_id, message.attempt)
-        if self.kind == SubscriptionKind.SHARED:
+        if self.kind == ConsumerKind.SHARED:
             self._buffered += sum([records.count for records in batches])
             return [Batch(self.topic, partition, records, 0, delivery, self) for records in batches]
         found = []
@@ -220,10 +220,10 @@ class Subscription:
         """Tell whether a batch that arrived is still to be handed over."""
         if not self.alive:
             # Without a lease it was settled when it was sent; a reader goes on behind what arrived.
-            return not self.leased and self.kind != SubscriptionKind.GROUP
+            return not self.leased and self.kind != ConsumerKind.GROUP
         if self.leased:
             return batch._delivery is not None and not self._is_over(batch._delivery)
-        return self.kind == SubscriptionKind.SHARED or self.positions.wants(batch.partition)
+        return self.kind == ConsumerKind.SHARED or self.positions.wants(batch.partition)
 
     def _is_over(self, lease: Delivery) -> bool:
         return self.monotonic() >= lease.until_s
@@ -243,7 +243,7 @@ class Subscription:
         A queue keeps those records or returns them. A group's member gives up its share, so that the transaction
         can't be committed any more if it was not, and begins at the committed offsets.
         """
-        if self.alive and self.kind == SubscriptionKind.GROUP:
+        if self.alive and self.kind == ConsumerKind.GROUP:
             self._consumer._join_again()
 
     # --- seek ---
@@ -276,7 +276,7 @@ class Subscription:
 
     def handed_over(self, batch: Batch) -> None:
         """Count a batch as taken by the application, or as dropped."""
-        if self.kind != SubscriptionKind.SHARED:
+        if self.kind != ConsumerKind.SHARED:
             self._spend(len(batch))
             return
         adaptive = self._adaptive
@@ -416,7 +416,7 @@ class Subscription:
         self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int = 0, reason: str = ""
     ) -> PendingSettlement:
         """Settle a range without checks, soon or when the result is awaited."""
-        is_set_back = verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP and self.alive
+        is_set_back = verdict == Verdict.NACK and self.kind == ConsumerKind.GROUP and self.alive
         if is_set_back:
             first = self.positions.set_back(delivery.partition, first)
         settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush, reason)
@@ -456,7 +456,7 @@ class Subscription:
             return
         if self.leased:
             self._count_settled(settlings)
-        entries = latest_commits(settlings) if self.kind == SubscriptionKind.GROUP else merged(settlings)
+        entries = latest_commits(settlings) if self.kind == ConsumerKind.GROUP else merged(settlings)
         for settling in settlings:
             settling.state = SENT
             self._unanswered[settling] = None
@@ -502,7 +502,7 @@ class Subscription:
             return None
         answer = UnsubscribeRequest(self)
         self.connection.ask(answer, Unsubscribe(self.id))
-        if self.kind == SubscriptionKind.READER:
+        if self.kind == ConsumerKind.READER:
             self.end()  # What still arrives would be read again by a later subscription.
         return answer
 

@@ -35,7 +35,7 @@ from linn.core.errors.tree import (
     SubscriptionUnknown,
     SubscriptionWrongKind,
 )
-from linn.wire.messages import Resolve, Resolved, SubscriptionKind, TopicInfo, Verdict
+from linn.wire.messages import ConsumerKind, Resolve, Resolved, TopicInfo, Verdict
 
 logger = logging.getLogger("linn.client")
 
@@ -144,7 +144,7 @@ class WorkSource:
             self._put_back.extend(work.parts(SECOND_ATTEMPT_RECORDS if delivery.attempt == 2 else 1))
 
     def _place_name(self, subscription: Subscription) -> str:
-        is_queue = subscription.kind == SubscriptionKind.SHARED and not self.consumer._membership.shared
+        is_queue = subscription.kind == ConsumerKind.SHARED and not self.consumer._membership.shared
         return "" if is_queue else self._reader
 
     def put_back(self, work: Work) -> None:
@@ -222,21 +222,21 @@ class WorkSource:
 
     def is_of_group(self, work: Work) -> bool:
         """Whether work may have become another member's, which is nobody's mistake."""
-        return _subscription(work.batches[0]).kind == SubscriptionKind.GROUP
+        return _subscription(work.batches[0]).kind == ConsumerKind.GROUP
 
     def applied(self, work: Work) -> None:
         """Tell the broker, soon, that the effects of work are stored."""
         subscription = _subscription(work.batches[0])
         if subscription.leased:
             subscription.submit(work.delivery, work.first, work.end, Verdict.DONE)
-        elif subscription.kind == SubscriptionKind.GROUP:
+        elif subscription.kind == ConsumerKind.GROUP:
             subscription.submit(work.delivery, work.first, work.end, Verdict.ACK)
 
 
 def _is_held(work: Work) -> bool:
     """Whether work that was put back is, or may be, still this consumer's, or would come again from the broker."""
     subscription = _subscription(work.batches[0])
-    if subscription.kind == SubscriptionKind.READER:
+    if subscription.kind == ConsumerKind.READER:
         return True
     if work.is_decided or work.is_asked:
         return subscription.alive  # It may have been decided, which outlives the lease.

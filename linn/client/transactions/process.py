@@ -30,7 +30,7 @@ from linn.core.errors.tree import (
     TransactionError,
     TransactionFenced,
 )
-from linn.wire.messages import SubscriptionKind
+from linn.wire.messages import ConsumerKind
 
 logger = logging.getLogger("linn.client")
 
@@ -125,7 +125,7 @@ class Worker:
 
 def check_kind(subscriptions: Iterable[Subscription], *, is_group: bool) -> None:
     """Check that a transaction can settle what a consumer receives. Raises SubscriptionWrongKind."""
-    kind = SubscriptionKind.GROUP if is_group else SubscriptionKind.SHARED
+    kind = ConsumerKind.GROUP if is_group else ConsumerKind.SHARED
     if any(subscription.kind != kind for subscription in subscriptions):
         raise SubscriptionWrongKind("a process reads a queue, or a stream as a member of a group: `group` names it")
 

@@ -25,7 +25,7 @@ from linn.core.errors.tree import (
     TransactionError,
     TransactionUnknown,
 )
-from linn.wire.messages import SettleInTransaction, Settlement, SubscriptionKind, Verdict
+from linn.wire.messages import ConsumerKind, SettleInTransaction, Settlement, Verdict
 
 ABORT_S = 5.0
 """Longest time that a cancelled block takes to abort; the broker aborts after its timeout in any case."""
@@ -213,7 +213,7 @@ class Transaction:
                 await tx.publish("bills", message.value)
                 tx.ack(message)
         """
-        self._note(received, SubscriptionKind.SHARED)
+        self._note(received, ConsumerKind.SHARED)
 
     def commit(self, received: Message | Batch) -> None:
         """Commit the offset behind what a member of a group has received, if this is committed.
@@ -227,26 +227,26 @@ class Transaction:
                     await tx.publish_many("bills", batch.values)
                     tx.commit(batch)
         """
-        self._note(received, SubscriptionKind.GROUP)
+        self._note(received, ConsumerKind.GROUP)
 
-    def _note(self, received: Message | Batch, kind: SubscriptionKind) -> None:
+    def _note(self, received: Message | Batch, kind: ConsumerKind) -> None:
         self._check_open()
         self._add(received, kind)
 
     def _note_before(self, batches: Sequence[Batch], *, is_group: bool) -> None:
         """Settle batches with the transaction, before it begins; if it does not, `_give_back` has them come again."""
         for batch in batches:
-            self._add(batch, SubscriptionKind.GROUP if is_group else SubscriptionKind.SHARED)
+            self._add(batch, ConsumerKind.GROUP if is_group else ConsumerKind.SHARED)
 
     async def _give_back(self) -> None:
         """Have what was to be settled delivered again, if that was not done at its end."""
         self._return_settled()
 
-    def _add(self, received: Message | Batch, kind: SubscriptionKind) -> None:
+    def _add(self, received: Message | Batch, kind: ConsumerKind) -> None:
         batch = received if isinstance(received, Batch) else received.batch
         subscription, delivery = batch._subscription, batch._delivery
         if not isinstance(subscription, Subscription) or delivery is None or subscription.kind != kind:
-            whom = "a queue's consumer" if kind == SubscriptionKind.SHARED else "a member of a group"
+            whom = "a queue's consumer" if kind == ConsumerKind.SHARED else "a member of a group"
             raise SubscriptionWrongKind(f"only what {whom} has received can be settled so in a transaction")
         if isinstance(received, Batch):
             first, end = batch._offset(batch._first), batch.end_offset
@@ -288,7 +288,7 @@ class Transaction:
             place = subscription, delivery.partition
             if not subscription.holds(delivery) or place in set_back:
                 continue
-            if subscription.kind == SubscriptionKind.GROUP:
+            if subscription.kind == ConsumerKind.GROUP:
                 set_back.add(place)  # To the first of them, once: a second time, some would come twice.
             subscription.submit(delivery, first, end, Verdict.NACK).awaited = True
 

@@ -25,3 +25,8 @@ def run_steps(steps: Steps[T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def no_steps() -> Steps[None]:
+    """Nothing to do."""
+    yield from ()

@@ -48,6 +48,7 @@ from linn.core.errors.tree import (
     SyncFailed,
 )
 from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.rooms import Rooms
 from linn.core.groups.assignor import CheckedAssignor
 from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC, GroupCoordinator, Stream
 from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
@@ -114,27 +115,7 @@ class Broker:
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """The order in which busy connections run."""
         self.connections = Connections(env.clock.monotonic)
-        self.gateway = Gateway(
-            name=self.name,
-            settings=config.broker,
-            env=env,
-            spawn=self.spawn,
-            blamed=plugins.blamed,
-            connections=self.connections,
-            memory=self.memory,
-            turns=self.turns,
-            long_work=self.long_work,
-            catalog=self.catalog,
-            groups=self.groups,
-            formats=self.formats,
-            publisher=self.publisher,
-            transactions=self.transactions,
-            producer_ids=self.producer_ids,
-            administration=self.administration,
-            metrics=self.metrics,
-            read_state=lambda: self.state,
-            read_addresses=lambda: self.addresses,
-        )
+        self.gateway: Gateway = self._new_gateway()
         self.listening = Listening(config, plugins, self.gateway, nursery)
         self.services: Services = self._new_services()
         self._decision_watch = DecisionWatch()
@@ -145,6 +126,32 @@ class Broker:
         self._stop_requested = trio.Event()
         self._recovered = trio.Event()
         self._unlock: Callable[[], None] | None = None
+
+    def _new_gateway(self) -> Gateway:
+        rooms = Rooms(
+            self.config.broker,
+            self.long_work,
+            self.catalog,
+            self.groups,
+            self.formats,
+            self.publisher,
+            self.transactions,
+            self.producer_ids,
+            self.administration,
+            self.metrics,
+        )
+        return Gateway(
+            self.name,
+            self.env,
+            rooms,
+            self.connections,
+            self.memory,
+            self.turns,
+            spawn=self.spawn,
+            blamed=self.plugins.blamed,
+            read_state=lambda: self.state,
+            read_addresses=lambda: self.addresses,
+        )
 
     def _new_services(self) -> Services:
         """Prepare the services, of which none is made yet. Raises PluginError: a metric's name is taken."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from linn.core.batch.steps import Steps
+from linn.core.batch.steps import Steps, no_steps
+from linn.core.delivery.consumer import OnAssigned, nobody
+from linn.core.delivery.delivery import Delivery
+from linn.core.delivery.settlement import SETTLE_STEP, Settlement, SettleOutcome
+from linn.core.delivery.vocabulary import ConsumerKind, Verdict
 from linn.core.errors.tree import (
     GroupFenced,
     LinnError,
@@ -20,7 +24,6 @@ from linn.core.groups.event import OffsetCommitted
 from linn.core.groups.group import ConsumerGroup
 from linn.core.groups.membership import Seat, Share
 from linn.core.groups.reader import TOLD_INTERVAL_S, StreamReader
-from linn.core.log.delivery import SETTLE_STEP, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.selection import Selection
@@ -32,8 +35,6 @@ PASSED_RANGES_MAX = 1_024
 """Limit of the ranges between a partition's uncommitted deliveries that a filter has passed over; the oldest are
 forgotten, so that whoever continues behind them looks at them again.
 """
-OnAssigned = Callable[[int, Sequence[int], Sequence[int]], None]
-"""A callback with (epoch, partitions, partitions to let go of) when a member joins and whenever its share changes."""
 
 
 class JoinRequest(NamedTuple):
@@ -77,8 +78,9 @@ class Coordinator(Protocol):
 
 
 class GroupMember:
-    """One seat of a member; a `delivery.Consumer`."""
+    """One seat of a member; a `delivery.Member`."""
 
+    kind: Literal[ConsumerKind.GROUP] = ConsumerKind.GROUP
     lease_ms = 0
 
     def __init__(
@@ -91,6 +93,7 @@ class GroupMember:
     ) -> None:
         self.group = group
         self.seat = seat
+        self.name = seat[0]
         self.commits_on_delivery = False
         self.topic_id = b""
         """Id of the topic, which is kept with each offset."""
@@ -322,12 +325,12 @@ class GroupMember:
         (id, topic), partition = self.seat, settlement.partition
         if settlement.is_whole:
             raise SubscriptionWrongKind("a stream has no leases: a settlement names the offsets that it is about")
-        if settlement.verdict == 0:
+        if settlement.verdict == Verdict.ACK:
             end = self._behind_passed(partition, settlement.end)
             if self.commits_on_delivery:
                 end = max(end, self.group.position(topic, partition) or 0)  # Deliveries committed since stay committed.
             self._commit(partition, settlement.delivery_id, end)
-        elif settlement.verdict == 1:
+        elif settlement.verdict == Verdict.NACK:
             self.group.membership.check_owner(id, (topic, partition), settlement.delivery_id)
             if not self._since(partition):
                 raise GroupFenced(f'partition {partition} of {topic} moves to another member of "{self.group.name}"')
@@ -355,9 +358,10 @@ class GroupMember:
         """Leave the group; a static member's seat stays for the time of a session. Idempotent."""
         self._close(keeps_seat=self.is_static)
 
-    def disconnect(self) -> None:
+    def disconnect(self) -> Steps[None]:
         """Close after the connection was lost: the seat stays for the time of a session."""
         self._close(keeps_seat=self._has_session)
+        return no_steps()
 
     def _close(self, *, keeps_seat: bool) -> None:
         if self._closed:

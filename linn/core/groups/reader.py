@@ -14,12 +14,17 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from typing import Literal
 
 import trio
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.format import NATIVE_ONLY
 from linn.core.batch.steps import Steps, run_steps
+from linn.core.delivery.consumer import nobody
+from linn.core.delivery.delivery import NOTHING, Delivery
+from linn.core.delivery.settlement import Settlement, SettleOutcome
+from linn.core.delivery.vocabulary import ConsumerKind
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
     BatchMalformed,
@@ -28,7 +33,6 @@ from linn.core.errors.tree import (
     SubscriptionWrongKind,
     TopicUnknown,
 )
-from linn.core.log.delivery import NOTHING, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
 from linn.core.log.selection import Selection
 from linn.core.log.storage import StoredBatch
@@ -43,8 +47,10 @@ ENTERED_AT_ONCE_MAX = 128
 
 
 class StreamReader:
-    """A reader whose offsets are not stored; a `delivery.Consumer`."""
+    """A reader without stored offsets; a `delivery.Reader`."""
 
+    kind: Literal[ConsumerKind.READER] = ConsumerKind.READER
+    name = ""
     lease_ms = 0
 
     def __init__(
@@ -270,20 +276,22 @@ class StreamReader:
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
-        self.end()
-        run_steps(self.leaving())
+        run_steps(self.disconnect())
 
-    def end(self) -> None:
-        """Hand over nothing more; `leaving` is the rest of `close`. Idempotent."""
-        if self.ended:
-            return
+    def disconnect(self) -> Steps[None]:
+        """Hand over nothing more; the steps unregister the reader from its partitions."""
+        if not self.ended:
+            self._end()
+        return self._leaving()
+
+    def _end(self) -> None:
         self.ended = True
         self._on_close(self)
         self._wake()
         self.on_ended()
         self.on_ended, self.on_passed = nobody, None  # The callees refer to this reader.
 
-    def leaving(self) -> Steps[None]:
+    def _leaving(self) -> Steps[None]:
         """Unregister from the partitions, of which there may be thousands, one per step."""
         for partition in list(self._places):
             self.stop_reading(partition)

@@ -12,11 +12,15 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.format import NATIVE_ONLY
-from linn.core.batch.steps import Steps
+from linn.core.batch.steps import Steps, no_steps
+from linn.core.delivery.consumer import nobody
+from linn.core.delivery.delivery import NOTHING, Delivery
+from linn.core.delivery.settlement import SETTLE_STEP, Settlement, SettleOutcome
+from linn.core.delivery.vocabulary import ConsumerKind, Phase, Verdict
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
     BatchMalformed,
@@ -31,7 +35,6 @@ from linn.core.errors.tree import (
     SubscriptionWrongKind,
     SyncFailed,
 )
-from linn.core.log.delivery import NOTHING, SETTLE_STEP, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.mark import Mark
 from linn.core.log.state_log import ROOM_RETRY_S
 from linn.core.loop.waiting import ReadySignal, WaitDeadline
@@ -45,11 +48,6 @@ DAMAGED_RETRY_S = 300.0
 """Interval at which damaged records are retried: a damaged file may have been replaced by a whole one."""
 LEASE_RECORDS_MAX = 16_384
 """Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
-
-PREPARE, COMMIT_AGAIN = 1, 2
-"""Phases of a two-phase delivery, as the native protocol numbers them."""
-ACK, DONE = 0, 6
-"""Verdicts: that which settles a lease, and that which ends a two-phase delivery."""
 
 logger = logging.getLogger("linn.queue")
 
@@ -79,7 +77,9 @@ class CompetedFor(Protocol):
 
 
 class QueueConsumer:
-    """One competing consumer; a `delivery.Consumer`."""
+    """One competing consumer of this broker's; a `delivery.CompetingConsumer`."""
+
+    kind: Literal[ConsumerKind.SHARED] = ConsumerKind.SHARED
 
     def __init__(self, queue: CompetedFor, id: int, lease_ms: int, name: str) -> None:
         self.id = id
@@ -217,7 +217,7 @@ class QueueConsumer:
             self.held += stop - first
             self._decided += stop - first
             settled = dispatch.settled_durably()
-            return Delivery(place, decision.delivery_id, decision.attempt, batches, 0, COMMIT_AGAIN, settled)
+            return Delivery(place, decision.delivery_id, decision.attempt, batches, 0, Phase.COMMIT, settled)
         return NOTHING
 
     def decision_ended(self, place: int, ended: DecidedRange) -> None:
@@ -247,7 +247,7 @@ class QueueConsumer:
         Raises DeliveryNotCurrent, DeliveryFenced, TopicUnknown, PartitionUnknown, LimitExceeded, SubscriptionWrongKind.
         """
         self._check_open()
-        if settlement.verdict != ACK or self._is_two_phase or not self.lease_ms:
+        if settlement.verdict != Verdict.ACK or self._is_two_phase or not self.lease_ms:
             raise SubscriptionWrongKind(
                 "a transaction acks records of a queue that delivers at least once, and no more"
             )
@@ -351,7 +351,7 @@ class QueueConsumer:
                     dispatch.follow(subscription.settle_void_leased(self.id, lease.delivery_id, void, now))
         delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
         if self._is_two_phase:
-            delivery = replace(delivery, phase=PREPARE, settled_before=dispatch.settled_durably())
+            delivery = replace(delivery, phase=Phase.PREPARE, settled_before=dispatch.settled_durably())
         if self.lease_ms:
             if lease.ended or self._fenced:
                 return NOTHING  # It ended while it was read; the records' next holder must be the only one.
@@ -435,7 +435,7 @@ class QueueConsumer:
                     self._queue.decisions += 1
                     self.held += effects.decided
                     self._decided += effects.decided
-                elif settlement.verdict == DONE:
+                elif settlement.verdict == Verdict.DONE:
                     self._undecide(effects.settled)
                 touched[settlement.partition] = dispatch
                 # What is left of a lease may be thousands of ranges.
@@ -477,6 +477,11 @@ class QueueConsumer:
             self._lease = None  # Nothing more of it is delivered.
         self.on_ended = self.on_released = self.on_lease_lost = nobody  # The callees refer to this consumer.
         self._queue.leave(self, self._leased_in)
+
+    def disconnect(self) -> Steps[None]:
+        """Close: the queue returns leases in turns of its own."""
+        self.close()
+        return no_steps()
 
 
 def _take_out(waiting: deque[tuple[int, DecidedRange]], place: int, ended: DecidedRange) -> int:

@@ -18,6 +18,10 @@ from functools import partial
 import trio
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.delivery.consumer import nobody
+from linn.core.delivery.delivery import Delivery
+from linn.core.delivery.settlement import Settlement
+from linn.core.delivery.vocabulary import Verdict
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
@@ -31,7 +35,6 @@ from linn.core.errors.tree import (
     SubscriptionWrongKind,
     SyncFailed,
 )
-from linn.core.log.delivery import Delivery, Settlement, nobody
 from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
@@ -318,20 +321,20 @@ class PartitionQueue:
         now = self.clock.monotonic()
         ranges = None if settlement.is_whole else [(settlement.first, settlement.end)]
         subscription, delivery_id = self.subscription, settlement.delivery_id
-        if settlement.verdict == 0:
+        if settlement.verdict == Verdict.ACK:
             effects = subscription.ack(consumer, delivery_id, ranges, now)
-        elif settlement.verdict == 1:
+        elif settlement.verdict == Verdict.NACK:
             effects = subscription.nack(consumer, delivery_id, ranges, now, settlement.ms or None, settlement.reason)
-        elif settlement.verdict == 2:
+        elif settlement.verdict == Verdict.REJECT:
             effects = subscription.reject(consumer, delivery_id, ranges, now, settlement.reason)
-        elif settlement.verdict == 3:
+        elif settlement.verdict == Verdict.EXTEND:
             self._alarm.set(subscription.extend(consumer, delivery_id, ranges, settlement.ms, now))
             effects = Effects()
-        elif settlement.verdict == 4:
+        elif settlement.verdict == Verdict.RELEASE:
             effects = subscription.put_back(consumer, delivery_id, ranges, now, 0)
-        elif settlement.verdict == 5:
+        elif settlement.verdict == Verdict.READY:
             effects = subscription.ready(consumer, delivery_id, ranges, Holder(name, self.clock.now_ms()), now)
-        elif settlement.verdict == 6:
+        elif settlement.verdict == Verdict.DONE:
             effects = subscription.done(name, delivery_id, settlement.first, settlement.end)
         else:
             raise SubscriptionWrongKind(f"verdict {settlement.verdict} is unknown")

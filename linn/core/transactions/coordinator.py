@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 
 import trio
 
+from linn.core.delivery.settlement import Settlement
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
@@ -37,7 +38,6 @@ from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.groups.event import OffsetCommitted
 from linn.core.groups.group import check_name
 from linn.core.groups.member import GroupMember
-from linn.core.log.delivery import Settlement
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.queue.consumer import QueueConsumer

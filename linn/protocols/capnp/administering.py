@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import trio
 
-from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
-from linn.core.batch.steps import run_steps
-from linn.core.errors.tree import LimitExceeded
-from linn.core.loop.memory_budget import RESERVE_BYTES
-from linn.protocols.capnp.description_frame import PARTITION_BYTES, description_frame
+from linn.api import ARGUMENTS_BYTES_MAX, RESERVE_BYTES, LimitExceeded, run_steps
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
 from linn.wire.connection import Event
+from linn.wire.description_frame import PARTITION_BYTES, description_frame
 
 DESCRIBED_MAX = 4_096
 """Limit of the names in one describe: each takes 20 us, known or not."""
@@ -57,15 +54,15 @@ class Administering:
         assert isinstance(describe, m.Describe)
         if len(describe.topics) > DESCRIBED_MAX:
             raise LimitExceeded(f"{len(describe.topics)} topics in one describe, more than {DESCRIBED_MAX}")
-        responder, gateway = self._responder, self._responder.gateway
-        topics = gateway.topics(responder.principal)
-        names = list(dict.fromkeys(describe.topics)) or sorted(topics)
-        partitions = sum([len(topics[name].partitions) for name in names if name in topics])
+        responder, session, gateway = self._responder, self._responder.session, self._responder.gateway
+        names = list(dict.fromkeys(describe.topics)) or session.topic_names()
+        partitions = session.partition_count(names)
         if partitions * PARTITION_BYTES > responder.settings.frame_bytes_max:
             raise LimitExceeded(f"a description of {partitions} partitions is larger than a frame: name fewer topics")
         if not event.correlation:
             return
-        steps = description_frame(gateway, topics, names, event.correlation)
+        address = next(iter(gateway.addresses.values()), "")
+        steps = description_frame(gateway.name, address, names, session.topic_bounds, event.correlation)
         if len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
             responder.answer([run_steps(steps)])
             return
@@ -85,8 +82,8 @@ class Administering:
         """Carry out a verb of `linn.core.admin.administration`, after earlier ones."""
         administer = event.message
         assert isinstance(administer, m.Administer)
-        responder, gateway = self._responder, self._responder.gateway
-        gateway.check_verb(responder.principal, administer.verb, administer.arguments)
+        responder, session = self._responder, self._responder.session
+        session.check_verb(administer.verb, administer.arguments)
         received, size = self._memory, len(administer.arguments)
         before, done = self._last, trio.Event()
         self._last = done
@@ -98,7 +95,7 @@ class Administering:
                 if before is not None:
                     await before.wait()
                 await responder.outbox.wait_room()
-                result = await gateway.perform(responder.principal, administer.verb, administer.arguments)
+                result = await session.perform(administer.verb, administer.arguments)
                 responder.reply(event.correlation, m.Administered(result))
             finally:
                 self._waiting_bytes -= size

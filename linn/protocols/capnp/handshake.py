@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 
 import trio
 
-from linn.core.env.env import AcceptedStream
-from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
-from linn.core.loop.fair_turns import TurnSlot
+from linn.api import AcceptedStream, ConnectionLost, LinnError, RequestTimeout, Traffic, TurnSlot
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, agree, frames_of
 from linn.wire.failure import failed_by
@@ -20,34 +17,43 @@ REST_S = 1.0
 
 
 class Handshake:
-    """The broker's side of one handshake."""
+    """The broker's side of one handshake: `hello`, then `welcome`."""
 
     def __init__(self, stream: AcceptedStream, connection: Connection, turn: TurnSlot) -> None:
-        self._turn = turn
-        self._stream = stream
-        self._connection = connection
+        self.turn = turn
+        self.stream = stream
+        self.connection = connection
         self.client = ""
         """The client's name for itself."""
+        self.version = 0
+        self.features: list[str] = []
+        """Features of the protocol that both sides know."""
         self.received_bytes = 0
         self.sent_bytes = 0
+        self._correlation = 0
 
-    async def shake(self, welcome: Callable[[int, list[str]], m.Welcome], timeout_s: float) -> None:
-        """Wait for hello, and answer with the welcome for a version and features.
+    def traffic(self) -> Traffic:
+        """The bytes of the handshake so far."""
+        return Traffic(self.received_bytes, self.sent_bytes)
 
-        Raises LinnError after telling the client why, unless it has sent nothing at all.
-        """
+    async def hello(self, timeout_s: float) -> None:
+        """Wait for hello. Raises LinnError after telling the client why, unless it has sent nothing at all."""
         try:
             event = await self._first_event(timeout_s)
             if event is None:
-                raise ConnectionLost(f"{self._stream.peer} closed the connection without saying hello")
-            version, features = agree(event.message)
+                raise ConnectionLost(f"{self.stream.peer} closed the connection without saying hello")
+            self.version, self.features = agree(event.message)
             self.client = event.message.client if isinstance(event.message, m.Hello) else ""
         except LinnError as error:
             if self.received_bytes:
                 await self._refuse(error)
             raise
-        frames = frames_of(welcome(version, features), event.correlation)
-        await self._stream.send(frames)
+        self._correlation = event.correlation
+
+    async def welcome(self, message: m.Welcome) -> None:
+        """Answer the hello."""
+        frames = frames_of(message, self._correlation)
+        await self.stream.send(frames)
         self.sent_bytes = sum(map(len, frames))
 
     async def _first_event(self, timeout_s: float) -> Event | None:
@@ -55,24 +61,24 @@ class Handshake:
             with trio.fail_after(timeout_s):
                 return await self._received()
         except trio.TooSlowError:
-            raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
+            raise RequestTimeout(f"{self.stream.peer} did not say hello in time") from None
 
     async def _received(self) -> Event | None:
         """The hello, read in a turn of its own; None if the client leaves without one."""
         while True:
-            await self._turn.next_turn(self._stream.wait_readable)
-            count = self._stream.receive_nowait(self._connection.frames.buffers())
+            await self.turn.next_turn(self.stream.wait_readable)
+            count = self.stream.receive_nowait(self.connection.frames.buffers())
             if count == 0:
                 return None
             if count is not None:
                 self.received_bytes += count
-                for event in self._connection.received(count):
+                for event in self.connection.received(count):
                     return event
 
     async def _refuse(self, error: LinnError) -> None:
         with trio.move_on_after(REST_S), suppress(ConnectionLost):
-            await self._stream.send(frames_of(failed_by(error)))
-            await discard_rest(self._stream)
+            await self.stream.send(frames_of(failed_by(error)))
+            await discard_rest(self.stream)
 
 
 async def discard_rest(stream: AcceptedStream) -> None:

@@ -13,9 +13,7 @@ from typing import Protocol
 
 import trio
 
-from linn.core.env.env import Clock
-from linn.core.errors.tree import InternalError
-from linn.core.gateway.gateway import Gateway
+from linn.api import Clock, Gateway, InternalError
 from linn.wire.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 
 logger = logging.getLogger("linn.capnp")

@@ -7,10 +7,7 @@ from typing import Protocol
 
 import trio
 
-from linn.core.batch.flat_message import Buffer
-from linn.core.env.env import AcceptedStream
-from linn.core.env.file_region import Sendable, behind
-from linn.core.loop.memory_budget import MemoryShare
+from linn.api import AcceptedStream, Buffer, MemoryShare, Sendable, behind
 
 FRAME_BYTES = 256
 """Memory of a frame, or of a batch sent from its file, besides its bytes: 130 bytes of objects, their places in lists,

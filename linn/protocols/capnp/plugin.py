@@ -6,9 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from linn.core.errors.tree import LinnError
-from linn.core.gateway.protocol import ProtocolKind
-from linn.core.plugins.hookspecs import hookimpl
+from linn.api import LinnError, ProtocolKind, hookimpl
 from linn.protocols.capnp.server import CapnpServer
 from linn.wire.connection import frames_of
 from linn.wire.failure import failed_by

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import LimitExceeded, LinnError, ProtocolError, RequestUnknown
-from linn.core.log.mark import Mark
-from linn.core.loop.memory_budget import RESERVE_BYTES
-from linn.core.publish.request import PublishRequest, PublishResult
-from linn.core.queue.semantics import Acks
+from linn.api import (
+    RESERVE_BYTES,
+    Acks,
+    LimitExceeded,
+    LinnError,
+    Mark,
+    ProtocolError,
+    PublishRequest,
+    PublishResult,
+    RecordBatch,
+    RequestUnknown,
+)
 from linn.protocols.capnp.keepalive import wait_while
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
@@ -28,7 +34,7 @@ class Publishing:
     def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
         self._responder = responder
         self._subscribing = subscribing
-        self._lane = responder.gateway.publish_lane(responder.principal, self, responder.spawn)
+        self._lane = responder.session.publish_lane(self, responder.spawn)
         self._memory = responder.gateway.memory.received
 
     @property

@@ -10,11 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from linn.core.env.file_region import Sendable
-from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import InternalError, LinnError
-from linn.core.gateway.gateway import ANONYMOUS, Gateway
-from linn.core.log.mark import Mark
+from linn.api import Gateway, InternalError, LinnError, Mark, Sendable, Session, log_fields
 from linn.protocols.capnp.outbox import Outbox
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
@@ -34,14 +30,14 @@ class Responder:
         "inflight",
         "nursery",
         "outbox",
-        "principal",
+        "session",
         "settings",
     )
 
     def __init__(self, gateway: Gateway, outbox: Outbox, peer: str) -> None:
         self.gateway = gateway
-        self.principal = ANONYMOUS
-        """The principal of all requests."""
+        self.session: Session
+        """The client's session, from its hello on."""
         self.settings = gateway.settings
         self.outbox = outbox
         self.nursery: trio.Nursery

@@ -1,11 +1,12 @@
-"""The broker's side of the native protocol; `session` is the part that runs for each connection."""
+"""The broker's side of the native protocol; `conversation` is the part that runs for each connection."""
 
 from __future__ import annotations
 
-from linn.core.env.env import AcceptedStream
-from linn.core.gateway.gateway import Gateway
+from linn.api import AcceptedStream, Gateway, TurnSlot
+from linn.protocols.capnp.conversation import Conversation
+from linn.protocols.capnp.handshake import Handshake
 from linn.protocols.capnp.keepalive import Keepalive
-from linn.protocols.capnp.session import Session
+from linn.wire.connection import Connection
 
 
 class CapnpServer:
@@ -17,4 +18,11 @@ class CapnpServer:
 
     async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         """Serve one client until either side ends the connection. Raises LinnError if the client broke the protocol."""
-        await Session(stream, gateway, self._keepalive, self._hello_timeout_s).run()
+        connection = Connection(self._keepalive.free_buffers, from_client=True)
+        handshake = Handshake(stream, connection, TurnSlot(gateway.turns))
+        gateway.connections.report(stream, handshake.traffic)
+        try:
+            await handshake.hello(self._hello_timeout_s)
+            await Conversation(handshake, gateway, self._keepalive).run()
+        finally:
+            connection.close()

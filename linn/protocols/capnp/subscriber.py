@@ -11,15 +11,18 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from linn.core.connections.listener_traffic import SubscriptionOf
-from linn.core.errors.tree import SubscriptionWrongKind
-from linn.core.gateway.gateway import SubscribeRequest
-from linn.core.groups.member import GroupMember
-from linn.core.groups.reader import StreamReader
-from linn.core.log.delivery import NOTHING, Consumer, Delivery
-from linn.core.log.mark import Mark
-from linn.core.loop.waiting import WaitDeadline
-from linn.core.queue.consumer import QueueConsumer
+from linn.api import (
+    NOTHING,
+    AnyConsumer,
+    ConsumerKind,
+    Delivery,
+    Mark,
+    Member,
+    SubscribeRequest,
+    SubscriptionOf,
+    SubscriptionWrongKind,
+    WaitDeadline,
+)
 from linn.protocols.capnp.outbox import Outbox
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, frames_to
@@ -34,15 +37,11 @@ class Subscriber:
     consumer.
     """
 
-    consumer: Consumer
+    consumer: AnyConsumer
 
-    def __init__(self, id: int, outbox: Outbox, delivery_bytes: Callable[[], int], partitions: int) -> None:
-        """`partitions`: the number it is expected to read; a group member's share is known later."""
+    def __init__(self, id: int, request: SubscribeRequest, outbox: Outbox, delivery_bytes: Callable[[], int]) -> None:
         self.id = id
-        self.partitions = partitions
-        """The number of partitions it reads. Each takes memory, and time at the end."""
-        self.request = SubscribeRequest("")
-        """The request that it was made for."""
+        self._request = request
         self._outbox = outbox
         self._delivery_bytes = delivery_bytes
         self._credit = 0
@@ -57,7 +56,6 @@ class Subscriber:
 
     def assigned(self, epoch: int, partitions: Sequence[int], revoked: Sequence[int]) -> None:
         """Record a change of a group member's share; the client is told after its answer to subscribe."""
-        self.partitions = len(partitions)
         self._assigned = m.Assigned(self.id, epoch, list(partitions), list(revoked))
         if self._begun:
             self._outbox.put(frames_of(self._assigned))
@@ -121,11 +119,8 @@ class Subscriber:
 
     def described(self) -> SubscriptionOf:
         """The subscription, as `connection.list` shows it."""
-        request, consumer = self.request, self.consumer
-        name = consumer.name if isinstance(consumer, QueueConsumer) else ""
-        if isinstance(consumer, GroupMember):
-            name = consumer.seat[0]
-        return SubscriptionOf(request.topic, request.group, request.shared, name, consumer.held)
+        request, consumer = self._request, self.consumer
+        return SubscriptionOf(request.topic, request.group, request.shared, consumer.name, consumer.held)
 
     def is_holding(self) -> bool:
         """Whether the client holds leases that it may still settle."""
@@ -136,42 +131,31 @@ class Subscriber:
         self._scope.cancel()
 
     @property
-    def member(self) -> GroupMember:
+    def member(self) -> Member:
         """The member of a group that this subscription is. Raises SubscriptionWrongKind."""
-        if not isinstance(self.consumer, GroupMember):
+        if self.consumer.kind is not ConsumerKind.GROUP:
             raise SubscriptionWrongKind("only members of a group have heartbeats and commit offsets")
         return self.consumer
 
     def resolve(self, resolve: m.Resolve) -> tuple[bool, Sequence[tuple[Mark, int]]]:
-        """See `QueueConsumer.resolve`. Raises SubscriptionWrongKind for a stream's reader."""
-        if not isinstance(self.consumer, QueueConsumer):
+        """See `CompetingConsumer.resolve`. Raises SubscriptionWrongKind for a stream's reader."""
+        if self.consumer.kind is not ConsumerKind.SHARED:
             raise SubscriptionWrongKind(
                 "only consumers of queues and shared subscriptions have deliveries in two phases"
             )
         return self.consumer.resolve(resolve.partition, resolve.delivery_id, resolve.first, resolve.end)
 
     def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
-        """Move a stream's reader. Raises as `StreamReader.seek` does, SubscriptionWrongKind for a queue."""
-        if not isinstance(self.consumer, GroupMember | StreamReader):
+        """Move a stream's reader. Raises as `StreamConsumer.seek` does, SubscriptionWrongKind for a queue."""
+        if self.consumer.kind is ConsumerKind.SHARED:
             raise SubscriptionWrongKind("only streams are read from an offset; a queue's consumer can't seek or pause")
         self.consumer.seek(partition, offset, is_paused=is_paused)
 
-    def end(self, *, is_lost: bool = False) -> StreamReader | None:
-        """Return all leases, and deliver nothing more. A returned reader is still to be closed.
-
-        `is_lost`: the connection ended without an unsubscribe, so that the session of a group's member goes on.
-        """
+    def end(self) -> None:
+        """Deliver nothing more."""
         self._closed = True
         self.pause()
         self.cancel()
-        if isinstance(self.consumer, StreamReader):
-            self.consumer.end()
-            return self.consumer
-        if is_lost and isinstance(self.consumer, GroupMember):
-            self.consumer.disconnect()
-        else:
-            self.consumer.close()
-        return None
 
     async def run(self) -> None:
         """Push until cancelled. Raises LinnError if the consumer fails."""
@@ -225,7 +209,7 @@ class Subscriber:
             del self._deadlines[deadline]
 
     async def _next_from(self, partition: int, start: int, records_max: int) -> Delivery:
-        if not isinstance(self.consumer, QueueConsumer):
+        if self.consumer.kind is not ConsumerKind.SHARED:
             raise SubscriptionWrongKind("a pull from an offset is for queues; fetch reads a stream from anywhere")
         return await self.consumer.next_from(partition, start, records_max, self._delivery_bytes())
 

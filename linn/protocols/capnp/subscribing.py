@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import trio
-
-from linn.core.batch.steps import Steps
-from linn.core.connections.listener_traffic import SubscriptionOf
-from linn.core.errors.tree import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
-from linn.core.gateway.gateway import SubscribeRequest
-from linn.core.groups.reader import StreamReader
-from linn.core.log.delivery import Consumer, Settlement, SettleOutcome
+from linn.api import (
+    AnyConsumer,
+    LimitExceeded,
+    LinnError,
+    Settlement,
+    SettleOutcome,
+    Steps,
+    SubscribeRequest,
+    SubscriptionOf,
+    SubscriptionUnknown,
+)
 from linn.protocols.capnp.reading import WAIT_MS_MAX
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscriber import Subscriber
@@ -22,10 +25,6 @@ from linn.wire.connection import Event, frames_of
 DELIVERY_BYTES_MIN = 16 << 10
 DELIVERY_BYTES_MAX = 1 << 20
 """Batches of one delivery: a few socket buffers' worth, so that others get their turn."""
-PARTITIONS_READ_MAX = 32_768
-"""Limit of the partitions that the readers and group members of one connection read together: eight of the widest
-topics. Each takes 350 bytes, so that all of them are 11 MiB, and leaving them takes 50 ms.
-"""
 
 
 class Subscribing:
@@ -35,9 +34,6 @@ class Subscribing:
         self._responder = responder
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_ids = 0
-        self._left: list[StreamReader] = []
-        """Readers that have ended, and are still registered with their partitions."""
-        self._draining = False
         self.is_settling = False
         """Whether settlements are carried out in turns. Later requests wait, so that they find them done."""
 
@@ -53,7 +49,7 @@ class Subscribing:
 
     def drain(self) -> None:
         """Push nothing more, and refuse new subscriptions."""
-        self._draining = True
+        self._responder.session.refuse_subscriptions()
         self.pause()
 
     def is_holding(self) -> bool:
@@ -69,48 +65,22 @@ class Subscribing:
         """Begin a subscription. Raises LinnError."""
         subscribe = event.message
         assert isinstance(subscribe, m.Subscribe)
-        if self._draining:
-            raise BrokerStopping("the broker is stopping")
-        request = _request(subscribe)
-        if self._responder.gateway.is_missing(request):
+        request, session = _request(subscribe), self._responder.session
+        if session.is_missing(request):
             self._responder.in_task(event, lambda: self._make_and_subscribe(event, request))
             return
-        if len(self._subscribers) >= self._responder.settings.subscriptions_max:
-            raise LimitExceeded(f"a connection has at most {self._responder.settings.subscriptions_max} subscriptions")
-        topic = self._responder.gateway.topic(self._responder.principal, subscribe.topic)
-        topic.check_id(subscribe.topic_id_high, subscribe.topic_id_low)
-        partitions = self._partitions_read(subscribe)
-        self._subscription_ids += 1
-        id = self._subscription_ids
-        subscriber = Subscriber(id, self._responder.outbox, self._delivery_bytes, partitions)
-        subscriber.request = request
-        kind, consumer = self._responder.gateway.subscribe_nowait(
-            self._responder.principal, request, subscriber.assigned
-        )
+        id = self._subscription_ids + 1
+        subscriber = Subscriber(id, request, self._responder.outbox, self._delivery_bytes)
+        consumer, topic_id, leader_epoch = session.subscribe_nowait(request, subscriber.assigned)
         subscriber.consumer = consumer
-        self._subscribers[id] = subscriber
-        subscribed = m.Subscribed(id, kind, consumer.lease_ms, topic.leader_epoch, *topic.id_halves)
+        self._subscription_ids, self._subscribers[id] = id, subscriber
+        subscribed = m.Subscribed(id, consumer.kind, consumer.lease_ms, leader_epoch, *topic_id)
         self._responder.outbox.put(frames_of(subscribed, event.correlation))
         subscriber.begin(subscribe.credit)
         self._responder.spawn(partial(self._run_subscriber, subscriber))
 
-    def _partitions_read(self, subscribe: m.Subscribe) -> int:
-        """The number of partitions that a new subscription reads; 0 for a queue. Raises TopicUnknown, LimitExceeded."""
-        gateway = self._responder.gateway
-        topic = gateway.topic(self._responder.principal, subscribe.topic)
-        more = 0
-        if subscribe.group and topic.stream is not None:
-            more = -(-len(topic.partitions) // (gateway.groups.members(subscribe.group, topic.name) + 1))
-        elif topic.queue is None and not subscribe.shared:
-            more = len(subscribe.partitions) or len(topic.partitions)
-        read = sum([subscriber.partitions for subscriber in self._subscribers.values()])
-        if read + more > PARTITIONS_READ_MAX:
-            text = f"a connection reads at most {PARTITIONS_READ_MAX} partitions; this one {read}, and {more} more"
-            raise LimitExceeded(text)
-        return more
-
     async def _make_and_subscribe(self, event: Event, request: SubscribeRequest) -> None:
-        await self._responder.gateway.make_missing(self._responder.principal, request)
+        await self._responder.session.make_missing(request)
         self.subscribe(event)
 
     def _delivery_bytes(self) -> int:
@@ -135,7 +105,7 @@ class Subscribing:
             raise SubscriptionUnknown(f"this connection has no subscription {id}")
         return subscriber
 
-    def consumer(self, id: int) -> Consumer:
+    def consumer(self, id: int) -> AnyConsumer:
         """The consumer of a subscription. Raises SubscriptionUnknown."""
         return self._subscriber(id).consumer
 
@@ -155,25 +125,16 @@ class Subscribing:
 
     def _drop(self, id: int) -> None:
         subscriber = self._subscribers.pop(id, None)
-        if subscriber is not None and (reader := subscriber.end()) is not None:
-            reader.close()
+        if subscriber is not None:
+            subscriber.end()
+            self._responder.session.unsubscribe(subscriber.consumer)
 
     def close(self) -> None:
-        """End all subscriptions, except for the slow part, which is left to `leave`."""
+        """End all subscriptions: the connection is gone."""
         subscribers, self._subscribers = self._subscribers, {}
-        ended = [subscriber.end(is_lost=True) for subscriber in subscribers.values()]
-        self._left += [reader for reader in ended if reader is not None]
-
-    async def leave(self) -> None:
-        """End all subscriptions, and unregister readers from each of their partitions, in turns. Not cancelled."""
-        self.close()
-        if self._left:
-            with trio.CancelScope(shield=True):
-                await self._responder.gateway.long_work.run(self._leaving())
-
-    def _leaving(self) -> Steps[None]:
-        while self._left:
-            yield from self._left.pop().leaving()
+        for subscriber in subscribers.values():
+            subscriber.end()
+        self._responder.session.disconnect()
 
     def heartbeat(self, event: Event) -> None:
         """Renew a member's session. Raises SubscriptionUnknown, SubscriptionWrongKind, GroupFenced."""
@@ -237,7 +198,7 @@ class Subscribing:
         if len(settle.entries) > m.SETTLE_ENTRIES_MAX:
             raise LimitExceeded(f"a settle of {len(settle.entries)} entries, more than {m.SETTLE_ENTRIES_MAX}")
         responder, consumer = self._responder, self._subscriber(settle.subscription).consumer
-        steps = responder.gateway.settle(responder.principal, consumer, _settlements(settle))
+        steps = consumer.settle(_settlements(settle))
         try:
             next(steps)
         except StopIteration as end:
@@ -275,7 +236,8 @@ def _request(subscribe: m.Subscribe) -> SubscribeRequest:
     who = subscribe.member, subscribe.session_ms / 1000, subscribe.is_static
     how = subscribe.leader_epoch, subscribe.shared, subscribe.formats
     phases = subscribe.two_phase, subscribe.uncommitted
-    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how, *phases)
+    topic_id = subscribe.topic_id_high, subscribe.topic_id_low
+    return SubscribeRequest(subscribe.topic, subscribe.group, *where, *who, *how, *phases, topic_id)
 
 
 def _settlements(settle: m.Settle) -> Iterator[Settlement]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.errors.tree import LimitExceeded
-from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
+from linn.api import IDENTITY_CHARACTERS_MAX, LimitExceeded
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
@@ -39,8 +38,8 @@ class Transacting:
 
         async def work() -> None:
             owner = (message.producer_id, message.epoch) if message.producer_id else None
-            opened = await responder.gateway.open_transactions(
-                responder.principal, message.name, message.timeout_ms / 1000, owner, message.opening
+            opened = await responder.session.open_transactions(
+                message.name, message.timeout_ms / 1000, owner, message.opening
             )
             self._names.add(message.name)
             responder.reply(event.correlation, m.OpenedTransactions(*opened))
@@ -52,7 +51,7 @@ class Transacting:
         message = event.message
         assert isinstance(message, m.AddBranch)
         numbers = message.producer_id, message.epoch, message.branch
-        self._responder.gateway.add_branch(self._responder.principal, *numbers)
+        self._responder.session.add_branch(*numbers)
         self._responder.reply(event.correlation, m.Done())
 
     def settle(self, event: Event) -> None:
@@ -68,7 +67,7 @@ class Transacting:
         owner = message.producer_id, message.epoch, message.number
         consumer = self._subscribing.consumer(message.subscription)
         settlements = [self._subscribing.settlement(entry) for entry in message.entries]
-        self._responder.gateway.settle_in_transaction(self._responder.principal, owner, consumer, settlements)
+        self._responder.session.settle_in_transaction(owner, consumer, settlements)
         self._responder.reply(event.correlation, m.Done())
 
     def end(self, event: Event) -> None:
@@ -84,11 +83,9 @@ class Transacting:
         if len(message.identity) > IDENTITY_CHARACTERS_MAX:
             raise LimitExceeded(f"the identity of a commit is longer than {IDENTITY_CHARACTERS_MAX} characters")
         owner = message.producer_id, message.epoch, message.number
-        gateway, is_commit = responder.gateway, message.is_commit
-        ending = gateway.end_transaction(
-            responder.principal,
+        ending = responder.session.end_transaction(
             owner,
-            is_commit=is_commit,
+            is_commit=message.is_commit,
             branches=message.branches,
             sequence=message.sequence,
             identity=message.identity,

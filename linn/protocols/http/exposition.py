@@ -8,8 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from linn.core.loop.histogram import Histogram
-from linn.core.metrics.registry import Family
+from linn.api import Family, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLES_AT_ONCE = 250

@@ -6,9 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from linn.core.errors.tree import PluginError
-from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
-from linn.core.plugins.hookspecs import hookimpl
+from linn.api import PluginError, ProtocolKind, ProtocolServer, hookimpl
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,10 +14,7 @@ from urllib.parse import unquote
 import h11
 import trio
 
-from linn.core.connections.listener_traffic import Traffic
-from linn.core.env.env import AcceptedStream
-from linn.core.errors.tree import ConnectionLost
-from linn.core.gateway.gateway import ANONYMOUS, Gateway
+from linn.api import AcceptedStream, ConnectionLost, Gateway, Principal, Traffic
 from linn.protocols.http.exposition import CONTENT_TYPE, exposed
 
 HEAD_BYTES_MAX = 16 << 10
@@ -58,6 +55,7 @@ class Conversation:
         self._server = server
         self._stream = stream
         self._gateway = gateway
+        self._session = gateway.session(Principal(stream.peer))
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._buffer = memoryview(bytearray(HEAD_BYTES_MAX))
         self._waiting = trio.CancelScope()
@@ -152,7 +150,7 @@ class Conversation:
 
     async def _send_metrics(self) -> None:
         await self._send(self._begun(200, CONTENT_TYPE, []))
-        families = self._gateway.collect_metrics(ANONYMOUS, per_connection=self._server.per_connection)
+        families = self._session.collect_metrics(per_connection=self._server.per_connection)
         pieces = (piece for family in families for piece in exposed(family))
         made = bytearray()
         while True:

@@ -1,12 +1,12 @@
-"""A session: the broker's side of one connection of the native protocol.
+"""A conversation: the broker's side of one connection of the native protocol, from hello on.
 
 One task reads and carries requests out in order; each subscription, each waiting request and output that the client is
-slow to take have tasks of their own while needed. The needs of an idle session are met by the listener's `Keepalive`
-for all of them. A request that must wait (for a sync, for records, for room) does not delay later ones, except
+slow to take have tasks of their own while needed. The listener's `Keepalive` meets the needs of all
+idle conversations. A request that must wait (for a sync, for records, for room) does not delay later ones, except
 publishes, which keep their order, and a settle of many entries, during which nothing more is read.
 
 Laws: backpressure is reading less: with too much unsent output, too many unanswered requests or too many bytes in
-publishes that wait for room, the session stops reading. A malformed stream is answered with one error and closed; a
+publishes that wait for room, it stops reading. A malformed stream is answered with one error and closed; a
 request that fails is answered with its error and the connection continues.
 """
 
@@ -19,15 +19,20 @@ from typing import Any
 
 import trio
 
-from linn.core.batch.steps import TURN_S
-from linn.core.connections.connections import CLIENT_CHARACTERS_MAX
-from linn.core.connections.listener_traffic import Traffic
-from linn.core.env.env import AcceptedStream
-from linn.core.errors.group import raise_once
-from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestUnknown
-from linn.core.gateway.gateway import Gateway, Principal
-from linn.core.loop.fair_turns import TurnSlot
-from linn.core.loop.memory_budget import RESERVE_BYTES, ReceiveReservation
+from linn.api import (
+    CLIENT_CHARACTERS_MAX,
+    RESERVE_BYTES,
+    TURN_S,
+    ConnectionLost,
+    Gateway,
+    LinnError,
+    Principal,
+    ProtocolError,
+    ReceiveReservation,
+    RequestUnknown,
+    Traffic,
+    raise_once,
+)
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.handshake import Handshake, discard_rest
 from linn.protocols.capnp.keepalive import Keepalive, KeptSession, wait_while
@@ -38,7 +43,7 @@ from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.protocols.capnp.transacting import Transacting
 from linn.wire import messages as m
-from linn.wire.connection import Connection, Event, frames_of
+from linn.wire.connection import Event, frames_of
 from linn.wire.failure import failed_by
 
 logger = logging.getLogger("linn.capnp")
@@ -56,17 +61,17 @@ HEARD_BYTES_MIN = 16 << 10
 """Part of a message that counts as a sign of life, if no whole one arrives; less counts as silence."""
 
 
-class Session:
+class Conversation:
     """One connection. Requests are handled in modules of their own, and answered by the `Responder`."""
 
     __slots__ = (
         "_administering",
         "_connection",
         "_gateway",
+        "_handshake",
         "_has_more",
         "_heard",
         "_heard_bytes",
-        "_hello_timeout_s",
         "_in_a_row",
         "_is_drained",
         "_keepalive",
@@ -77,45 +82,51 @@ class Session:
         "_received_bytes",
         "_reservation",
         "_responder",
+        "_session",
         "_stream",
         "_subscribing",
         "_transacting",
         "_turn",
-        "_welcome_bytes",
         "peer",
         "slice",
     )
 
-    def __init__(self, stream: AcceptedStream, gateway: Gateway, keepalive: Keepalive, hello_timeout_s: float) -> None:
+    def __init__(self, handshake: Handshake, gateway: Gateway, keepalive: Keepalive) -> None:
+        """`handshake`: the client has said hello, and waits for its welcome."""
         self._keepalive = keepalive
-        self._hello_timeout_s = hello_timeout_s
-        self._stream = stream
+        self._handshake = handshake
+        self._stream = stream = handshake.stream
         self.peer = stream.peer
         """The client's address."""
         self._gateway = gateway
         self._outbox = Outbox(stream, gateway.settings.connection_bytes_max, self, gateway.memory.unsent)
         self._responder = Responder(gateway, self._outbox, self.peer)
+        principal = Principal(self.peer, handshake.client[:CLIENT_CHARACTERS_MAX])
+        self._session = self._responder.session = gateway.session(principal)
         self.slice: dict[KeptSession, None] = {}
-        """The slice of the keepalive that this session is in."""
-        self._connection = Connection(keepalive.free_buffers, from_client=True)
+        """The slice of the keepalive that this conversation is in."""
+        self._connection = handshake.connection
         self._reservation = ReceiveReservation(gateway.memory.received)
-        self._turn = TurnSlot(gateway.turns)
+        self._turn = handshake.turn
         self._subscribing = Subscribing(self._responder)
         self._publishing = Publishing(self._responder, self._subscribing)
         self._reading = Reading(self._responder)
         self._administering = Administering(self._responder, self._subscribing)
         self._transacting = Transacting(self._responder, self._subscribing)
         self._heard = True
-        self._missed = self._heard_bytes = self._in_a_row = self._received_bytes = self._welcome_bytes = 0
+        self._missed = self._heard_bytes = self._in_a_row = 0
+        self._received_bytes = handshake.received_bytes
         self._has_more = self._is_drained = False
 
     # --- life ---
 
     async def run(self) -> None:
-        """Run the connection from handshake to end."""
+        """Run the connection from its welcome to its end."""
         self._gateway.connections.report(self._stream, self._traffic)
+        self._gateway.connections.introduce(self._stream, self._handshake.client, self._subscribing.described)
         try:
-            await self._shake_hands()
+            await self._handshake.welcome(self._welcome())
+            self._connection.allow_frames(self._gateway.settings.frame_bytes_max)
             async with trio.open_nursery() as self._responder.nursery:
                 try:
                     self._gateway.connections.ends_by(self._stream, self._end_soon)
@@ -133,10 +144,11 @@ class Session:
             raise_once(group)
         finally:
             self._reservation.release()
-            # References between a session and its parts are cut; as cycles they would live until the collector runs.
-            for part in (self._outbox, self._connection, self._publishing):
-                part.close()
-            await self._subscribing.leave()
+            # References between its parts are cut; as cycles they would live until the collector runs.
+            self._outbox.close()
+            self._publishing.close()
+            self._subscribing.close()
+            await self._session.aclose()
 
     def end(self) -> None:
         """Drop the connection, and all its work in progress."""
@@ -144,7 +156,7 @@ class Session:
 
     def _traffic(self) -> Traffic:
         outbox = self._outbox
-        sent = self._welcome_bytes + outbox.sent_bytes
+        sent = self._handshake.sent_bytes + outbox.sent_bytes
         return Traffic(
             self._received_bytes, sent, self._responder.inflight, outbox.waiting_bytes, self._publishing.waiting_bytes
         )
@@ -182,22 +194,11 @@ class Session:
 
     # --- hello and goodbye ---
 
-    async def _shake_hands(self) -> None:
-        """Exchange hello and welcome. Raises LinnError after telling the client why."""
-        handshake = Handshake(self._stream, self._connection, self._turn)
-        try:
-            await handshake.shake(self._welcome, self._hello_timeout_s)
-        finally:
-            self._received_bytes, self._welcome_bytes = handshake.received_bytes, handshake.sent_bytes
-        self._connection.allow_frames(self._gateway.settings.frame_bytes_max)
-        self._responder.principal = Principal(connection=self.peer, client=handshake.client[:CLIENT_CHARACTERS_MAX])
-        self._gateway.connections.introduce(self._stream, handshake.client, self._subscribing.described)
-
-    def _welcome(self, version: int, features: list[str]) -> m.Welcome:
+    def _welcome(self) -> m.Welcome:
         settings = self._gateway.settings
         return m.Welcome(
-            version,
-            features,
+            self._handshake.version,
+            self._handshake.features,
             self._gateway.name,
             min(settings.frame_bytes_max, m.LIMIT_MAX),
             min(settings.batch_bytes_max, m.LIMIT_MAX),
@@ -205,7 +206,7 @@ class Session:
             min(int(self._keepalive.keepalive_s * 1000), m.LIMIT_MAX),
             settings.inflight_requests_max,
             settings.subscriptions_max,
-            self._gateway.producer_ids.take(),
+            self._session.take_producer_id(),
         )
 
     def watch(self) -> None:
@@ -389,9 +390,9 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.AddBranch: ("_transacting", Transacting.add_branch),
     m.Describe: ("_administering", Administering.describe),
     m.Administer: ("_administering", Administering.administer),
-    m.Ping: ("", Session._ping),
-    m.Pong: ("", Session._nothing),
-    m.Goodbye: ("", Session._goodbye),
-    m.Unknown: ("", Session._unknown),
+    m.Ping: ("", Conversation._ping),
+    m.Pong: ("", Conversation._nothing),
+    m.Goodbye: ("", Conversation._goodbye),
+    m.Unknown: ("", Conversation._unknown),
 }
-"""The handler of each request, and the part of the session that it belongs to; one table for all sessions."""
+"""The handler of each request, and the part of the conversation that it belongs to; one table for all."""

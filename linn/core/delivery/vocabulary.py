@@ -1,0 +1,47 @@
+"""The words of consuming. Their numbers are those of the native protocol."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ConsumerKind(IntEnum):
+    """The kind of consumer that a subscribe leads to."""
+
+    SHARED = 0
+    """A consumer of a queue or of a shared subscription: records are leased, or settled on delivery."""
+    GROUP = 1
+    """A member of a stream's consumer group: partitions are divided among members, offsets are stored."""
+    READER = 2
+    """A reader of a stream: nothing is stored."""
+
+
+class Verdict(IntEnum):
+    """A consumer's verdict on a range of records."""
+
+    ACK = 0
+    NACK = 1
+    REJECT = 2
+    EXTEND = 3
+    RELEASE = 4
+    READY = 5
+    """The consumer can apply the records of a two-phase delivery; the answer is the decision to commit."""
+    DONE = 6
+    """The consumer has applied them."""
+
+
+class Phase(IntEnum):
+    """The phase of a two-phase delivery in which a broker sends its records."""
+
+    NONE = 0
+    PREPARE = 1
+    COMMIT = 2
+    """The records were decided to this consumer before, and it has not said that it is done."""
+
+
+class Place(IntEnum):
+    """The place whose offset is asked for."""
+
+    TIME = 0
+    EARLIEST = 1
+    LATEST = 2

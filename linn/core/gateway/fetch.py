@@ -1,0 +1,128 @@
+"""Fetches: reading a partition by offset.
+
+Law: waiting fetches hold nothing but themselves, however many there are; those of one session are read one after
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from linn.core.gateway.requests import Fetched, FetchRequest
+from linn.core.log.partition import AnyBatch, Partition
+from linn.core.log.selection import Selection
+from linn.core.loop.waiting import WaitDeadline
+
+FETCH_BYTES_MAX = 16 << 20
+"""Largest answer to one fetch, whatever the client asks for."""
+FETCH_BYTES_MIN_MAX = 1 << 20
+"""Largest minimum that a fetch may wait for: it is read once to be counted, by each fetch that waits."""
+SELECTED_BYTES_MAX = 1 << 20
+"""Bytes of the log that are looked at in one step of a fetch with a choice of records."""
+FETCH_RECORDS_MAX = 1 << 31
+
+
+async def no_limit() -> int:
+    """Wait for nothing: the answer is handed over as a whole."""
+    return FETCH_BYTES_MAX
+
+
+class Fetch:
+    """One fetch under way."""
+
+    __slots__ = ("_accepts", "_bytes_max", "_bytes_min", "_offset", "_partition", "_selection", "_turn")
+
+    def __init__(
+        self,
+        partition: Partition,
+        selection: Selection | None,
+        request: FetchRequest,
+        accepts: Sequence[int],
+        turn: trio.Lock,
+    ) -> None:
+        """`selection`: the records that are wanted; None: all. `turn`: held by the fetch that has records in memory."""
+        self._partition = partition
+        self._selection = selection
+        self._offset = request.offset
+        self._bytes_max = min(max(request.bytes_max, 1), FETCH_BYTES_MAX)
+        self._bytes_min = min(request.bytes_min, self._bytes_max, FETCH_BYTES_MIN_MAX)
+        self._accepts = accepts
+        self._turn = turn
+
+    def read_nowait(self) -> Fetched | None:
+        """Read what is available, unless that takes a wait or a file; None: it does, or there is nothing.
+
+        Raises OffsetOutOfRange, LogCorrupt, FormatUnknown.
+        """
+        if self._selection is not None or self._bytes_min > 1 or self._turn.locked():
+            return None
+        partition = self._partition
+        batches = partition.read_nowait(self._offset, partition.stable_offset, self._bytes_max, self._accepts)
+        return self._fetched(batches, batches[-1].end_offset) if batches else None
+
+    async def read(self, deadline: WaitDeadline, room: Callable[[], Awaitable[int]] = no_limit) -> Fetched:
+        """Wait for records, up to a deadline, and read them; there may be none.
+
+        `room` waits until an answer can be taken, and returns its bytes at most; it is called once per answer or step.
+
+        Raises OffsetOutOfRange, LogCorrupt, FormatUnknown, StorageError.
+        Cancellation: nothing happens.
+        """
+        if self._selection is not None:
+            return await self._select(self._selection, deadline, room)
+        await deadline.wait(self._wait_bytes)
+        # One at a time, so that however many wait, one answer is over the bound of `room`.
+        if self._turn.locked():
+            await self._turn.acquire()
+        else:
+            self._turn.acquire_nowait()
+        try:
+            bytes_max = min(self._bytes_max, await room())
+            end = self._partition.stable_offset
+            batches = await self._partition.read_stored(self._offset, end, bytes_max, self._accepts)
+            return self._fetched(batches, batches[-1].end_offset if batches else end)
+        finally:
+            self._turn.release()
+
+    async def _select(
+        self, selection: Selection, deadline: WaitDeadline, room: Callable[[], Awaitable[int]]
+    ) -> Fetched:
+        """Read the first wanted records. The answer says how far the partition was looked at: one step at least."""
+        partition, offset = self._partition, self._offset
+        bytes_max = min(self._bytes_max, SELECTED_BYTES_MAX)
+        while True:
+            if offset == partition.stable_offset:
+                await deadline.wait(partition.watchers.wait)
+            async with self._turn:
+                await room()
+                batches, offset = await selection.read(
+                    partition, offset, covers_from=offset, records_max=FETCH_RECORDS_MAX, bytes_max=bytes_max
+                )
+                if batches or deadline.is_over:
+                    return self._fetched(batches, offset)
+
+    def _fetched(self, batches: Sequence[AnyBatch], next_offset: int) -> Fetched:
+        partition = self._partition
+        partition.count_delivered(batches)
+        return Fetched(batches, next_offset, partition.start_offset, partition.high_watermark, partition.leader_epoch)
+
+    async def _wait_bytes(self) -> None:
+        """Wait until there are enough bytes. Each byte is looked at once, and none is held."""
+        missing, offset, partition = self._bytes_min, self._offset, self._partition
+        while missing > 0:
+            if offset == partition.stable_offset:
+                await partition.watchers.wait()
+            elif self._bytes_min <= 1:
+                return
+            else:
+                size, offset = await self._look(offset, missing)
+                missing -= size
+
+    async def _look(self, offset: int, bytes_max: int) -> tuple[int, int]:
+        """(bytes of the next batches, offset after them). One fetch at a time has them in memory."""
+        async with self._turn:
+            stable = self._partition.stable_offset
+            batches = await self._partition.read(offset, bytes_max)
+            return sum(batch.size for batch in batches), batches[-1].end_offset if batches else max(offset, stable)

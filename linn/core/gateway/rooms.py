@@ -1,0 +1,32 @@
+"""The parts of the broker that sessions work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from linn.core.admin.administration import Administration
+from linn.core.batch.format import Formats
+from linn.core.config.tables import BrokerSettings
+from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.loop.long_work import LongWork
+from linn.core.metrics.registry import MetricRegistry
+from linn.core.publish.producer_ids import ProducerIds
+from linn.core.publish.publisher import Publisher
+from linn.core.topics.catalog import Catalog
+from linn.core.transactions.coordinator import TransactionCoordinator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rooms:
+    """The parts of one broker behind its gateway. No protocol sees them."""
+
+    settings: BrokerSettings
+    long_work: LongWork
+    catalog: Catalog
+    groups: GroupCoordinator
+    formats: Formats
+    publisher: Publisher
+    transactions: TransactionCoordinator
+    producer_ids: ProducerIds
+    administration: Administration
+    metrics: MetricRegistry

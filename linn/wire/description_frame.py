@@ -1,0 +1,64 @@
+"""Encoding of a description of topics in steps: they may have many thousands of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from linn.core.batch import schema
+from linn.core.batch.steps import Steps
+from linn.wire import messages as m
+
+PARTITION_BYTES = 24
+"""Size of one partition in a description."""
+
+
+class DescribedTopic(Protocol):
+    """A topic to describe."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def delivery(self) -> str: ...
+    @property
+    def partitioner(self) -> str: ...
+    @property
+    def topic_id(self) -> tuple[int, int]: ...
+    @property
+    def message_bytes_max(self) -> int: ...
+    @property
+    def partitions(self) -> Sequence[tuple[int, int]]:
+        """(start offset, high watermark) of each."""
+
+
+def description_frame(
+    broker: str,
+    address: str,
+    names: Sequence[str],
+    find: Callable[[str], DescribedTopic | None],
+    correlation: int,
+) -> Steps[bytes]:
+    """Encode the frame of a `messages.Description`. A topic is described as `find` has it when its turn comes."""
+    frame = schema.load("protocol").Frame.new_message()
+    frame.correlation = correlation
+    description = frame.init("description")
+    description.broker = broker
+    (node,) = description.init("nodes", 1)
+    node.id, node.address = 0, address
+    for target, name in zip(description.init("topics", len(names)), names, strict=True):
+        target.name = name
+        topic = find(name)
+        if topic is not None:
+            yield from _write_topic(target, topic)
+        yield
+    return bytes(frame.to_bytes())
+
+
+def _write_topic(target: Any, topic: DescribedTopic) -> Steps[None]:
+    target.kind, target.delivery, target.partitioner = topic.kind, topic.delivery, topic.partitioner
+    target.idHigh, target.idLow = topic.topic_id
+    target.messageBytesMax = min(topic.message_bytes_max, m.LIMIT_MAX)
+    yield
+    for info, (start, end) in zip(target.init("partitions", len(topic.partitions)), topic.partitions, strict=True):
+        info.startOffset, info.highWatermark = start, end
+        yield
