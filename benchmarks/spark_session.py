@@ -70,7 +70,7 @@ def spark_session(jars: list[str], **more: str) -> Iterator[Any]:
         from pyspark.sql import SparkSession
 
         from linn.spark_plugin import LinnDataSource
-        from linn.spark_plugin.driver.spark_home import use_unzipped_home
+        from linn.spark_plugin.driver.session import use_unzipped_home
 
         use_unzipped_home()
         builder = SparkSession.builder.master("local[2]").appName("linn-benchmarks")

@@ -20,9 +20,9 @@ that from its own module, such as `linn.plugins.exchanges`, `linn.semantics` and
 from __future__ import annotations
 
 from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
-from linn.core.batch.batch import TRANSACTIONAL, RecordBatch
+from linn.core.batch.batch import BATCH_BYTES_MIN, NUMBER_BYTES, TRANSACTIONAL, RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, edit_batch, wrap_body
-from linn.core.batch.flat_message import Buffer
+from linn.core.batch.flat_message import DATA_AT, WORD, Buffer
 from linn.core.batch.format import BodyColumns, BodyFormat, FormatKind
 from linn.core.batch.key_hash import key_hash, partition_of
 from linn.core.batch.record import Headers, Record
@@ -35,14 +35,15 @@ from linn.core.delivery.consumer import AnyConsumer, CompetingConsumer, Consumer
 from linn.core.delivery.delivery import NOTHING, Delivery
 from linn.core.delivery.settlement import Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import ConsumerKind, Phase, Place, Verdict
-from linn.core.env.env import AcceptedStream, Clock, Env, Program, Rng, Stream
+from linn.core.env.env import AcceptedStream, Clock, Disk, Env, File, Program, Rng, Stream
 from linn.core.env.file_region import Sendable, behind
 from linn.core.env.log_fields import log_fields
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.group import raise_once
-from linn.core.errors.texts import did_you_mean
+from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import (
     BatchCorrupt,
+    BatchError,
     BatchMalformed,
     BindingInvalid,
     ConnectionLost,
@@ -55,6 +56,7 @@ from linn.core.errors.tree import (
     LogCorrupt,
     OffsetOutOfRange,
     PluginError,
+    PredicateInvalid,
     ProgramEnded,
     ProgramNotStarted,
     ProtocolError,
@@ -63,6 +65,7 @@ from linn.core.errors.tree import (
     StorageError,
     SubscriptionUnknown,
     SubscriptionWrongKind,
+    SyncFailed,
     Unroutable,
 )
 from linn.core.gateway.fetch import FETCH_BYTES_MAX, Fetch
@@ -79,7 +82,7 @@ from linn.core.gateway.requests import (
     TopicBounds,
 )
 from linn.core.gateway.session import Session
-from linn.core.groups.assignor import Assignor, AssignorKind
+from linn.core.groups.assignor import Assignor, AssignorKind, Owners, Sizes, TopicPartition, Topics, subscribers_of
 from linn.core.log.facts import LogFacts
 from linn.core.log.mark import Mark
 from linn.core.log.storage import (
@@ -111,28 +114,41 @@ from linn.core.routing.binding_table import BindingTable
 from linn.core.routing.exchange import Binding, Exchange, ExchangeKind, Subject, Target
 from linn.core.routing.explanation import Explanation
 from linn.core.routing.partitioner import Partitioner, PartitionerKind
+from linn.core.routing.predicate.explanation import explain_tree, shown_value
+from linn.core.routing.predicate.parser import NODES_MAX, parse_field
+from linn.core.routing.predicate.predicate import Predicate
+from linn.core.routing.predicate.tokens import is_unicode
+from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
+from linn.core.routing.subject_field import FieldValue, SubjectField
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 
 __all__ = [
     "ARGUMENTS_BYTES_MAX",
+    "BATCH_BYTES_MIN",
     "CLIENT_CHARACTERS_MAX",
     "CONFIRM_WHEN",
+    "DATA_AT",
     "FETCH_BYTES_MAX",
     "IDENTITY_CHARACTERS_MAX",
+    "NODES_MAX",
     "NOTHING",
+    "NUMBER_BYTES",
     "READ_BATCHES_MAX",
     "RESERVE_BYTES",
     "START_EARLIEST",
     "START_LATEST",
     "TRANSACTIONAL",
     "TURN_S",
+    "WORD",
     "AcceptedStream",
     "Acks",
+    "And",
     "AnyConsumer",
     "Assignor",
     "AssignorKind",
     "BatchColumns",
     "BatchCorrupt",
+    "BatchError",
     "BatchMalformed",
     "Binding",
     "BindingInvalid",
@@ -142,14 +158,17 @@ __all__ = [
     "Buffer",
     "Capabilities",
     "Clock",
+    "Comparison",
     "CompetingConsumer",
     "ConfirmWhen",
     "ConnectionLost",
+    "Constant",
     "Consumer",
     "ConsumerKind",
     "DamagedTail",
     "Delivery",
     "DeliverySemantics",
+    "Disk",
     "DiskFull",
     "DiskReadOnly",
     "EngineKind",
@@ -161,6 +180,8 @@ __all__ = [
     "Fetch",
     "FetchRequest",
     "Fetched",
+    "FieldValue",
+    "File",
     "FormatKind",
     "Gateway",
     "Headers",
@@ -172,6 +193,7 @@ __all__ = [
     "LeaseSettings",
     "LimitExceeded",
     "LinnError",
+    "LiteralValue",
     "LogClosed",
     "LogCorrupt",
     "LogFacts",
@@ -179,9 +201,12 @@ __all__ = [
     "Mark",
     "Member",
     "MemoryShare",
+    "Node",
     "Observer",
     "Observers",
     "OffsetOutOfRange",
+    "Or",
+    "Owners",
     "Pair",
     "PartitionId",
     "PartitionLog",
@@ -190,6 +215,9 @@ __all__ = [
     "Phase",
     "Place",
     "PluginError",
+    "Predicate",
+    "PredicateInvalid",
+    "Presence",
     "Principal",
     "Program",
     "ProgramEnded",
@@ -221,20 +249,25 @@ __all__ = [
     "SettleOutcome",
     "Settlement",
     "SharedSubscription",
+    "Sizes",
     "Steps",
     "StorageEngine",
     "StorageError",
     "StoredBatch",
     "Stream",
     "Subject",
+    "SubjectField",
     "SubscribeRequest",
     "Subscribed",
     "SubscriptionOf",
     "SubscriptionUnknown",
     "SubscriptionWrongKind",
+    "SyncFailed",
     "Target",
     "TopicBounds",
+    "TopicPartition",
     "TopicSettings",
+    "Topics",
     "Traffic",
     "TurnSlot",
     "Unroutable",
@@ -243,13 +276,19 @@ __all__ = [
     "behind",
     "build_batch",
     "build_from_records",
+    "counted",
     "did_you_mean",
     "edit_batch",
+    "explain_tree",
     "hookimpl",
+    "is_unicode",
     "key_hash",
     "log_fields",
+    "parse_field",
     "partition_of",
     "raise_once",
     "run_steps",
+    "shown_value",
+    "subscribers_of",
     "wrap_body",
 ]

@@ -25,13 +25,12 @@ from xdist.scheduler import LoadFileScheduling
 
 TESTS = Path(__file__).parent
 LONG = [
+    "mutations/test_mutations.py",
     "client/test_exactly_once_consumer.py",
     "models/test_models.py",
     "broker/test_transaction_arrows.py",
     "simulation/test_simulated_transactions.py",
     "storage/test_crash.py",
-    "mutations/test_transaction_mutations.py",
-    "mutations/test_broker_mutations.py",
     "client/test_consumer.py",
     "client/test_seeking_consumers.py",
     "simulation/test_crashes.py",

@@ -98,7 +98,7 @@ def transaction_names(ctx: typer.Context) -> list[str]:
     """Return the names of transactions, those with an open one in front."""
 
     async def ask(client: Client) -> list[str]:
-        return [each["name"] for each in (await client.admin.transactions())["transactions"]]
+        return [transaction["name"] for transaction in (await client.admin.transactions())["transactions"]]
 
     return _answer(ctx, ask)
 
@@ -107,7 +107,7 @@ def open_transaction_names(ctx: typer.Context) -> list[str]:
     """Return the names of transactions that are open, the oldest in front."""
 
     async def ask(client: Client) -> list[str]:
-        return [each["name"] for each in (await client.admin.transactions("open"))["transactions"]]
+        return [transaction["name"] for transaction in (await client.admin.transactions("open"))["transactions"]]
 
     return _answer(ctx, ask)
 
@@ -117,8 +117,8 @@ def pipeline_names(ctx: typer.Context) -> list[str]:
     given = ctx.params.get("names") or ()
 
     async def ask(client: Client) -> list[str]:
-        services = {each["name"]: each["status"] for each in await client.admin.perform("service.list")}
-        return [each["name"] for each in services["spark"]["pipelines"] if each["name"] not in given]
+        services = {service["name"]: service["status"] for service in await client.admin.perform("service.list")}
+        return [pipeline["name"] for pipeline in services["spark"]["pipelines"] if pipeline["name"] not in given]
 
     return _answer(ctx, ask)
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 
+from linn.core.errors.group import leaves_of
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import (
     AddressInUse,
@@ -91,14 +92,14 @@ def on_interrupt(report: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, BaseExceptionGroup) as error:
-        if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves_of(error)):
             report()
         raise
 
 
 def _ended_by(error: BaseException) -> ExitCode | None:
     """Print the failure, and return its exit code; None where the exception is a bug."""
-    leaves = list(_leaves(error))
+    leaves = list(leaves_of(error))
     if not all(isinstance(leaf, LinnError | KeyboardInterrupt | BrokenPipeError) or _is_full(leaf) for leaf in leaves):
         return None
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
@@ -117,14 +118,6 @@ def _ended_by(error: BaseException) -> ExitCode | None:
 def _is_full(error: BaseException) -> bool:
     """Tell whether the disk of a redirected output is full; linn's own files raise LinnErrors."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions:
-            yield from _leaves(part)
-    else:
-        yield error
 
 
 def complain(text: str) -> None:

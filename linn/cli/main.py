@@ -5,10 +5,9 @@ Law: importing this module loads nothing slow, so that Ctrl-C at any moment ends
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
-
-from linn.cli.standard_streams import open_closed_streams
 
 _INTERRUPTED = 130
 """Value of `exit_code.ExitCode.INTERRUPTED`, which may not be loaded yet."""
@@ -25,3 +24,18 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+
+
+_MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
+
+
+def open_closed_streams() -> None:
+    """Open closed streams on the null device. To be called before anything else is opened.
+
+    Law: afterwards all three are open, so that no log or socket gets their descriptors, and with them the output.
+    """
+    for name, mode in _MODES.items():
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)  # Child processes inherit it as well.
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))

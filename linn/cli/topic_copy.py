@@ -19,6 +19,7 @@ from linn.client.consume.consumer import Consumer
 from linn.client.consume.message import Message
 from linn.client.produce.producer import Producer
 from linn.core.admin.subscriptions import SETTLED_RANGES_MAX
+from linn.core.batch.record import Record
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import SharedBusy, TopicError
 
@@ -56,7 +57,7 @@ async def plan_of(name: str, source: Client, target: Client) -> TopicPlan:
     """Look at a topic on both brokers. Raises TopicUnknown."""
     described = await source.admin.topic(name)
     listed = await source.admin.subscriptions(name)
-    subscriptions = [await source.admin.subscription(name, each["subscription"]) for each in listed]
+    subscriptions = [await source.admin.subscription(name, subscription["subscription"]) for subscription in listed]
     offsets: dict[str, list[GroupOffset]] = {}
     for group in [] if described["settings"]["kind"] == "queue" else await source.admin.groups(name):
         rows = (await source.admin.group(group["group"]))["offsets"]
@@ -76,18 +77,19 @@ def problems_of(plan: TopicPlan) -> Iterator[str]:
     if len(target["partitions"]) > 1 and target["settings"]["partitioner"] not in FROM_CLIENT:
         chosen = target["settings"]["partitioner"]
         yield f"partitioner {chosen} chooses the partitions at the target: make it there with partitioner=sticky"
-    for each in plan.subscriptions:
-        of = f"subscription {each['subscription']}" if each["subscription"] else "its queue"
-        if each["leased"] or each["decided"]:
+    for subscription in plan.subscriptions:
+        of = f"subscription {subscription['subscription']}" if subscription["subscription"] else "its queue"
+        if subscription["leased"] or subscription["decided"]:
             yield f"{of} has messages in flight: stop its consumers, and see linn deliveries list {plan.name}"
-        if each["dead"]:
-            yield f"{of} has {counted(each['dead'], 'message')} on the way to be dead letters: see linn dead-letters"
-    for each in plan.settled:
-        of = f"subscription {each['subscription']}" if each["subscription"] else "its queue"
+        if subscription["dead"]:
+            dead = counted(subscription["dead"], "message")
+            yield f"{of} has {dead} on the way to be dead letters: see linn dead-letters"
+    for subscription in plan.settled:
+        of = f"subscription {subscription['subscription']}" if subscription["subscription"] else "its queue"
         delivery = source["settings"]["delivery"]
-        if delivery != "at-least-once" and any(_settled_count(each)):
+        if delivery != "at-least-once" and any(_settled_count(subscription)):
             yield f"{of} has settled messages, which can't be settled at the target where delivery is {delivery}"
-        if any(len(row["settled"]) >= SETTLED_RANGES_MAX for row in each["by_partition"]):
+        if any(len(row["settled"]) >= SETTLED_RANGES_MAX for row in subscription["by_partition"]):
             yield f"{of} has settled {SETTLED_RANGES_MAX:,} ranges out of order: let its consumers go on"
     for group, rows in plan.offsets.items():
         if any(row["member"] is not None for row in rows):
@@ -119,11 +121,11 @@ class TopicCopy:
         plan = self._plan
         async with AsyncExitStack() as stack:
             producer = await stack.enter_async_context(self._target.producer(plan.name))
-            for each in plan.settled:
-                name = each["subscription"]
+            for subscription in plan.settled:
+                name = subscription["subscription"]
                 if name:
                     await self._target.admin.create_subscription(plan.name, name)
-                if any(_settled_count(each)):
+                if any(_settled_count(subscription)):
                     consumer = self._target.consumer(plan.name, shared=name, mode="pull")
                     self._consumers[name] = await stack.enter_async_context(consumer)
             places: dict[tuple[str, int], int] = {}
@@ -167,26 +169,16 @@ class TopicCopy:
         for priority, run in groupby(messages, lambda message: message.priority):
             copies = [*run]
             records = [message.record() for message in copies]
-            keys = [record.key for record in records]
-            await producer.publish_many(
-                [record.value for record in records],
-                keys=keys if any(key is not None for key in keys) else None,
-                routing_keys=[record.routing_key for record in records],
-                labels=[record.labels for record in records],
-                headers=[record.headers for record in records],
-                ids=[message.id for message in copies],
-                timestamp_ms=[record.timestamp_ms for record in records],
-                priority=priority,
-                partition=None if only else partition,
-            )
+            where = None if only else partition
+            await publish_copies(producer, copies, records, priority=priority, partition=where)
             self.messages += len(copies)
             self._advance(len(copies))
 
     async def _settle(self, offsets: Sequence[int], partition: int, first: int) -> None:
         """Settle at the target the copies of what is settled at the source; `first`: offset of the first copy."""
-        for each in self._plan.settled:
-            consumer = self._consumers.get(each["subscription"])
-            row = each["by_partition"][partition]
+        for subscription in self._plan.settled:
+            consumer = self._consumers.get(subscription["subscription"])
+            row = subscription["by_partition"][partition]
             if consumer is None:
                 continue
             ranges = [(0, row["settled_before"]), *row["settled"]]
@@ -211,8 +203,36 @@ class TopicCopy:
             self.offsets += 1
 
 
+async def publish_copies(
+    producer: Producer,
+    messages: Sequence[Message],
+    records: Sequence[Record],
+    *,
+    priority: int = 0,
+    partition: int | None = None,
+    mandatory: bool = False,
+) -> None:
+    """Publish `records` as copies of `messages`, with their ids, and wait for their confirmation.
+
+    Raises as `Producer.publish_many` does.
+    """
+    keys = [record.key for record in records]
+    await producer.publish_many(
+        [record.value for record in records],
+        keys=keys if any(key is not None for key in keys) else None,
+        routing_keys=[record.routing_key for record in records],
+        labels=[record.labels for record in records],
+        headers=[record.headers for record in records],
+        ids=[message.id for message in messages],
+        timestamp_ms=[record.timestamp_ms for record in records],
+        priority=priority,
+        mandatory=mandatory,
+        partition=partition,
+    )
+
+
 def total_text(copies: Iterable[TopicCopy]) -> str:
     """Return what was copied, for a sentence."""
     done = [*copies]
-    text = f"{counted(sum(each.messages for each in done), 'message')} of {counted(len(done), 'topic')}"
-    return f"{text} and {counted(sum(each.offsets for each in done), 'offset')} of groups"
+    text = f"{counted(sum(subscription.messages for subscription in done), 'message')} of {counted(len(done), 'topic')}"
+    return f"{text} and {counted(sum(subscription.offsets for subscription in done), 'offset')} of groups"

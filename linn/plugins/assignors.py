@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 
-from linn.core.groups.assignor import AssignorKind, Owners, Sizes, TopicPartition, Topics, subscribers_of
-from linn.core.plugins.hookspecs import hookimpl
+from linn.api import AssignorKind, Owners, Sizes, TopicPartition, Topics, hookimpl, subscribers_of
 
 
 class RangeAssignor:

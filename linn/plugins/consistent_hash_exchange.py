@@ -18,15 +18,22 @@ from typing import Annotated
 
 import msgspec
 
-from linn.core.batch.steps import Steps, run_steps
-from linn.core.errors.tree import BindingInvalid, PredicateInvalid
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.routing.binding_table import BindingTable
-from linn.core.routing.exchange import Binding, ExchangeKind, Subject, Target
-from linn.core.routing.explanation import Explanation
-from linn.core.routing.predicate.explanation import shown_value
-from linn.core.routing.predicate.parser import parse_field
-from linn.core.routing.subject_field import FieldValue
+from linn.api import (
+    Binding,
+    BindingInvalid,
+    BindingTable,
+    ExchangeKind,
+    Explanation,
+    FieldValue,
+    PredicateInvalid,
+    Steps,
+    Subject,
+    Target,
+    hookimpl,
+    parse_field,
+    run_steps,
+    shown_value,
+)
 
 WEIGHT_MAX = 1_000
 """Largest weight: a target with a thousand times the share of another is a typing error."""

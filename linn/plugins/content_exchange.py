@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from linn.core.errors.texts import did_you_mean
-from linn.core.errors.tree import BindingInvalid, PredicateInvalid
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.routing.exchange import Binding, ExchangeKind
-from linn.core.routing.predicate.predicate import Predicate
+from linn.api import Binding, BindingInvalid, ExchangeKind, Predicate, PredicateInvalid, did_you_mean, hookimpl
 from linn.plugins.predicate_exchange import PredicateExchange
 
 WHEN = "when"

@@ -18,15 +18,25 @@ from typing import Any, Literal
 
 import msgspec
 
-from linn.core.errors.texts import did_you_mean
-from linn.core.errors.tree import BindingInvalid
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.routing.exchange import Binding, ExchangeKind
-from linn.core.routing.predicate.parser import NODES_MAX, parse_field
-from linn.core.routing.predicate.predicate import Predicate
-from linn.core.routing.predicate.tokens import is_unicode
-from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
-from linn.core.routing.subject_field import SubjectField
+from linn.api import (
+    NODES_MAX,
+    And,
+    Binding,
+    BindingInvalid,
+    Comparison,
+    Constant,
+    ExchangeKind,
+    LiteralValue,
+    Node,
+    Or,
+    Predicate,
+    Presence,
+    SubjectField,
+    did_you_mean,
+    hookimpl,
+    is_unicode,
+    parse_field,
+)
 from linn.plugins.predicate_exchange import PredicateExchange
 
 _ARGUMENTS = ("match", "labels", "headers", "exists")

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.routing.partitioner import PartitionerKind
+from linn.api import PartitionerKind, RecordBatch, hookimpl
 
 _NUMBERS = struct.Struct("<qI")
 

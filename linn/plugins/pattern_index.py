@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from linn.core.batch.steps import Steps
+from linn.api import Steps
 
 BLOCK_BITS = 8_192
 """Bits of one block: a word of the key takes it a microsecond, and each of its distinct words half a KiB on average."""
@@ -87,7 +87,7 @@ class _Beginning:
         elif list(rest) == ["#"]:
             self.longer.add(number)
         else:
-            block = next((each for each in reversed(self.blocks) if each.has_room(rest)), None)
+            block = next((held for held in reversed(self.blocks) if held.has_room(rest)), None)
             if block is None:
                 self.blocks.append(block := _Block())
             block.add(number, rest)
@@ -96,7 +96,7 @@ class _Beginning:
         """Remove a pattern."""
         self.whole.discard(number)
         self.longer.discard(number)
-        block = next((each for each in self.blocks if number in each), None)
+        block = next((held for held in self.blocks if number in held), None)
         if block is not None:
             block.remove(number)
             if block.is_empty():
@@ -208,7 +208,7 @@ def _parted(pattern: str) -> tuple[str, Sequence[str]]:
     """Split a pattern: the words before the first wildcard, each with a dot before it, and the others, `#.#` reduced to
     `#`.
     """
-    words = [word for each, same in groupby(pattern.split(".")) for word in (("#",) if each == "#" else same)]
+    words = [word for first, same in groupby(pattern.split(".")) for word in (("#",) if first == "#" else same)]
     first = next((place for place, word in enumerate(words) if word in ("*", "#")), len(words))
     return "".join([f".{word}" for word in words[:first]]), words[first:]
 

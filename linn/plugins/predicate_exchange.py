@@ -5,11 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from linn.core.batch.steps import Steps, run_steps
-from linn.core.routing.binding_table import BindingTable
-from linn.core.routing.exchange import Binding, Subject
-from linn.core.routing.explanation import Explanation
-from linn.core.routing.predicate.predicate import Predicate
+from linn.api import Binding, BindingTable, Explanation, Predicate, Steps, Subject, run_steps
 from linn.plugins.predicate_index import PredicateIndex
 
 

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from linn.core.batch.steps import Steps
-from linn.core.routing.exchange import Subject
-from linn.core.routing.predicate.predicate import Predicate
-from linn.core.routing.subject_field import FieldValue, SubjectField
+from linn.api import FieldValue, Predicate, Steps, Subject, SubjectField
 
 Numbered = dict[int, Predicate]
 """Predicates by the number of their bindings."""

@@ -66,7 +66,7 @@ class DeadLetters:
             text = f"{fact.record!r} of offset {labels.offset} of {source} is there twice"
             self._findings.add(DEAD_ONCE, text, first.fact.index, fact.index)
         known = [
-            (key, each.record) for key, each in self._stored.facts.get(source, {}).items() if key[1] == labels.offset
+            (key, fact.record) for key, fact in self._stored.facts.get(source, {}).items() if key[1] == labels.offset
         ]
         is_another = known and fact.record not in [record for _, record in known]
         if is_another and not self._was_forgotten(labels.topic):
@@ -83,7 +83,7 @@ class DeadLetters:
     def _check_reason(self, key: Key, letter: _Letter) -> None:
         labels, promise = letter.labels, self._lives.topics[letter.labels.topic]
         attempts = {event.attempt for _, event in self._queues.by_record.get(key, [])}
-        rejected = any(each.event.verdict == "reject" for each in self._queues.settled.get(key, []))
+        rejected = any(settlement.event.verdict == "reject" for settlement in self._queues.settled.get(key, []))
         text = f"{letter.fact.record!r} is said to be dead by {labels.reason} after {labels.attempts} attempts"
         if labels.reason == "rejected":
             wrong = not rejected or labels.attempts not in attempts
@@ -110,7 +110,7 @@ class DeadLetters:
             if asked.verdict == "reject" and is_missing and kept and self._is_kept(target, asked.life):
                 self._findings.add(DEAD_THERE, f"{record!r} was rejected and is not in {target}", answer.index)
         used_up = [one for one in self._queues.by_record[key] if one[1].attempt == promise.max_deliveries]
-        acked = any(each.event.verdict == "ack" for each in self._queues.settled.get(key, []))
+        acked = any(settlement.event.verdict == "ack" for settlement in self._queues.settled.get(key, []))
         if used_up and not acked and is_missing:
             entry, event = used_up[-1]
             if self._is_kept(target, event.life) and self._is_kept(key[0][0], event.life):

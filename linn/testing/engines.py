@@ -61,7 +61,7 @@ class EngineHarness:
         await engine.close()
 
 
-def append_some(log: PartitionLog, count: int = 12, *, first_ms: int = 1_000) -> list[bytes]:
+def append_batches(log: PartitionLog, count: int = 12, *, first_ms: int = 1_000) -> list[bytes]:
     """Append `count` batches of 1, 2, 3, 1, … records and growing sizes, a second apart; returns their bytes."""
     messages = []
     for number in range(count):
@@ -248,7 +248,7 @@ class EngineConformance:
 
     async def test_the_stamp_says_what_was_durable(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             durable = log.durable()
             batch = make_batch(1)
             log.append(batch)
@@ -256,7 +256,7 @@ class EngineConformance:
 
     async def test_size_counts_the_batches(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            messages = append_some(log)
+            messages = append_batches(log)
             assert log.size_bytes() == sum(map(len, messages))
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -273,14 +273,14 @@ class EngineConformance:
 
     async def test_a_read_begins_with_the_batch_that_holds_the_offset(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             for offset in range(log.bounds()[1]):
                 first = (await log.read(offset, 1))[0]
                 assert first.base_offset <= offset < first.end_offset
 
     async def test_a_read_takes_what_fits_and_at_least_one(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            messages = append_some(log)
+            messages = append_batches(log)
             for taken in range(1, len(messages) + 1):
                 size = sum(map(len, messages[:taken]))
                 assert messages_of(await log.read(0, size)) == messages[:taken]
@@ -344,21 +344,21 @@ class EngineConformance:
 
     async def test_a_large_batch_is_stored_and_read(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log, 2)
+            append_batches(log, 2)
             batch = make_batch(3, value_bytes=400_000)
             offset = log.append(batch)
-            append_some(log, 2)
+            append_batches(log, 2)
             assert messages_of(await log.read(offset, 1)) == [bytes(batch.message)]
             assert len(await read_through(log)) == 5
 
     async def test_reading_at_the_end_gives_nothing(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             assert list(await log.read(log.bounds()[1], READ_ALL)) == []
 
     async def test_offsets_outside_are_refused(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             await log.trim(before=3)
             for offset in (-1, 2, log.bounds()[1] + 1, (1 << 63) - 1):
                 with pytest.raises(OffsetOutOfRange):
@@ -381,7 +381,7 @@ class EngineConformance:
                 for mine in found:
                     nursery.start_soon(follow, mine)
                 for _ in range(3):
-                    messages += append_some(log, 10)
+                    messages += append_batches(log, 10)
                     await log.sync()
             assert found == [messages] * 3
 
@@ -389,7 +389,7 @@ class EngineConformance:
 
     async def test_sync_makes_everything_durable(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             assert log.durable() <= log.bounds()[1]
             await log.sync()
             assert log.durable() == log.bounds()[1]
@@ -397,18 +397,18 @@ class EngineConformance:
 
     async def test_appends_go_on_during_a_sync(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            messages = append_some(log, 20)
+            messages = append_batches(log, 20)
             end = log.bounds()[1]
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(log.sync)
                 await trio.lowlevel.checkpoint()
-                messages += append_some(log, 20)
+                messages += append_batches(log, 20)
             assert log.durable() >= end
             assert messages_of(await read_through(log)) == messages
 
     async def test_a_log_opened_again_is_what_its_capabilities_say(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            messages = append_some(log)
+            messages = append_batches(log)
             bounds, size = log.bounds(), log.size_bytes()
         async with harness.log() as log:
             if log.capabilities.survives_restart:
@@ -420,7 +420,7 @@ class EngineConformance:
 
     async def test_the_start_survives_a_restart_with_the_log(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             await log.trim(before=10)
         async with harness.log() as log:
             assert log.bounds()[0] == (10 if log.capabilities.survives_restart else 0)
@@ -429,7 +429,7 @@ class EngineConformance:
 
     async def test_trimming_moves_the_start_and_leaves_the_rest(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             end = log.bounds()[1]
             for start in (0, 1, 7, 6, end):
                 at_least = max(start, log.bounds()[0])
@@ -442,14 +442,14 @@ class EngineConformance:
     async def test_trimming_gives_space_back(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
             for _ in range(10):
-                append_some(log)
+                append_batches(log)
             size = log.size_bytes()
             await log.trim(before=log.bounds()[1])
             assert log.size_bytes() < size / 2
 
     async def test_trimming_beyond_the_end_is_refused(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             bounds = log.bounds()
             with pytest.raises(OffsetOutOfRange):
                 await log.trim(before=bounds[1] + 1)
@@ -457,7 +457,7 @@ class EngineConformance:
 
     async def test_cutting_the_end_off_is_exact(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            messages = append_some(log)
+            messages = append_batches(log)
             bases = [batch.base_offset for batch in await read_through(log)]
             for kept in (11, 8, 3, 1, 0):
                 await log.trim(after=bases[kept])
@@ -465,12 +465,12 @@ class EngineConformance:
                 assert log.durable() <= bases[kept]
                 assert messages_of(await read_through(log)) == messages[:kept]
                 assert log.size_bytes() == sum(map(len, messages[:kept]))
-            messages = append_some(log)
+            messages = append_batches(log)
             assert messages_of(await read_through(log)) == messages
 
     async def test_cutting_within_a_batch_or_outside_is_refused(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            messages = append_some(log)
+            messages = append_batches(log)
             end = log.bounds()[1]
             await log.trim(before=1)
             for after in (2, 0, end - 1, end + 1):
@@ -481,7 +481,7 @@ class EngineConformance:
 
     async def test_a_timestamp_finds_the_first_batch_from_then_on(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             bases = [batch.base_offset for batch in await read_through(log)]
             assert await log.offset_at(0) == 0
             for number, base in enumerate(bases):
@@ -493,14 +493,14 @@ class EngineConformance:
 
     async def test_retention_without_bounds_drops_nothing(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            messages = append_some(log)
+            messages = append_batches(log)
             assert await log.enforce_retention(0, age_ms=None, bytes_max=None, before=None) == 0
             assert messages_of(await read_through(log)) == messages
 
     async def test_retention_by_size_drops_the_oldest(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
             for _ in range(6):
-                messages = append_some(log)
+                messages = append_batches(log)
             size = log.size_bytes()
             now_ms = harness.env.clock.now_ms()
             start = await log.enforce_retention(now_ms, age_ms=None, bytes_max=2 * size // 3, before=None)
@@ -510,7 +510,7 @@ class EngineConformance:
 
     async def test_retention_by_age_drops_what_is_older(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             now_ms, end = harness.env.clock.now_ms(), log.bounds()[1]
             assert await log.enforce_retention(now_ms, age_ms=60_000, bytes_max=None, before=None) == 0
             assert await log.enforce_retention(now_ms + 61_000, age_ms=60_000, bytes_max=None, before=None) == end
@@ -519,7 +519,7 @@ class EngineConformance:
     async def test_retention_by_offset_keeps_that_offset(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
             for _ in range(6):
-                messages = append_some(log)
+                messages = append_batches(log)
             end = log.bounds()[1]
             start = await log.enforce_retention(0, age_ms=None, bytes_max=None, before=end - 24)
             assert 0 < start <= end - 24
@@ -529,7 +529,7 @@ class EngineConformance:
 
     async def test_a_closed_log_takes_no_work(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             await log.close()
             await log.close()
             with pytest.raises(LogClosed):
@@ -547,11 +547,11 @@ class EngineConformance:
 
     async def test_a_deleted_log_leaves_nothing(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
-            append_some(log)
+            append_batches(log)
             await log.delete()
         async with harness.log() as log:
             assert log.bounds() == (0, 0)
-            append_some(log)
+            append_batches(log)
             assert len(await read_through(log)) == 12
 
     async def test_a_topic_is_deleted_unopened_and_no_other(self, harness: EngineHarness) -> None:
@@ -560,7 +560,7 @@ class EngineConformance:
             return
         for topic in ("a", "b"):
             log = await engine.open(PartitionId(topic, 3))
-            append_some(log)
+            append_batches(log)
             await log.close()
         for topic, end in (("a", 0), ("b", 24)):
             assert await engine.delete_topic("a")

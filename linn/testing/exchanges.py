@@ -186,8 +186,8 @@ class ExchangeConformance:
     def test_matching_changes_nothing(self, harness: ExchangeHarness, subject: Subject) -> None:
         exchange, made = harness.bound()
         asked = [*harness.matching, subject]
-        before = [list(exchange.match(each)) for each in asked]
-        assert [list(exchange.match(each)) for each in reversed(asked)] == before[::-1]
+        before = [list(exchange.match(tried)) for tried in asked]
+        assert [list(exchange.match(tried)) for tried in reversed(asked)] == before[::-1]
         assert list(exchange.bindings()) == made
 
     @_MANY
@@ -196,13 +196,13 @@ class ExchangeConformance:
         if not harness.independent:
             return
         exchange, made = harness.bound()
-        for each in (*harness.matching, subject):
+        for tried in (*harness.matching, subject):
             expected: list[Binding] = []
             for binding in made:
                 alone = harness.make()
                 alone.bind(binding)
-                expected += alone.match(each)
-            assert list(exchange.match(each)) == expected
+                expected += alone.match(tried)
+            assert list(exchange.match(tried)) == expected
 
     @_MANY
     @given(data=st.data())
@@ -229,17 +229,17 @@ class ExchangeConformance:
         fields = exchange.fields()
         assert isinstance(fields, frozenset)
         assert all(FIELD.fullmatch(name) for name in sorted(fields))
-        for each in (*harness.matching, subject):
-            assert list(exchange.match(only(each, fields))) == list(exchange.match(each))
+        for tried in (*harness.matching, subject):
+            assert list(exchange.match(only(tried, fields))) == list(exchange.match(tried))
 
     @_MANY
     @given(subject=SUBJECTS)
     def test_an_explanation_says_what_matching_does(self, harness: ExchangeHarness, subject: Subject) -> None:
         exchange, made = harness.bound()
-        for each in (*harness.matching, subject):
-            matched = exchange.match(each)
+        for tried in (*harness.matching, subject):
+            matched = exchange.match(tried)
             for binding in made:
-                assert (explain(exchange, each, binding).truth is True) == (binding in matched)
+                assert (explain(exchange, tried, binding).truth is True) == (binding in matched)
 
     def test_no_message_takes_long(self, harness: ExchangeHarness) -> None:
         exchange, _ = harness.bound()

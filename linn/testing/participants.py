@@ -177,54 +177,54 @@ class ParticipantConformance:
     # --- all or nothing ----------------------------------------------------------------------------------------------
 
     def test_nothing_is_there_at_first(self, harness: ParticipantHarness) -> None:
-        with instance_of(harness) as one:
-            assert one.floor() == NO_FLOOR
-            assert one.found(Mark(1, 0, 1_000)) == []
-            assert effects_of(one) == {}
+        with instance_of(harness) as participant:
+            assert participant.floor() == NO_FLOOR
+            assert participant.found(Mark(1, 0, 1_000)) == []
+            assert effects_of(participant) == {}
 
     def test_effects_marks_and_floor_are_stored_together(self, harness: ParticipantHarness) -> None:
-        with instance_of(harness) as one:
-            handle = one.begin()
-            one.write(handle, "first")
-            one.write(handle, "second")
-            assert effects_of(one) == {}, "seen before the commit"
-            one.prepare()
-            assert effects_of(one) == {}, "seen after prepare"
-            one.commit(Mark(3, 10, 20), floor=Floor(3, 5))
-            assert effects_of(one) == Counter(["first", "second"])
-            assert one.floor() == Floor(3, 5)
-            assert one.found(Mark(3, 0, 30)) == [*range(5), *range(10, 20)]
+        with instance_of(harness) as participant:
+            handle = participant.begin()
+            participant.write(handle, "first")
+            participant.write(handle, "second")
+            assert effects_of(participant) == {}, "seen before the commit"
+            participant.prepare()
+            assert effects_of(participant) == {}, "seen after prepare"
+            participant.commit(Mark(3, 10, 20), floor=Floor(3, 5))
+            assert effects_of(participant) == Counter(["first", "second"])
+            assert participant.floor() == Floor(3, 5)
+            assert participant.found(Mark(3, 0, 30)) == [*range(5), *range(10, 20)]
 
     def test_a_rollback_leaves_nothing(self, harness: ParticipantHarness) -> None:
-        with instance_of(harness) as one:
-            one.apply("kept", Mark(1, 0, 10))
+        with instance_of(harness) as participant:
+            participant.apply("kept", Mark(1, 0, 10))
             for _ in range(2):
-                one.write(one.begin(), "undone")
-                assert one.applied(Mark(1, 0, 30)) == [*range(10)]
-                one.prepare()
-                one.rollback()
-                one.rollback()
-                assert effects_of(one) == Counter(["kept"])
-                assert one.floor() == NO_FLOOR
-                assert one.found(Mark(1, 0, 30)) == [*range(10)]
-            one.apply("after it", Mark(1, 10, 20))
-            assert effects_of(one) == Counter(["kept", "after it"])
+                participant.write(participant.begin(), "undone")
+                assert participant.applied(Mark(1, 0, 30)) == [*range(10)]
+                participant.prepare()
+                participant.rollback()
+                participant.rollback()
+                assert effects_of(participant) == Counter(["kept"])
+                assert participant.floor() == NO_FLOOR
+                assert participant.found(Mark(1, 0, 30)) == [*range(10)]
+            participant.apply("after it", Mark(1, 10, 20))
+            assert effects_of(participant) == Counter(["kept", "after it"])
 
     def test_a_transaction_without_effects_leaves_its_marks(self, harness: ParticipantHarness) -> None:
-        with instance_of(harness) as one:
-            one.begin()
-            one.commit(Mark(1, 4, 6))
-            assert one.found(Mark(1, 0, 10)) == [4, 5]
-            one.apply_again("late", Mark(1, 5, 6))
-            assert effects_of(one) == {}
+        with instance_of(harness) as participant:
+            participant.begin()
+            participant.commit(Mark(1, 4, 6))
+            assert participant.found(Mark(1, 0, 10)) == [4, 5]
+            participant.apply_again("late", Mark(1, 5, 6))
+            assert effects_of(participant) == {}
 
     def test_a_floor_is_raised_without_marks(self, harness: ParticipantHarness) -> None:
         with instances(harness) as make:
-            one = make()
-            one.begin()
-            one.commit(floor=Floor(2, 40))
+            participant = make()
+            participant.begin()
+            participant.commit(floor=Floor(2, 40))
             assert make().floor() == Floor(2, 40)
-            assert one.found(Mark(2, 38, 50)) == [38, 39]
+            assert participant.found(Mark(2, 38, 50)) == [38, 39]
 
     def test_a_floor_at_offset_0_says_that_something_was_committed(self, harness: ParticipantHarness) -> None:
         """A consumer asks for that, to find out whether the kind of a topic was changed since."""
@@ -236,9 +236,9 @@ class ParticipantConformance:
         epoch, offset = (1 << 32) - 1, (1 << 62) + 1
         with instances(harness) as make:
             make().apply("large", Mark(epoch, offset, offset + 3), floor=Floor(epoch, offset - 2))
-            one = make()
-            assert one.floor() == Floor(epoch, offset - 2)
-            assert one.found(Mark(epoch, offset - 4, offset + 5)) == [
+            participant = make()
+            assert participant.floor() == Floor(epoch, offset - 2)
+            assert participant.found(Mark(epoch, offset - 4, offset + 5)) == [
                 *(offset - 4, offset - 3),
                 *(offset, offset + 1, offset + 2),
             ]
@@ -262,44 +262,44 @@ class ParticipantConformance:
         ids=str,
     )
     def test_a_conflict_stores_nothing(self, harness: ParticipantHarness, marks: Sequence[Mark]) -> None:
-        with instance_of(harness) as one:
-            one.apply("first", Mark(2, 10, 20), floor=Floor(2, 5))
-            one.apply_again("twice", *marks, floor=Floor(3, 30))
-            assert effects_of(one) == Counter(["first"])
-            assert one.floor() == Floor(2, 5)
-            assert one.found(Mark(2, 0, 50)) == [*range(5), *range(10, 20)]
-            assert one.found(Mark(3, 0, 50)) == []
-            one.apply("next", Mark(2, 20, 30), Mark(3, 10, 20), Mark(2, 5, 10))
-            assert effects_of(one) == Counter(["first", "next"])
-            assert one.found(Mark(2, 0, 50)) == [*range(30)]
+        with instance_of(harness) as participant:
+            participant.apply("first", Mark(2, 10, 20), floor=Floor(2, 5))
+            participant.apply_again("twice", *marks, floor=Floor(3, 30))
+            assert effects_of(participant) == Counter(["first"])
+            assert participant.floor() == Floor(2, 5)
+            assert participant.found(Mark(2, 0, 50)) == [*range(5), *range(10, 20)]
+            assert participant.found(Mark(3, 0, 50)) == []
+            participant.apply("next", Mark(2, 20, 30), Mark(3, 10, 20), Mark(2, 5, 10))
+            assert effects_of(participant) == Counter(["first", "next"])
+            assert participant.found(Mark(2, 0, 50)) == [*range(30)]
 
     def test_two_instances_know_of_one_another(self, harness: ParticipantHarness) -> None:
         with instances(harness) as make:
             pair = [make(), make()]
             for number in range(6):
-                one, other = pair[number % 2], pair[1 - number % 2]
+                participant, other = pair[number % 2], pair[1 - number % 2]
                 mark = Mark(1, 10 * number, 10 * number + 10)
                 assert other.found(mark) == []
-                one.apply(str(number), mark, floor=Floor(1, 5 * number))
+                participant.apply(str(number), mark, floor=Floor(1, 5 * number))
                 assert other.floor() == Floor(1, 5 * number)
                 assert other.found(mark) == [*range(mark.first, mark.end)]
                 other.apply_again("twice", mark)
-            assert effects_of(one) == Counter(map(str, range(6)))
+            assert effects_of(participant) == Counter(map(str, range(6)))
 
     def test_of_two_that_race_one_has_a_conflict(self, harness: ParticipantHarness) -> None:
         start = threading.Barrier(2, timeout=60)
         outcomes: list[str] = []
 
         def race(name: str) -> None:
-            with instance_of(harness) as one:
+            with instance_of(harness) as participant:
                 for number in range(_RACES):
                     start.wait()
                     try:
-                        one.apply(f"{number}", Mark(1, number, number + 1), floor=Floor(1, number // 2))
+                        participant.apply(f"{number}", Mark(1, number, number + 1), floor=Floor(1, number // 2))
                         outcomes.append(f"{number} done")
                     except ParticipantConflict:
                         outcomes.append(f"{number} conflict")
-                        one.rollback()
+                        participant.rollback()
 
         with instance_of(harness) as watching:
             _in_threads(race, "ann", "bob")
@@ -311,29 +311,29 @@ class ParticipantConformance:
         if harness.waits:
             return
         with instances(harness) as make:
-            one, other = make(), make()
-            handles = one.begin(), other.begin()
-            assert one.applied(Mark(1, 0, 10)) == other.applied(Mark(1, 0, 10)) == []
-            for instance, handle in zip((one, other), handles, strict=True):
+            participant, other = make(), make()
+            handles = participant.begin(), other.begin()
+            assert participant.applied(Mark(1, 0, 10)) == other.applied(Mark(1, 0, 10)) == []
+            for instance, handle in zip((participant, other), handles, strict=True):
                 instance.write(handle, "once")
-            one.commit(Mark(1, 0, 10), floor=Floor(1, 10))
+            participant.commit(Mark(1, 0, 10), floor=Floor(1, 10))
             with pytest.raises(ParticipantConflict):
                 other.commit(Mark(1, 9, 12), floor=Floor(1, 12))
             other.rollback()
-            assert effects_of(one) == Counter(["once"])
+            assert effects_of(participant) == Counter(["once"])
             assert other.floor() == Floor(1, 10)
 
     # --- marks and floors --------------------------------------------------------------------------------------------
 
     def test_epochs_are_told_apart(self, harness: ParticipantHarness) -> None:
-        with instance_of(harness) as one:
-            one.apply("old", Mark(4, 10, 20))
-            one.apply("new", Mark(6, 10, 15))
-            assert one.found(Mark(4, 0, 30)) == [*range(10, 20)]
-            assert one.found(Mark(5, 0, 30)) == []
-            assert one.found(Mark(6, 0, 30)) == [*range(10, 15)]
-            one.apply("between", Mark(5, 0, 30))
-            assert effects_of(one) == Counter(["old", "new", "between"])
+        with instance_of(harness) as participant:
+            participant.apply("old", Mark(4, 10, 20))
+            participant.apply("new", Mark(6, 10, 15))
+            assert participant.found(Mark(4, 0, 30)) == [*range(10, 20)]
+            assert participant.found(Mark(5, 0, 30)) == []
+            assert participant.found(Mark(6, 0, 30)) == [*range(10, 15)]
+            participant.apply("between", Mark(5, 0, 30))
+            assert effects_of(participant) == Counter(["old", "new", "between"])
 
     @pytest.mark.parametrize(
         ("then", "expected"),
@@ -353,89 +353,89 @@ class ParticipantConformance:
         self, harness: ParticipantHarness, then: Floor, expected: Floor
     ) -> None:
         with instances(harness) as make:
-            one = make()
-            one.apply("first", Mark(3, 90, 100), floor=Floor(3, 100))
-            one.apply("second", Mark(9, 50, 60), floor=then)
-            assert one.floor() == make().floor() == expected
-            assert one.found(Mark(3, 95, 400)) == [*range(95, expected.offset)]
-            assert one.found(Mark(9, 45, 65)) == [*range(50, 60)]
+            participant = make()
+            participant.apply("first", Mark(3, 90, 100), floor=Floor(3, 100))
+            participant.apply("second", Mark(9, 50, 60), floor=then)
+            assert participant.floor() == make().floor() == expected
+            assert participant.found(Mark(3, 95, 400)) == [*range(95, expected.offset)]
+            assert participant.found(Mark(9, 45, 65)) == [*range(50, 60)]
 
     def test_a_floor_stands_for_the_marks_below_it_and_for_no_others(self, harness: ParticipantHarness) -> None:
-        with instance_of(harness) as one:
+        with instance_of(harness) as participant:
             for epoch in (1, 2, 3):
-                one.apply(f"epoch {epoch}", Mark(epoch, 10, 20), Mark(epoch, 30, 40))
-            one.begin()
-            one.commit(floor=Floor(2, 35))
+                participant.apply(f"epoch {epoch}", Mark(epoch, 10, 20), Mark(epoch, 30, 40))
+            participant.begin()
+            participant.commit(floor=Floor(2, 35))
             for epoch in (1, 2):
-                assert one.found(Mark(epoch, 0, 50)) == [*range(40)]
-            assert one.found(Mark(3, 0, 50)) == [*range(10, 20), *range(30, 40)]
-            one.apply("above", Mark(2, 40, 45), Mark(3, 20, 30))
-            one.apply_again("across", Mark(2, 34, 36))
-            assert one.found(Mark(3, 0, 50)) == [*range(10, 40)]
+                assert participant.found(Mark(epoch, 0, 50)) == [*range(40)]
+            assert participant.found(Mark(3, 0, 50)) == [*range(10, 20), *range(30, 40)]
+            participant.apply("above", Mark(2, 40, 45), Mark(3, 20, 30))
+            participant.apply_again("across", Mark(2, 34, 36))
+            assert participant.found(Mark(3, 0, 50)) == [*range(10, 40)]
 
     @pytest.mark.parametrize("seed", range(_WALKS))
     def test_any_history_agrees_with_a_model(self, harness: ParticipantHarness, seed: int) -> None:
         rng, names = SimEnv(seed).rng, set[tuple[int, int]]()
         floor = NO_FLOOR
-        with instance_of(harness) as one:
+        with instance_of(harness) as participant:
             written = 0
             for _ in range(_STEPS):
                 epoch, first = 1 + rng.integer(3), rng.integer(60)
                 mark = Mark(epoch, first, first + 1 + rng.integer(12))
                 wanted = Floor(rng.integer(4), rng.integer(50)) if rng.integer(4) == 0 else NO_FLOOR
                 known = [n for n in _offsets(mark) if (epoch, n) in names or _is_dealt_with(floor, epoch, n)]
-                handle = one.begin()
-                assert one.applied(mark) == known
-                one.write(handle, "an effect")
+                handle = participant.begin()
+                assert participant.applied(mark) == known
+                participant.write(handle, "an effect")
                 if known:
                     with pytest.raises(ParticipantConflict):
-                        one.commit(mark, floor=wanted)
-                    one.rollback()
+                        participant.commit(mark, floor=wanted)
+                    participant.rollback()
                     continue
-                one.commit(mark, floor=wanted)
+                participant.commit(mark, floor=wanted)
                 written += 1
                 names |= {(epoch, offset) for offset in _offsets(mark)}
                 floor = wanted if wanted.epoch >= floor.epoch and wanted.offset >= floor.offset else floor
-                assert one.floor() == floor
+                assert participant.floor() == floor
             assert written
-            assert effects_of(one) == {"an effect": written}
+            assert effects_of(participant) == {"an effect": written}
 
     @pytest.mark.parametrize("is_raised", [True, False])
     def test_marks_take_no_more_room_after_many_commits(self, harness: ParticipantHarness, is_raised: bool) -> None:
         if harness.stored is None:
             return
-        with instance_of(harness) as one:
+        with instance_of(harness) as participant:
             sizes, gap = [], 2 if is_raised else 0  # Without a floor, marks are merged.
             for number in range(COMMITS):
-                one.begin()
+                participant.begin()
                 floor = Floor(1, 10 * number - 30) if is_raised and number > 3 else NO_FLOOR
-                one.commit(Mark(1, 10 * number + gap, 10 * number + 10), floor=floor)
+                participant.commit(Mark(1, 10 * number + gap, 10 * number + 10), floor=floor)
                 if number in (COMMITS // 20, COMMITS - 1):
-                    sizes.append(one.run(harness.stored()))
+                    sizes.append(participant.run(harness.stored()))
             early, late = sizes
             assert 0 < late <= early
             end = 10 * COMMITS
             gaps = {end - 20, end - 19, end - 10, end - 9} | {end - 40, end - 39, end - 30, end - 29} if gap else set()
-            assert one.found(Mark(1, 0, end + 10)) == [offset for offset in range(end) if offset not in gaps]
+            assert participant.found(Mark(1, 0, end + 10)) == [offset for offset in range(end) if offset not in gaps]
 
     def test_places_have_nothing_in_common(self, harness: ParticipantHarness) -> None:
         with instances(harness) as make:
-            one = make()
+            participant = make()
             for number, place in enumerate(_PLACES):
-                one.apply(str(number), Mark(1, 10, 11 + number), floor=Floor(1, 1 + number % 9), place=place)
+                participant.apply(str(number), Mark(1, 10, 11 + number), floor=Floor(1, 1 + number % 9), place=place)
             again = make()
             for number, place in enumerate(_PLACES):
                 assert again.floor(place) == Floor(1, 1 + number % 9)
                 assert again.found(Mark(1, 0, 50), place) == [*range(1 + number % 9), *range(10, 11 + number)]
-            assert effects_of(one) == Counter(map(str, range(len(_PLACES))))
+            assert effects_of(participant) == Counter(map(str, range(len(_PLACES))))
 
     # --- the end of an instance --------------------------------------------------------------------------------------
 
     def test_everything_is_there_after_a_restart(self, harness: ParticipantHarness) -> None:
         with instances(harness) as make:
-            one = make()
-            one.apply("first", Mark(1, 0, 10), floor=Floor(1, 5))
-            one.close()
+            participant = make()
+            participant.apply("first", Mark(1, 0, 10), floor=Floor(1, 5))
+            participant.close()
             again = make()
             assert again.floor() == Floor(1, 5)
             assert again.found(Mark(1, 0, 20)) == [*range(10)]
@@ -445,10 +445,10 @@ class ParticipantConformance:
 
     def test_close_rolls_back_and_may_be_repeated(self, harness: ParticipantHarness) -> None:
         with instances(harness) as make:
-            one = make()
-            one.write(one.begin(), "undone")
-            one.close()
-            one.close()
+            participant = make()
+            participant.write(participant.begin(), "undone")
+            participant.close()
+            participant.close()
             again = make()
             assert again.found(Mark(1, 0, 10)) == []
             again.apply("done", Mark(1, 0, 10))
@@ -456,14 +456,14 @@ class ParticipantConformance:
 
     def test_an_instance_that_is_abandoned_leaves_nothing(self, harness: ParticipantHarness) -> None:
         with instances(harness) as make:
-            one = make()
-            one.apply("first", Mark(1, 0, 10), floor=Floor(1, 3))
-            handle = one.begin()
-            one.write(handle, "undone")
-            one.prepare()
+            participant = make()
+            participant.apply("first", Mark(1, 0, 10), floor=Floor(1, 3))
+            handle = participant.begin()
+            participant.write(handle, "undone")
+            participant.prepare()
             again = make()
             assert again.floor() == Floor(1, 3), "opened while another instance has a transaction"
-            one.run(harness.abandon(handle))
+            participant.run(harness.abandon(handle))
             assert again.found(Mark(1, 0, 20)) == [*range(10)]
             again.apply("second", Mark(1, 10, 20))
             assert effects_of(again) == Counter(["first", "second"])
@@ -471,52 +471,56 @@ class ParticipantConformance:
     @pytest.mark.parametrize("method", ["begin", "applied", "prepare", "commit"])
     def test_a_lost_connection_is_made_again(self, harness: ParticipantHarness, method: str) -> None:
         mark = Mark(1, 10, 20)
-        with instance_of(harness) as one:
-            one.apply("first", Mark(1, 0, 10))
-            handle = one.begin()
+        with instance_of(harness) as participant:
+            participant.apply("first", Mark(1, 0, 10))
+            handle = participant.begin()
             if method == "begin":
-                one.rollback()
+                participant.rollback()
             else:
-                one.write(handle, "second")
-            one.run(harness.abandon(handle))
+                participant.write(handle, "second")
+            participant.run(harness.abandon(handle))
             with suppress(Exception):
-                _call(one, method, mark)
-            one.rollback()
-            one.begin()
-            if not (parts := one.applied(mark)):
-                one.rollback()
-                one.apply("second", mark)
+                _call(participant, method, mark)
+            participant.rollback()
+            participant.begin()
+            if not (parts := participant.applied(mark)):
+                participant.rollback()
+                participant.apply("second", mark)
             assert len(parts) in (0, 10)
-            one.rollback()
-            assert effects_of(one) == Counter(["first", "second"])
-            assert one.found(Mark(1, 0, 30)) == [*range(20)]
+            participant.rollback()
+            assert effects_of(participant) == Counter(["first", "second"])
+            assert participant.found(Mark(1, 0, 30)) == [*range(20)]
 
     def test_what_the_application_has_ended_takes_no_marks(self, harness: ParticipantHarness) -> None:
         if harness.end is None:
             return
         mark = Mark(1, 0, 10)
-        with instance_of(harness) as one:
-            for ask in (one.prepare, lambda: one.applied(mark), lambda: one.commit(mark, floor=Floor(1, 10))):
-                one.run(harness.end(one.begin()))
+        with instance_of(harness) as participant:
+            for ask in (
+                participant.prepare,
+                lambda: participant.applied(mark),
+                lambda: participant.commit(mark, floor=Floor(1, 10)),
+            ):
+                participant.run(harness.end(participant.begin()))
                 with pytest.raises(TransactionEnded):
                     ask()
-                one.rollback()
-                assert one.floor() == NO_FLOOR
-                assert one.found(mark) == []
-            one.apply("after it", mark)
-            assert one.found(mark) == [*range(10)]
+                participant.rollback()
+                assert participant.floor() == NO_FLOOR
+                assert participant.found(mark) == []
+            participant.apply("after it", mark)
+            assert participant.found(mark) == [*range(10)]
 
 
-def _call(one: Instance, method: str, mark: Mark) -> None:
+def _call(participant: Instance, method: str, mark: Mark) -> None:
     """Call a method by name."""
     if method == "begin":
-        one.begin()
+        participant.begin()
     elif method == "applied":
-        one.applied(mark)
+        participant.applied(mark)
     elif method == "prepare":
-        one.prepare()
+        participant.prepare()
     else:
-        one.commit(mark)
+        participant.commit(mark)
 
 
 def _offsets(mark: Mark) -> Iterable[int]:

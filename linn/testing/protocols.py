@@ -162,7 +162,7 @@ class ProtocolConformance:
                     await in_time(peer.ask)
                 assert open_connections(broker) == 1
                 await stream.aclose()
-                await all_gone(broker, 0)
+                await wait_disconnected(broker, 0)
 
         simulate(scenario)
 
@@ -182,7 +182,7 @@ class ProtocolConformance:
                 await stream.send([harness.greeting + 5 * harness.request])
                 assert await in_time(lambda: stream.receive_into(memoryview(bytearray(1 << 16)))) > 0
                 await stream.aclose()
-                await all_gone(broker, 0)
+                await wait_disconnected(broker, 0)
 
         simulate(scenario)
 
@@ -206,7 +206,7 @@ class ProtocolConformance:
                 for said in (*STRANGERS, *harness.hostile):
                     await self._say(env, (harness.greeting if greeted else b"") + said)
                     await in_time(other.ask)
-                await all_gone(broker, 1)
+                await wait_disconnected(broker, 1)
 
         simulate(scenario)
 
@@ -218,7 +218,7 @@ class ProtocolConformance:
                 for _ in range(15):
                     await self._say(env, damaged(harness.greeting + 3 * harness.request, env.rng))
                 await in_time(other.ask)
-                await all_gone(broker, 1)
+                await wait_disconnected(broker, 1)
 
         simulate(scenario, seed)
 
@@ -230,7 +230,7 @@ class ProtocolConformance:
                 _, other = await harness.greeted(env)
                 for place in range(0, len(dialogue), -(-len(dialogue) // CUTS_MAX)):
                     await self._say(env, dialogue[:place], wait_s=0.0)
-                await all_gone(broker, 1)
+                await wait_disconnected(broker, 1)
                 await in_time(other.ask)
 
         simulate(scenario)
@@ -248,7 +248,7 @@ class ProtocolConformance:
                 with trio.fail_after(harness.silence_s_max):
                     await until_ended(silent)
                     await until_ended(slow)
-                await all_gone(broker, 0)
+                await wait_disconnected(broker, 0)
 
         simulate(scenario)
 
@@ -273,7 +273,7 @@ class ProtocolConformance:
                         with memory_below(harness.memory_bytes_max):
                             await flood(env, greeting + begun, b"a" * FLOOD_CHUNK_BYTES)
                 await in_time(other.ask)
-                await all_gone(broker, 1)
+                await wait_disconnected(broker, 1)
 
         simulate(scenario)
 
@@ -285,7 +285,7 @@ class ProtocolConformance:
                     many = max(1, FLOOD_CHUNK_BYTES // max(1, len(harness.request)))
                     await flood(env, harness.greeting, harness.request * many)
                 await in_time(other.ask)
-                await all_gone(broker, 1)
+                await wait_disconnected(broker, 1)
 
         simulate(scenario)
 
@@ -299,7 +299,7 @@ class ProtocolConformance:
                 with trio.fail_after(DRAIN_S / 2):
                     await broker.drain()
                 await in_time(lambda: until_ended(stream))
-                await all_gone(broker, 0)
+                await wait_disconnected(broker, 0)
 
         simulate(scenario)
 
@@ -316,7 +316,7 @@ class ProtocolConformance:
                 with trio.fail_after(PATIENCE_S):
                     for stream in (idle, new, half):
                         await until_ended(stream)
-                await all_gone(broker, 0)
+                await wait_disconnected(broker, 0)
 
         simulate(scenario)
 
@@ -353,7 +353,7 @@ async def until_ended(stream: Stream) -> None:
             pass
 
 
-async def all_gone(broker: Broker, left: int) -> None:
+async def wait_disconnected(broker: Broker, left: int) -> None:
     """Wait until no more than so many connections are left. Raises AssertionError."""
     with trio.move_on_after(4 * PATIENCE_S):
         while open_connections(broker) != left:

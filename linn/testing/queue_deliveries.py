@@ -148,8 +148,8 @@ class QueueDeliveries:
         for entry, event in self.deliveries:
             for offset in range(event.first, event.end):
                 self.by_record.setdefault(self._key(event, offset), []).append((entry, event))
-        for each in self.by_record.values():
-            each.sort(key=lambda one: one[1].delivery_id)
+        for deliveries in self.by_record.values():
+            deliveries.sort(key=lambda one: one[1].delivery_id)
         for settlement in self.settlements.values():
             for offset in range(settlement.event.first, settlement.event.end):
                 self.settled.setdefault(self._key(settlement.event, offset), []).append(settlement)
@@ -259,8 +259,8 @@ class QueueDeliveries:
         if settlement.code != NOT_CURRENT or promise.delivery == "at-most-once" or self._is_inexact(asked.topic):
             return
         assert answer is not None
-        mine = [each for each in self.settlements.values() if _is_earlier(each, settlement)]
-        if any(each.event.verdict != "extend" for each in mine):
+        mine = [earlier for earlier in self.settlements.values() if _is_earlier(earlier, settlement)]
+        if any(earlier.event.verdict != "extend" for earlier in mine):
             return
         granted = [
             (entry, event)
@@ -274,7 +274,7 @@ class QueueDeliveries:
             return
         entry, event = granted[0]
         deadlines = [event.granted_after_s + promise.lease_ms / 1000]
-        deadlines += [each.entry.at_s + each.event.ms / 1000 for each in mine]
+        deadlines += [earlier.entry.at_s + earlier.event.ms / 1000 for earlier in mine]
         if answer.at_s < min(deadlines):
             text = f"delivery {asked.delivery_id} of {asked.topic} was refused before its lease can have ended"
             self._findings.add(HOLDS, text, entry.index, settlement.entry.index, answer.index)
@@ -334,7 +334,7 @@ class QueueDeliveries:
         promise = self._lives.topics[key[0][0]]
         if promise.delivery == "at-most-once":
             return True
-        if any(each.event.verdict in ("ack", "reject") for each in self.settled.get(key, [])):
+        if any(settlement.event.verdict in ("ack", "reject") for settlement in self.settled.get(key, [])):
             return True
         used_up = any(event.attempt == promise.max_deliveries for _, event in self.by_record[key])
         return used_up or (promise.max_deliveries is not None and bool(self._noise))

@@ -180,7 +180,7 @@ class SemanticsConformance:
         assert subscription.settled_before() == (5 if semantics.settles_on_delivery else 2)
         subscription.consumer_gone(ANN, 0.0)
         subscription.expire(LONG_S)
-        found = [offset for each in subscription.dead() for offset in range(each.first, each.end)]
+        found = [offset for letter in subscription.dead() for offset in range(letter.first, letter.end)]
         for lease in leases(subscription, 5, 5, LONG_S):
             found += offsets_of(lease)
         assert found == ([] if semantics.settles_on_delivery else [2, 4])
@@ -225,7 +225,7 @@ class SemanticsConformance:
                 return
         assert subscription.settled_before() == 0
         subscription.expire(LONG_S)
-        dead = sum(each.end - each.first for each in subscription.dead())
+        dead = sum(letter.end - letter.first for letter in subscription.dead())
         assert dead + sum(len(offsets_of(lease)) for lease in leases(subscription, 5, 5, LONG_S)) == 5
 
     def test_a_leaving_consumers_records_are_returned(self, semantics: DeliverySemantics) -> None:
@@ -331,7 +331,7 @@ class SemanticsConformance:
             return
         assert after.settled_before() == before.settled_before()
         assert after.settled == before.settled
-        dead = [offset for each in after.dead() for offset in range(each.first, each.end)]
+        dead = [offset for letter in after.dead() for offset in range(letter.first, letter.end)]
         given: list[int] = []
         after.expire(LONG_S)
         for lease in leases(after, 50, END, LONG_S):

@@ -74,7 +74,9 @@ class ServiceConformance:
         async def scenario(env: SimEnv) -> None:
             async with plugin_broker(env, _SETTINGS + harness.toml, *harness.modules) as broker:
                 await env.clock.sleep(LIFE_S)
-                (running,) = [each for each in broker.services.running if each.kind.name == harness.kind.name]
+                (running,) = [
+                    candidate for candidate in broker.services.running if candidate.kind.name == harness.kind.name
+                ]
                 assert (running.state, running.error) == ("running", None)
                 assert running.service is not None
                 json.dumps(running.service.describe(), allow_nan=False)
@@ -137,7 +139,7 @@ class ServiceConformance:
 
 async def _state(client: linn.client.Client, harness: ServiceHarness) -> str:
     services: list[dict[str, Any]] = await client.admin.perform("service.list")
-    return next(str(each["state"]) for each in services if each["name"] == harness.kind.name)
+    return next(str(service["state"]) for service in services if service["name"] == harness.kind.name)
 
 
 def _run(harness: ServiceHarness, scenario: Callable[[SimEnv], Any]) -> None:

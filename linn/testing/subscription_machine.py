@@ -64,7 +64,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     def _look(self) -> None:
         """Adopt the decisions of the semantics: which of the returned records are dead."""
-        self.dead = {offset for each in self.subscription.dead() for offset in range(each.first, each.end)}
+        self.dead = {offset for letter in self.subscription.dead() for offset in range(letter.first, letter.end)}
         assert not self.dead & self.settled
 
     # --- traffic -----------------------------------------------------------------------------------------------------
@@ -180,9 +180,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.dead)
     @rule()
     def copy_the_dead(self) -> None:
-        for each in self.subscription.dead():
-            self.subscription.dead_lettered(each.first, each.end)
-            self.settled |= set(range(each.first, each.end))
+        for letter in self.subscription.dead():
+            self.subscription.dead_lettered(letter.first, letter.end)
+            self.settled |= set(range(letter.first, letter.end))
 
     # --- disturbance -------------------------------------------------------------------------------------------------
 
@@ -241,6 +241,6 @@ class SubscriptionMachine(RuleBasedStateMachine):
             if lease is None:
                 break
             acked(self.subscription, 1, lease.delivery_id, None, self.now)
-        for each in self.subscription.dead():
-            self.subscription.dead_lettered(each.first, each.end)
+        for letter in self.subscription.dead():
+            self.subscription.dead_lettered(letter.first, letter.end)
         assert self.subscription.settled_before() == self.end

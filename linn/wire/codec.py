@@ -156,9 +156,9 @@ def _words_of(message: Message) -> int:
     if isinstance(message, messages.Settle | messages.SettleInTransaction):
         return 16 + 6 * len(message.entries)
     if isinstance(message, messages.Published):
-        lists = [each.returned for each in message.placements]
-        lists += [refused.records for each in message.placements for refused in each.refused]
-        return 16 + sum([24 + len(each) // 2 for each in lists])
+        lists = [placement.returned for placement in message.placements]
+        lists += [refused.records for placement in message.placements for refused in placement.refused]
+        return 16 + sum([24 + len(records) // 2 for records in lists])
     if isinstance(message, messages.Publish):
         return 16 + len(message.target) // 2
     return 64

@@ -9,7 +9,7 @@ from any_records import BASE_IDS, CODECS, contents, published, record_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core.batch.batch import BatchLimits, Codec, RecordBatch, indexes_by_pair
+from linn.core.batch.batch import BatchLimits, Codec, RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, build_single
 from linn.core.batch.record import Record
 from linn.core.batch.routes import Pair
@@ -36,11 +36,9 @@ def test_a_single_value_gives_the_same_bytes_either_way(value: bytes, timestamp_
 @given(record_lists())
 def test_a_batch_holds_each_distinct_pair_once_and_tells_which_records_have_it(records: list[Record]) -> None:
     batch = RecordBatch(build_from_records(records, base_id=0).message)
-    groups = indexes_by_pair(batch)
-    assert sorted(index for group in groups for index in group) == list(range(len(records)))
-    assert all(group for group in groups)
-    for pair, group in zip(batch.pairs(), groups, strict=True):
-        assert {records[index].routing_key for index in group} == {pair.routing_key}
+    pairs, of_record = batch.pairs(), batch.route_index or [0] * len(records)
+    assert sorted(set(of_record)) == list(range(len(pairs)))
+    assert [pairs[number].routing_key for number in of_record] == [record.routing_key for record in records]
 
 
 def test_the_cache_of_encoded_routes_tells_true_from_1_and_zero_from_minus_zero() -> None:

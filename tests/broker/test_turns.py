@@ -23,7 +23,7 @@ from linn.core.loop.fair_turns import FIRST_TOGETHER
 from linn.core.loop.long_work import (
     TURNS_OF_OTHERS,
     TURNS_OF_OTHERS_MAX,
-    let_others_on,
+    yield_turns,
 )
 from linn.protocols.capnp.keepalive import wait_while
 from linn.testing.broker_setup import BrokerSetup
@@ -111,7 +111,7 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
             short, long = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 3)]
             assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
             assert 3 * TURNS_OF_OTHERS <= long <= 3 * TURNS_OF_OTHERS + 2
-            longest = await turns_in(partial(let_others_on, env.clock.monotonic, 1_000 * TURN_S))
+            longest = await turns_in(partial(yield_turns, env.clock.monotonic, 1_000 * TURN_S))
             assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
 
     run_simulation(0, scenario)
@@ -278,7 +278,7 @@ def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more() -> 
             nursery.start_soon(count)
             await trio.lowlevel.checkpoint()
             before = turns
-            await let_others_on(monotonic)
+            await yield_turns(monotonic)
             assert turns - before <= 2
             nursery.cancel_scope.cancel()
 

@@ -12,7 +12,7 @@ from linn.core.batch.builder import build_from_records
 from linn.core.batch.flat_message import DATA_AT
 from linn.core.batch.record import Record
 from linn.core.batch.routes import LABELS_MAX
-from linn.core.log.cut_batches import BYTES_MAX, CutBatches
+from linn.core.log.storage_stats import BYTES_MAX, CutBatches
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import linn.sync
-from linn.cli.doctor import capacity, capacity_trial, disk_trial, kernel_trial
+from linn.cli.doctor import capacity, diagnosis
 from linn.cli.doctor.machine import DiskSpace, memory_bytes
 from linn.core.env.real.file_limits import FileLimits
 from linn.testing.process import BrokerProcess
@@ -98,7 +98,7 @@ def test_too_few_descriptors(within, tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_nearly_full(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_trial, "disk_space", lambda path: DiskSpace(100 << 30, 1 << 29))
+    monkeypatch.setattr(diagnosis, "disk_space", lambda path: DiskSpace(100 << 30, 1 << 29))
     _, found = examined(within, tmp_path, "")
     assert found["disk space"]["state"] == "warning"
 
@@ -107,7 +107,7 @@ def test_a_disk_that_is_nearly_full(within, tmp_path: Path, monkeypatch: pytest.
 def test_a_folder_that_can_not_be_written(within, tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     try:
-        state = next(disk_trial.disk_findings(str(tmp_path / "data")))
+        state = next(diagnosis.disk_findings(str(tmp_path / "data")))
     finally:
         tmp_path.chmod(0o755)
     assert state.state == "error"
@@ -153,7 +153,7 @@ def test_remaining_disk_time_depends_on_rate_and_record_size(
 def test_a_measurement_has_figures_and_leaves_nothing_behind(
     within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity_trial, "TRIAL_S", 0.3)
+    monkeypatch.setattr(diagnosis, "TRIAL_S", 0.3)
     found = holds(within, tmp_path, "", "--measure")
     assert min(found["published_per_s"], found["consumed_per_s"], found["one_by_one_per_s"]) > 0
     assert [path.name for path in tmp_path.iterdir()] == ["linn.toml"]
@@ -164,7 +164,7 @@ def test_a_kernel_that_lets_few_wait_and_a_clock_that_is_behind(
 ) -> None:
     small = tmp_path / "somaxconn"
     small.write_text("128\n")
-    monkeypatch.setattr(kernel_trial, "_SOMAXCONN", small)
+    monkeypatch.setattr(diagnosis, "_SOMAXCONN", small)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "metadata").write_text("")
     ahead = time.time() + 86_400

@@ -357,7 +357,7 @@ def test_little_is_loaded_before_ctrl_c_is_caught() -> None:
     code = "import sys; before = set(sys.modules); import linn.cli.main; print('\\n'.join(set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {name for name in loaded if name.startswith("linn")} == {
-        *("linn", "linn.cli", "linn.cli.main", "linn.cli.standard_streams")
+        *("linn", "linn.cli", "linn.cli.main", "linn.cli.main")
     }
     assert "typer" not in loaded
 

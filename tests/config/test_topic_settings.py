@@ -13,9 +13,9 @@ from linn.core.config.topic_checks import Surroundings, decode_topic
 from linn.core.config.topic_settings import (
     BindingSettings,
     TopicSettings,
+    changed_keys,
     delivery_settings_of,
-    filled_in,
-    what_changed,
+    with_defaults,
 )
 from linn.core.errors.tree import ConfigError, ConfigNotLive, ConfigUnknownKey, PluginUnknown
 from linn.core.queue.lease import LeaseSettings
@@ -106,15 +106,15 @@ def test_other_settings_survive_it_as_well(settings: msgspec.Struct) -> None:
 
 @given(topics)
 def test_stored_records_are_read_back(topic: TopicSettings) -> None:
-    filled = filled_in(topic, {"storage": "dram", "delivery": "d", "message_bytes_max": 9}, LeaseSettings())
+    filled = with_defaults(topic, {"storage": "dram", "delivery": "d", "message_bytes_max": 9}, LeaseSettings())
     assert msgspec.json.decode(msgspec.json.encode(filled), type=TopicSettings) == filled
 
 
 @given(topics)
 def test_filling_in_defaults_keeps_given_values_and_is_done_once(topic: TopicSettings) -> None:
     defaults = {"storage": "segmented-log", "delivery": "d", "message_bytes_max": 9}
-    once = filled_in(topic, defaults, LeaseSettings(max_deliveries=7, lease_ms=5))
-    assert filled_in(once, {}, LeaseSettings(max_deliveries=8)) == once
+    once = with_defaults(topic, defaults, LeaseSettings(max_deliveries=7, lease_ms=5))
+    assert with_defaults(once, {}, LeaseSettings(max_deliveries=8)) == once
     assert once.max_deliveries == (topic.max_deliveries or 7)
     assert once.lease_ms == (topic.lease_ms or 5)
 
@@ -127,8 +127,8 @@ def test_a_topics_semantics_gets_the_topics_own_settings() -> None:
 def test_live_keys_change_in_place_and_are_named() -> None:
     old = TopicSettings(kind="queue", partitions=2)
     new = TopicSettings(kind="stream", partitions=3, retention_ms=1, lease_ms=5, overflow="reject", max_deliveries=4)
-    assert what_changed(old, new) == ("kind", "partitions", "retention", "max_deliveries", "lease", "overflow")
-    assert what_changed(old, old) == ()
+    assert changed_keys(old, new) == ("kind", "partitions", "retention", "max_deliveries", "lease", "overflow")
+    assert changed_keys(old, old) == ()
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_live_keys_change_in_place_and_are_named() -> None:
 )
 def test_fixed_keys_say_that_they_are(new: TopicSettings, key: str) -> None:
     with pytest.raises(ConfigNotLive, match=f"^{key} can't change while the topic exists"):
-        what_changed(TopicSettings(partitions=2), new)
+        changed_keys(TopicSettings(partitions=2), new)

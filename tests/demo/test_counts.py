@@ -4,8 +4,7 @@ import pytest
 
 from linn.cli.demo import flights
 from linn.cli.demo.flights import CANCELLED, FLIGHTS, FlightsMissing, Row, archive_path, flight_of, rows
-from linn.cli.demo.ledger import Ledger
-from linn.cli.demo.progress import Progress
+from linn.cli.demo.progress import Ledger, Progress
 from linn.cli.demo.run import verdict
 from linn.cli.demo.story import Outcome, counts_of
 from linn.cli.demo.stream_reading import Reading

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from linn.cli.demo.bank import Books, book, booked_count, make_tables, read_books
+from linn.cli.demo.bank import Books, Payment, balances, book, booked_count, make_tables, payments, read_books
 from linn.cli.demo.banking import counts_of_books, wrong_accounts
-from linn.cli.demo.payments import Payment, balances, payments
 
 LIMIT = 300
 

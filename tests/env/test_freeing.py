@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from linn.core.env.real.disk import RealDisk
-from linn.core.env.real.freeing_thread import FREED_AT_ONCE_BYTES_MAX, FreeingThread
+from linn.core.env.real.disk import FREED_AT_ONCE_BYTES_MAX, FreeingThread, RealDisk
 
 ENDS_WITH_ONE_THAT_IS_READ = """
 import sys

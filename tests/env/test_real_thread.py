@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from linn.core.env.real.thread import in_thread
+from linn.core.env.real.disk import in_thread
 
 
 async def test_a_thread_gives_what_the_work_returns_or_raises() -> None:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from linn.core.routing.default_exchange import DefaultExchange
 from linn.core.routing.exchange import Binding, Exchange, Subject, Target
 from linn.core.routing.explanation import Explanation, explain
-from linn.plugins.exchanges import DirectExchange, FanoutExchange, NoSettings, TopicExchange
-from linn.plugins.pattern_explanation import explain_pattern
+from linn.plugins.exchanges import DirectExchange, FanoutExchange, NoSettings, TopicExchange, explain_pattern
 
 PATTERNS = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), min_size=1, max_size=6).map(".".join)
 KEYS = st.lists(st.sampled_from(["a", "b", "c", "", "*", "#"]), min_size=1, max_size=6).map(".".join)

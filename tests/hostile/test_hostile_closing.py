@@ -11,7 +11,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.config.topic_settings import PARTITIONS_MAX
-from linn.protocols.capnp.subscribing import PARTITIONS_READ_MAX
+from linn.core.gateway.session import PARTITIONS_READ_MAX
 from linn.wire import messages as m
 
 CONFIG = """

@@ -14,28 +14,6 @@ _DISK = "What is on the disk stays right"
 
 BROKER_MUTATIONS = (
     Mutation(
-        name="confirmed before it is durable",
-        breaks='A confirmed message survives a power loss with `fsync = "always"`.',
-        guarantee=_CONFIRMED,
-        module="linn.protocols.capnp.responder",
-        original="missing = [(mark, end) for mark, end in awaits if mark.offset < end]",
-        planted="missing = [(mark, end) for mark, end in awaits if not end]",
-        simulation="broker",
-        seed=4,
-        says="[confirmed means readable]",
-    ),
-    Mutation(
-        name="acks of leader are taken for acks of none",
-        breaks="`acks = none` alone is confirmed when it is accepted.",
-        guarantee=_CONFIRMED,
-        module="linn.core.queue.semantics",
-        original='"leader": ConfirmWhen.DURABLE,',
-        planted='"leader": ConfirmWhen.ACCEPTED,',
-        simulation="broker",
-        seed=4,
-        says="[confirmed means readable]",
-    ),
-    Mutation(
         name="the high watermark is ahead of what is durable",
         breaks="Readers never see what a power loss could still take back.",
         guarantee=_CONFIRMED,
@@ -65,17 +43,6 @@ BROKER_MUTATIONS = (
         says="[confirmed means readable]",
     ),
     Mutation(
-        name="a slice holds its neighbours' values",
-        breaks="Records of a partition have offsets that never change: a part of a batch holds the same records.",
-        guarantee="Order",
-        module="linn.core.batch.body",
-        original="self.values.slice(first, last),",
-        planted="self.values.slice(max(first - 1, 0), last - (first > 0)),",
-        simulation="routing",
-        seed=0,
-        says="each topic gets its records, in their order",
-    ),
-    Mutation(
         name="a slice ends one record too late",
         breaks="No other consumer has a record while its lease lasts.",
         guarantee=_ONCE,
@@ -85,17 +52,6 @@ BROKER_MUTATIONS = (
         simulation="sharing",
         seed=3,
         says="no other consumer has a record",
-    ),
-    Mutation(
-        name="a fanout reaches one topic alone",
-        breaks="A confirmed message is in every topic that its exchange sends it to.",
-        guarantee=_CONFIRMED,
-        module="linn.core.routing.routed_batch",
-        original="return [(topic, batch) for topic in first]",
-        planted="return [(topic, batch) for topic in first[:1]]",
-        simulation="broker",
-        seed=15,
-        says="[nothing confirmed is lost]",
     ),
     Mutation(
         name="routes are remembered after an unbind",
@@ -127,45 +83,6 @@ BROKER_MUTATIONS = (
         simulation="sharing",
         seed=1,
         says="one connection's records",
-    ),
-    Mutation(
-        name="two members own a partition",
-        breaks="Each partition of a group has at most one owner.",
-        guarantee=_ONCE,
-        module=_MEMBERSHIP,
-        original="if id is not None and place not in self._owner:",
-        planted="if id is not None and self._owner.get(place) != id:",
-        simulation="group",
-        seed=0,
-        says="each partition has one owner",
-    ),
-    Mutation(
-        name="a former owner may commit",
-        breaks="Only the owner of a partition commits; a former owner is refused.",
-        guarantee=_ONCE,
-        module=_MEMBERSHIP,
-        original="""
-            if since is None:
-                raise GroupFenced(f'"{id}" does not own partition {place[1]} of {place[0]} in group "{self._group}"')
-        """,
-        planted="""
-            if since is None:
-                return
-        """,
-        simulation="group",
-        seed=0,
-        says="only the owner commits, and only with an epoch since it owns the partition",
-    ),
-    Mutation(
-        name="a commit is answered before it is durable",
-        breaks="After a crash reading goes on at the last commit.",
-        guarantee=_ONCE,
-        module="linn.core.groups.coordinator",
-        original="return ((state.partition.committed, state.partition.log.bounds()[1]),)",
-        planted="return ()",
-        simulation="broker",
-        seed=73,
-        says="a group goes on where it committed",
     ),
     Mutation(
         name="a commit of a stale member is accepted",
@@ -218,33 +135,6 @@ BROKER_MUTATIONS = (
         says="[a group goes on where it committed]",
     ),
     Mutation(
-        name="a commit is not logged",
-        breaks="After a crash reading goes on at the last commit.",
-        guarantee=_ONCE,
-        module=_GROUP,
-        original="events: list[GroupEvent] = list(self._events.values())",
-        planted="events: list[GroupEvent] = []",
-        simulation="broker",
-        seed=14,
-        says="[a group goes on where it committed]",
-    ),
-    Mutation(
-        name="metadata gets its name before it is synced",
-        breaks="A change is kept before it is answered.",
-        guarantee=_CHANGES,
-        module="linn.core.log.metadata",
-        original="""
-            try:
-                await file.sync()
-            finally:
-                file.close()
-        """,
-        planted="file.close()",
-        simulation="changes",
-        seed=61,
-        says="metadata.json can't be read",
-    ),
-    Mutation(
         name="metadata's new name is not synced",
         breaks="A change is kept before it is answered.",
         guarantee=_CHANGES,
@@ -257,22 +147,6 @@ BROKER_MUTATIONS = (
         simulation="changes",
         seed=86,
         says="all of a change or nothing",
-    ),
-    Mutation(
-        name="a full disk confirms what it refuses",
-        breaks="A full disk refuses new batches: what is confirmed is in the log.",
-        guarantee=_DISK,
-        module="linn.core.publish.publisher",
-        original="base_offset = topic.append(partition, part, numbers)",
-        planted="""
-            try:
-                base_offset = topic.append(partition, part, numbers)
-            except LinnError:
-                base_offset = partition.log.bounds()[1] - part.count
-        """,
-        simulation="broker",
-        seed=2,
-        says="[nothing confirmed is lost]",
     ),
     Mutation(
         name="a failed sync in the background is passed over",

@@ -1,65 +1,100 @@
-"""The tests' side: each mutation in a process of its own, and what its named seed must have come to."""
+"""Runs of a simulation in a process of their own, with a bug planted or without, and what they must have come to."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterable
-from pathlib import Path
+import logging
+import multiprocessing
+import traceback
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
 
 from mutation import Mutation
-from observation import Observation
-from process_of_its_own import RUN_S_MAX
+from planting import check_planted, plant
+from simulations import SIMULATIONS, TESTS, Run
+
+RUN_S_MAX = 600
+"""Time limit of one process; a bug that makes a run endless is not caught."""
+
+_OURS = (f"{TESTS}/", f"{TESTS.parent / 'linn'}/")
+# What a run imports besides linn is imported once: it takes longer to import than most seeds take to run.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(
+    ["anyio", "capnp", "hypothesis.stateful", "msgspec", "pluggy", "pytest", "trio.testing"]
+)
 
 
-class Mutations:
-    """`python tests/mutations serve`: it has imported what is not linn's, and forks for each request."""
+def symptoms_of(
+    simulation: str, seeds: list[int], mutation: Mutation | None = None, seconds_max: int = RUN_S_MAX
+) -> list[list[str]]:
+    """Run seeds in one new process, as counters of a process may be part of a run. Return the errors of each seed.
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent), "serve"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Mutations:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=RUN_S_MAX)
-
-    def run(self, simulation: str, seeds: list[int], mutation: Mutation | None = None) -> list[Observation]:
-        """Run seeds in a process of their own, with the bug if there is one."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"simulation": simulation, "seeds": seeds, "name": mutation and mutation.name}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        found = json.loads(self._process.stdout.readline())
-        assert found is not None, f"no answer within {RUN_S_MAX} s, or a failure that standard error tells"
-        return [Observation(**each) for each in found]
+    Raises EOFError: the process failed, as its standard error tells.
+    """
+    reading, writing = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=_run, args=(writing, simulation, seeds, mutation))
+    with reading:
+        with writing:
+            process.start()
+        try:
+            if not reading.poll(seconds_max):
+                return [[f"no end in {seconds_max} s"] for _ in seeds]
+            answer: list[list[str]] = reading.recv()
+            return answer
+        finally:
+            process.kill()
+            process.join()
 
 
-def check_caught(mutation: Mutation, seen: Observation) -> None:
-    """Assert that the run failed, and for the reason that the catalogue names."""
-    assert mutation.says, f"{mutation.name} does not say how it is caught"
-    again = f'`python tests/mutations reseed "{mutation.name}"` looks for another seed'
-    assert seen.symptoms, f'"{mutation.name}" survives seed {mutation.seed} of "{mutation.simulation}"; {again}'
-    assert any(mutation.says in symptom for symptom in seen.symptoms), (
-        f'"{mutation.name}" is to fail with "{mutation.says}" and fails with: {seen}; {again}'
+def _run(answer: Connection, simulation: str, seeds: list[int], mutation: Mutation | None) -> None:
+    # A run makes the broker log errors, which nobody reads here; "broker" listens for them.
+    logging.getLogger().addHandler(logging.NullHandler())
+    if mutation is not None:
+        plant(mutation)
+    run = SIMULATIONS[simulation]()
+    if mutation is not None:
+        check_planted(mutation)
+    answer.send([observed(run, seed) for seed in seeds])
+
+
+def observed(run: Run, seed: int) -> list[str]:
+    """Run one seed and return its errors as texts; empty where it passed."""
+    try:
+        run(seed)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return [_symptom(leaf) for leaf in _leaves(error)]
+    return []
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _symptom(error: BaseException) -> str:
+    """The type and the text, with an invariant's name; of an error without a text, the last of our lines."""
+    text = str(error)
+    if not text:
+        frames = traceback.extract_tb(error.__traceback__)
+        last = ([frame for frame in frames if frame.filename.startswith(_OURS)] or frames)[-1]
+        text = f"{last.name}: {last.line}"
+    named = f"[{error.name}] " if isinstance(error, AssertionError) and hasattr(error, "name") else ""
+    return f"{type(error).__name__}: {named}{text}"
+
+
+def is_caught(mutation: Mutation, symptoms: list[str]) -> bool:
+    """Whether a run failed for the reason that the catalogue names."""
+    return any(mutation.says in symptom for symptom in symptoms)
+
+
+def check_caught(mutation: Mutation, symptoms: list[str]) -> None:
+    """Assert that a run failed, and for the reason that the catalogue names."""
+    again = f'`python tests/mutations "{mutation.name}"` looks for another seed'
+    assert symptoms, f'"{mutation.name}" survives seed {mutation.seed} of "{mutation.simulation}"; {again}'
+    assert is_caught(mutation, symptoms), (
+        f'"{mutation.name}" is to fail with "{mutation.says}" and fails with: {"; ".join(symptoms)[:300]}; {again}'
     )
-
-
-def simulations_of(chosen: Iterable[Mutation]) -> list[str]:
-    """The simulations that find them."""
-    return sorted({mutation.simulation for mutation in chosen})
-
-
-def check_pass(mutations: Mutations, simulation: str, chosen: Iterable[Mutation]) -> None:
-    """Assert that a simulation's seeds find nothing where no bug is planted."""
-    seeds = sorted({mutation.seed for mutation in chosen if mutation.simulation == simulation})
-    answers = mutations.run(simulation, seeds)
-    failed = {seed: str(seen) for seed, seen in zip(seeds, answers, strict=True) if seen.symptoms}
-    assert failed == {}, f"{simulation} fails without any bug"

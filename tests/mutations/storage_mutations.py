@@ -13,62 +13,6 @@ _DISK = "What is on the disk stays right"
 
 STORAGE_MUTATIONS = (
     Mutation(
-        name="a sync is skipped",
-        breaks="A log holds, after a power loss, at least all that a sync covered.",
-        guarantee=_DISK,
-        module=_SEGMENT,
-        original="await self.file().sync()",
-        planted="self.file()",
-        simulation="log lives",
-        seed=1,
-        says="was durable, but the log ends at",
-    ),
-    Mutation(
-        name="only the active segment is synced",
-        breaks="A log holds, after a power loss, at least all that a sync covered, in however many segments it lies.",
-        guarantee=_DISK,
-        module=_LOG,
-        original="""
-            for segment in self._finished_unsealed(active):
-                await segment.sync()
-        """,
-        planted="pass",
-        simulation="log lives",
-        seed=0,
-        says="was durable, but the log ends at",
-    ),
-    Mutation(
-        name="a new segment's name is not synced",
-        breaks="A log holds, after a power loss, at least all that a sync covered: also the files that hold it.",
-        guarantee=_DISK,
-        module=_LOG,
-        original="""
-            await self._sync_names()
-            self._folder_changes_synced = changes
-        """,
-        planted="self._folder_changes_synced = changes",
-        simulation="log lives",
-        seed=17,
-        says="was durable, but the log ends at",
-    ),
-    Mutation(
-        name="durable before the sync has ended",
-        breaks="Nothing counts as durable, and is confirmed, before the sync that covers it has come back.",
-        guarantee=_DISK,
-        module=_LOG,
-        original="""
-            await active.sync()
-            self._durable = end
-        """,
-        planted="""
-            self._durable = end
-            await active.sync()
-        """,
-        simulation="log lives",
-        seed=173,
-        says="was durable, but the log ends at",
-    ),
-    Mutation(
         name="what was appended during a sync counts as synced",
         breaks="A sync covers what was appended before it began, and nothing that came meanwhile.",
         guarantee=_DISK,
@@ -132,23 +76,6 @@ STORAGE_MUTATIONS = (
         says="the death of a process alone damages nothing",
     ),
     Mutation(
-        name="a trim drops one segment too many",
-        breaks="What lies behind the start of a log is kept.",
-        guarantee=_DISK,
-        module=_LOG,
-        original="""
-            async with self._working():
-                await self._drop(bisect_right(self._bases, self._start) - 1)
-        """,
-        planted="""
-            async with self._working():
-                await self._drop(min(bisect_right(self._bases, self._start), len(self._bases) - 1))
-        """,
-        simulation="log lives",
-        seed=40,
-        says="does not hold offset",
-    ),
-    Mutation(
         name="retention drops one segment too many",
         breaks="Retention keeps what is within its bounds.",
         guarantee="Limits and overflow",
@@ -202,17 +129,6 @@ STORAGE_MUTATIONS = (
         says="the CRC of a batch",
     ),
     Mutation(
-        name="the CRC leaves out what is behind the first page",
-        breaks="Every byte of a stored batch is covered by one of two CRCs.",
-        guarantee=_DISK,
-        module="linn.core.batch.batch",
-        original="return crc32c(message[_SEALED_AT:], crc32c(message[:DATA_AT]))",
-        planted="return crc32c(message[_SEALED_AT:512], crc32c(message[:DATA_AT]))",
-        simulation="log lives",
-        seed=2,
-        says="is not what was read",
-    ),
-    Mutation(
         name="recovery cuts one batch too many",
         breaks="A log holds, after a power loss, at least all that a sync covered.",
         guarantee=_DISK,
@@ -222,20 +138,6 @@ STORAGE_MUTATIONS = (
         simulation="log lives",
         seed=2,
         says="bytes too early",
-    ),
-    Mutation(
-        name="recovery believes in the page cache",
-        breaks="What a dead process left in the page cache is synced before it counts as durable.",
-        guarantee=_DISK,
-        module=_RECOVERY,
-        original="""
-            if not segment.is_sealed:
-                await segment.sync()
-        """,
-        planted="pass",
-        simulation="log lives",
-        seed=9,
-        says="was durable, but the log ends at",
     ),
     Mutation(
         name="a cut that was interrupted is not finished",
@@ -257,41 +159,6 @@ STORAGE_MUTATIONS = (
         planted="file.write_at(_encode(sequence, checkpoint), 0)",
         simulation="log lives",
         seed=33,
-        says="neither of its two slots is whole",
-    ),
-    Mutation(
-        name="the checkpoint is not synced",
-        breaks="A segment goes only after the new start of the log is on stable storage.",
-        guarantee=_DISK,
-        module=_CHECKPOINT,
-        original="""
-            await file.sync()
-            self._sequence = sequence
-        """,
-        planted="self._sequence = sequence",
-        simulation="log lives",
-        seed=0,
-        says="was durable, but the log ends at",
-    ),
-    Mutation(
-        name="the checkpoint gets its name before it is synced",
-        breaks="A new log's checkpoint is whole or not there.",
-        guarantee=_DISK,
-        module=_CHECKPOINT,
-        original="""
-                await file.sync()
-            finally:
-                file.close()
-            self._disk.rename(self._new_path, self._path)
-        """,
-        planted="""
-                pass
-            finally:
-                file.close()
-            self._disk.rename(self._new_path, self._path)
-        """,
-        simulation="log lives",
-        seed=173,
         says="neither of its two slots is whole",
     ),
     Mutation(

@@ -31,17 +31,6 @@ TWO_PHASE_MUTATIONS = (
         says="DID NOT RAISE",
     ),
     Mutation(
-        name="ready is answered before its decision is committed",
-        breaks="The answer to ready is the decision, which a power loss does not take.",
-        guarantee=_EXACTLY,
-        module=_QUEUE,
-        original="return SettleOutcome(refused, list(awaits.values()))",
-        planted="return SettleOutcome(refused, [])",
-        simulation="exactly once",
-        seed=48,
-        says="had their effect more than once",
-    ),
-    Mutation(
         name="decisions are forgotten in recovery",
         breaks="What was decided is the name's, whatever restarts.",
         guarantee=_EXACTLY,
@@ -57,34 +46,6 @@ TWO_PHASE_MUTATIONS = (
         simulation="exactly once",
         seed=12,
         says="had their effect more than once",
-    ),
-    Mutation(
-        name="what was decided is returned when its consumer leaves",
-        breaks="What was decided goes to its name and to no other.",
-        guarantee=_EXACTLY,
-        module=_QUEUE,
-        original="self._queue.leave(self, self._leased_in)",
-        planted="""
-            for dispatch in self._queue.dispatches:
-                for first, end, it in dispatch.subscription.decided_to(self.name):
-                    now = dispatch.clock.monotonic()
-                    dispatch.subscription.give_up_decided(self.name, it.delivery_id, first, end, now)
-            self._queue.leave(self, self._leased_in)
-        """,
-        simulation="exactly once",
-        seed=53,
-        says="had their effect more than once",
-    ),
-    Mutation(
-        name="done is accepted for another delivery",
-        breaks="Done settles what was decided by its delivery, and nothing else.",
-        guarantee=_EXACTLY,
-        module=_SUBSCRIPTION,
-        original="done = [(start, stop) for start, stop, it in pieces if (it.holder.name, it.delivery_id) == named]",
-        planted="done = [(start, stop) for start, stop, it in pieces if it.holder.name == named[0]]",
-        simulation="subscription in two phases",
-        seed=0,
-        says="DID NOT RAISE",
     ),
     Mutation(
         name="settled_before is told before it is durable",
@@ -120,17 +81,6 @@ TWO_PHASE_MUTATIONS = (
         says="assert",
     ),
     Mutation(
-        name="resolve answers for all of a delivery",
-        breaks="One part of a delivery may be decided, and another not.",
-        guarantee=_EXACTLY,
-        module=_SUBSCRIPTION,
-        original="if any((it.holder.name, it.delivery_id) == named for _, _, it in pieces):",
-        planted="if any(it.decision.delivery_id == delivery_id for it in self.decided_to(holder)):",
-        simulation="subscription in two phases",
-        seed=4,
-        says="assert",
-    ),
-    Mutation(
         name="a consumer that lost its connection takes itself for decided",
         breaks="In doubt a consumer rolls back; what was decided comes again.",
         guarantee=_EXACTLY,
@@ -145,17 +95,6 @@ TWO_PHASE_MUTATIONS = (
         """,
         simulation="arrows of two phases",
         seed=6,
-        says="had their effect more than once",
-    ),
-    Mutation(
-        name="the marks of a store are not looked at",
-        breaks="What a store has applied has no effect again.",
-        guarantee=_EXACTLY,
-        module=_WORK,
-        original="return iter([it for it in pieces if not any(first <= it.offset < end for first, end in applied)])",
-        planted="return pieces",
-        simulation="exactly once",
-        seed=2,
         says="had their effect more than once",
     ),
 )

@@ -25,7 +25,7 @@ def made_session(**more: str) -> Any:
         from pyspark.sql import SparkSession
 
         from linn.spark_plugin import LinnDataSource
-        from linn.spark_plugin.driver.spark_home import use_unzipped_home
+        from linn.spark_plugin.driver.session import use_unzipped_home
 
         use_unzipped_home()
         os.environ["PYSPARK_PYTHON"] = sys.executable

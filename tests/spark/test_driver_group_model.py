@@ -8,8 +8,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from linn.spark_plugin.service.backoff import FAILURES_MAX, FIRST_S, LONGEST_S
 from linn.spark_plugin.service.driver_group import (
+    FAILURES_MAX,
+    FIRST_S,
+    LONGEST_S,
     START_LONGEST_S,
     Action,
     CloseInput,

@@ -11,7 +11,7 @@ from linn.core.batch.key_hash import key_hash, partition_of
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'linn[spark]'")
 pytest.importorskip("numpy", reason="numpy is not installed: pip install 'linn[spark]'")
 
-from linn.spark_plugin.sink.key_partitions import by_key, key_hashes  # noqa: E402
+from linn.spark_plugin.sink.job import by_key, key_hashes  # noqa: E402
 
 KEYS = st.lists(st.none() | st.binary(max_size=11) | st.binary(min_size=90, max_size=100), max_size=40)
 

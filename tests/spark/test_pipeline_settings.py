@@ -17,7 +17,7 @@ from linn.spark_plugin.driver.pipeline_settings import (
     starts_at_latest,
     view_name,
 )
-from linn.spark_plugin.driver.session_settings import local_slots, session_settings
+from linn.spark_plugin.driver.session import local_slots, session_settings
 from linn.spark_plugin.errors import PipelineInvalid
 from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 

@@ -18,7 +18,7 @@ from linn.core.errors.tree import (
 )
 from linn.spark_plugin.errors import SparkPipelineUnknown
 from linn.spark_plugin.service import requirements
-from linn.spark_plugin.service.file_listing import FILES_MAX
+from linn.spark_plugin.service.service import FILES_MAX
 from linn.testing.sim_programs import SimProgram
 from linn.testing.virtual_world import VirtualWorld
 from tests.spark.scripted_driver import STREAM, ScriptedDriver, ask, pipelines, spark_world, state

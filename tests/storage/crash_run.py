@@ -121,7 +121,7 @@ class CrashRun:
 
     async def step(self, env: SimEnv) -> None:
         choices = (
-            (self.append_some, 8),
+            (self.append_batches, 8),
             (self.append_during_sync, 3),
             (self.sync, 2),
             (self.give_up_waiting, 2),
@@ -152,7 +152,7 @@ class CrashRun:
             self.start = max(self.start, self.log.bounds()[0])
             self.durable = max(self.durable, self.log.durable())
 
-    async def append_some(self) -> None:
+    async def append_batches(self) -> None:
         for _ in range(self.rng.randint(1, 4)):
             self.append()
 

@@ -15,7 +15,7 @@ from linn.core.log.storage import DamagedTail, PartitionId, PartitionLog
 from linn.testing.engines import (
     PARTITION,
     EngineHarness,
-    append_some,
+    append_batches,
     make_batch,
     messages_of,
     read_through,
@@ -39,7 +39,7 @@ async def fill(harness: EngineHarness, *, rounds: int = 3) -> Messages:
     messages: Messages = []
     async with harness.log() as log:
         for _ in range(rounds):
-            messages += append_some(log)
+            messages += append_batches(log)
             await log.sync()
     return messages
 
@@ -49,9 +49,9 @@ async def kill(harness: EngineHarness, *, syncs: int, unsynced: int = 6) -> Mess
     log = await harness.make(harness.env).open(PARTITION)
     messages: Messages = []
     for _ in range(syncs):
-        messages += append_some(log)
+        messages += append_batches(log)
         await log.sync()
-    return messages + append_some(log, unsynced)
+    return messages + append_batches(log, unsynced)
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -243,7 +243,7 @@ async def test_a_damaged_index_of_a_segment_that_grew_does_not_keep_a_torn_tail_
     harness: EngineHarness, folder: Path
 ) -> None:
     log = await harness.make(harness.env).open(PARTITION)
-    append_some(log, 5)
+    append_batches(log, 5)
     await log.enforce_retention(0, age_ms=None, bytes_max=None, before=None)
     durable = log.durable()
     log.append(make_batch(1))
@@ -436,7 +436,7 @@ async def test_the_loss_of_a_file_of_a_killed_log_is_found_once_the_file_was_syn
     log = await harness.make(harness.env).open(PARTITION)
     messages: Messages = []
     for _ in range(syncs):
-        messages += append_some(log, 1)
+        messages += append_batches(log, 1)
         log.append(make_batch(1, value_bytes=300))
         messages.append(messages_of(await read_through(log))[-1])
         await log.sync()
@@ -457,7 +457,7 @@ async def test_what_an_idle_log_loses_at_its_end_is_found_whatever_the_policy(
     harness: EngineHarness, folder: Path
 ) -> None:
     log = await harness.make(harness.env).open(PARTITION)
-    messages = append_some(log, 3)
+    messages = append_batches(log, 3)
     for _ in range(2):
         await log.enforce_retention(0, age_ms=None, bytes_max=None, before=None)
     cut(segments(folder)[-1], len(messages[-1]))
@@ -468,7 +468,7 @@ async def test_an_empty_segment_that_gets_its_first_batch_is_missed_when_it_is_l
     harness: EngineHarness, folder: Path
 ) -> None:
     log = await harness.make(harness.env).open(PARTITION)
-    append_some(log, 3)
+    append_batches(log, 3)
     await log.enforce_retention(1 << 50, age_ms=1000, bytes_max=None, before=None)
     assert log.bounds() == (6, 6)
     log.append(make_batch(1))

@@ -19,7 +19,7 @@ from linn.storage_engines.dram.engine import DramEngine
 from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES
 from linn.storage_engines.dram.plugin import linn_register_engine
 from linn.storage_engines.dram.settings import DramSettings
-from linn.testing.engines import PARTITION, EngineHarness, append_some, make_batch, messages_of, read_through
+from linn.testing.engines import PARTITION, EngineHarness, append_batches, make_batch, messages_of, read_through
 from linn.testing.sim_env import SimEnv
 
 
@@ -46,13 +46,13 @@ def test_the_plugin_brings_the_engine() -> None:
 
 async def test_batches_that_fit_into_memory_touch_no_disk(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
-        append_some(log, 3)
+        append_batches(log, 3)
         assert not folder.exists()
 
 
 async def test_batches_that_do_not_fit_are_spilled_in_order(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
-        messages = append_some(log, 30)
+        messages = append_batches(log, 30)
         in_memory = log.size_bytes() - scratch_bytes(folder)
         assert 0 < in_memory <= SMALL_DRAM.memory_bytes_max
         assert messages_of(await read_through(log)) == messages
@@ -70,7 +70,7 @@ async def test_small_batches_are_counted_with_pythons_overhead(harness: EngineHa
 
 async def test_a_backlog_that_is_worked_off_gives_the_disk_back(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
-        messages = append_some(log, 40)
+        messages = append_batches(log, 40)
         spilled = scratch_bytes(folder)
         start = 0
         while start < log.bounds()[1]:
@@ -80,13 +80,13 @@ async def test_a_backlog_that_is_worked_off_gives_the_disk_back(harness: EngineH
             await log.trim(before=start)
             assert scratch_bytes(folder) <= spilled
         assert scratch_bytes(folder) == log.size_bytes() == 0
-        append_some(log, 3)
+        append_batches(log, 3)
         assert scratch_bytes(folder) == 0
 
 
 async def test_spilling_continues_until_half_of_memory_is_free(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
-        append_some(log, 30)
+        append_batches(log, 30)
         first = (await log.read(0, 0))[0]
         await log.trim(before=first.end_offset)
         spilled = scratch_bytes(folder)
@@ -100,11 +100,11 @@ async def test_spilling_continues_until_half_of_memory_is_free(harness: EngineHa
 async def test_a_full_disk_changes_nothing(autojump_clock: MockClock) -> None:
     env = SimEnv(0)
     async with dram_in("dram", env).log() as log:
-        messages = append_some(log, 5)
+        messages = append_batches(log, 5)
         env.disk.capacity_bytes = 3000
         with contextlib.suppress(DiskFull):
             while True:
-                messages += append_some(log, 1)
+                messages += append_batches(log, 1)
         bounds = log.bounds()
         with pytest.raises(DiskFull):
             log.append(make_batch(1, value_bytes=9000))
@@ -117,7 +117,7 @@ async def test_a_full_disk_changes_nothing(autojump_clock: MockClock) -> None:
 
 async def test_damage_to_a_scratch_file_is_found(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
-        append_some(log, 30)
+        append_batches(log, 30)
         path = sorted(folder.iterdir())[0]
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
@@ -128,7 +128,7 @@ async def test_damage_to_a_scratch_file_is_found(harness: EngineHarness, folder:
 
 async def test_scratch_files_of_an_earlier_process_are_removed(harness: EngineHarness, folder: Path) -> None:
     killed = await harness.make(harness.env).open(PARTITION)
-    append_some(killed, 40)
+    append_batches(killed, 40)
     assert scratch_bytes(folder) > 0
     async with harness.log() as log:
         assert scratch_bytes(folder) == 0
@@ -138,7 +138,7 @@ async def test_scratch_files_of_an_earlier_process_are_removed(harness: EngineHa
 async def test_partitions_spill_into_files_of_their_own(tmp_path: Path) -> None:
     engine = DramEngine(str(tmp_path / "dram"), DramSettings(memory_bytes_max=0), RealEnv())
     logs = [await engine.open(PartitionId("orders", index)) for index in range(3)]
-    messages = [append_some(log, 5 + number) for number, log in enumerate(logs)]
+    messages = [append_batches(log, 5 + number) for number, log in enumerate(logs)]
     for log, expected in zip(logs, messages, strict=True):
         assert messages_of(await read_through(log)) == expected
         await log.close()
@@ -162,7 +162,7 @@ async def test_all_logs_together_keep_no_more_than_the_brokers_share(tmp_path: P
     messages: list[list[bytes]] = [[], [], []]
     for _ in range(20):
         for log, expected in zip(logs, messages, strict=True):
-            expected += append_some(log, 1)
+            expected += append_batches(log, 1)
             assert share.used_bytes <= share.bytes_max
     assert scratch_bytes(folder) > 0
     for log, expected in zip(logs, messages, strict=True):
@@ -171,7 +171,7 @@ async def test_all_logs_together_keep_no_more_than_the_brokers_share(tmp_path: P
     await logs[1].close()
     assert 0 < share.used_bytes < share.bytes_max / 2
     written = scratch_bytes(folder)
-    append_some(logs[0], 1)
+    append_batches(logs[0], 1)
     assert scratch_bytes(folder) == written, "a half is free again"
     await logs[0].close()
     await logs[2].close()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from linn.core.log.epochs import EPOCHS_MAX, Epochs
-from linn.core.log.facts import LogFacts
+from linn.core.log.facts import EPOCHS_MAX, Epochs, LogFacts
 from linn.testing.engines import make_batch
 
 

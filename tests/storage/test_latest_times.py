@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.storage_engines.dram.latest_times import LatestTimes
-from linn.storage_engines.dram.memory import MemoryRun
+from linn.storage_engines.dram.memory import LatestTimes, MemoryRun
 from linn.testing.engines import make_batch
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1

@@ -20,7 +20,7 @@ from linn.storage_engines.segmented_log.engine import SegmentedLogEngine
 from linn.storage_engines.segmented_log.index import decode_summary
 from linn.storage_engines.segmented_log.plugin import linn_register_engine
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
-from linn.testing.engines import PARTITION, EngineHarness, append_some, make_batch, messages_of, read_through
+from linn.testing.engines import PARTITION, EngineHarness, append_batches, make_batch, messages_of, read_through
 from linn.testing.sim_env import SimEnv
 
 NO_BOUND = {"age_ms": None, "bytes_max": None, "before": None}
@@ -60,14 +60,14 @@ def test_the_fsync_policy_is_data(fsync: str, confirm_after_sync: bool, flush_in
 
 async def test_a_segment_holds_the_batches_byte_by_byte(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
-        messages = append_some(log, 3)
+        messages = append_batches(log, 3)
     assert (folder / f"{0:020d}.log").read_bytes() == b"".join(messages)
 
 
 async def test_segments_are_named_after_their_first_offset_and_bounded(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         for _ in range(4):
-            append_some(log)
+            append_batches(log)
         bases = {batch.base_offset for batch in await read_through(log)}
     assert len(names(folder, "log")) > 5
     assert set(names(folder, "log")) <= bases
@@ -76,7 +76,7 @@ async def test_segments_are_named_after_their_first_offset_and_bounded(harness: 
 
 async def test_sync_seals_finished_segments_and_close_all(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
-        append_some(log, 24)
+        append_batches(log, 24)
         assert names(folder, "index") == []
         await log.sync()
         assert names(folder, "index") == names(folder, "log")[:-1]
@@ -85,7 +85,7 @@ async def test_sync_seals_finished_segments_and_close_all(harness: EngineHarness
 
 async def test_retention_seals_segments_that_appends_left_unsealed(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
-        append_some(log, 24)
+        append_batches(log, 24)
         await log.enforce_retention(0, **NO_BOUND)
         assert set(names(folder, "index")) >= set(names(folder, "log")[:-1])
         assert log.durable() == log.bounds()[1]
@@ -114,7 +114,7 @@ async def test_an_index_does_not_cover_batches_that_arrived_during_its_sync(
     harness: EngineHarness, folder: Path
 ) -> None:
     async with harness.log() as log:
-        append_some(log, 5)
+        append_batches(log, 5)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: log.enforce_retention(0, **NO_BOUND))
             await trio.testing.wait_all_tasks_blocked()
@@ -154,11 +154,11 @@ async def test_append_times_ascend_in_a_segment_and_a_clock_that_is_set_back_far
     env = SimEnv(0)
     harness = segmented_log_in("storage", env)
     async with harness.log() as log:
-        append_some(log, 2)
+        append_batches(log, 2)
         env.clock.jump(jump_ms)
-        append_some(log, 2)
+        append_batches(log, 2)
     async with harness.log() as log:
-        append_some(log, 2)
+        append_batches(log, 2)
         times = [batch.append_time_ms for batch in await read_through(log)]
         statistics = log.statistics()
         assert statistics is not None
@@ -170,7 +170,7 @@ async def test_append_times_ascend_in_a_segment_and_a_clock_that_is_set_back_far
 
 async def test_opening_does_not_read_sealed_segments(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
-        messages = append_some(log, 30)
+        messages = append_batches(log, 30)
     for path in sorted(folder.glob("*.log")):
         data = bytearray(path.read_bytes())
         data[100] ^= 1
@@ -185,7 +185,7 @@ async def test_opening_does_not_read_sealed_segments(harness: EngineHarness, fol
 async def test_readers_of_many_segments_keep_few_files_open(harness: EngineHarness) -> None:
     async with harness.log() as log:
         for _ in range(10):
-            append_some(log)
+            append_batches(log)
         await log.sync()
         before = len(os.listdir("/proc/self/fd"))
         messages = messages_of(await read_through(log))
@@ -196,7 +196,7 @@ async def test_readers_of_many_segments_keep_few_files_open(harness: EngineHarne
 async def test_a_full_disk_changes_nothing(autojump_clock: MockClock) -> None:
     env = SimEnv(0)
     async with segmented_log_in("storage", env).log() as log:
-        messages = append_some(log, 20)
+        messages = append_batches(log, 20)
         env.disk.capacity_bytes = env.disk.used_bytes + 100
         bounds, size = log.bounds(), log.size_bytes()
         for _ in range(3):
@@ -221,10 +221,10 @@ async def test_a_read_only_disk_is_named(autojump_clock: MockClock) -> None:
 async def test_a_failed_sync_ends_the_log(autojump_clock: MockClock) -> None:
     env = SimEnv(0)
     log = await segmented_log_in("storage", env).make(env).open(PARTITION)
-    append_some(log)
+    append_batches(log)
     await log.sync()
     durable = log.durable()
-    append_some(log, 1)
+    append_batches(log, 1)
     env.disk.fail_next_sync()
     with pytest.raises(SyncFailed):
         await log.sync()
@@ -240,7 +240,7 @@ async def test_an_interrupted_deletion_leaves_no_old_records(autojump_clock: Moc
     for crash_at in range(200):
         env = SimEnv(crash_at)
         log = await segmented_log_in("storage", env).make(env).open(PARTITION)
-        append_some(log, 20)
+        append_batches(log, 20)
         await log.sync()
         env.disk.crash_at = len(env.disk.operations) + crash_at
         died = await env.run_until_death(lambda _, log=log: log.delete())  # type: ignore[misc]
@@ -248,7 +248,7 @@ async def test_an_interrupted_deletion_leaves_no_old_records(autojump_clock: Moc
         env.disk.crash_at = None
         again = await segmented_log_in("storage", env).make(env).open(PARTITION)
         assert again.bounds() in ((0, 0), (0, 39)), f"a part was left by a crash at operation {crash_at}"
-        append_some(again, 2)
+        append_batches(again, 2)
         assert len(await read_through(again)) in (2, 22)
         await again.close()
         if not died:

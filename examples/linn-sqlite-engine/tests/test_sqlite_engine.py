@@ -12,7 +12,7 @@ from linn_sqlite_engine.settings import SqliteSettings
 
 import linn
 from linn.api import DiskFull, LogCorrupt, PartitionId, RealEnv, StorageError
-from linn.testing.engines import EngineConformance, EngineHarness, append_some, make_batch, messages_of, read_through
+from linn.testing.engines import EngineConformance, EngineHarness, append_batches, make_batch, messages_of, read_through
 from linn.testing.log_machine import PartitionLogMachine
 from linn.testing.process import BrokerProcess
 
@@ -49,7 +49,7 @@ TestAgainstAList.settings = settings(
 
 async def test_appended_batches_survive_a_kill_of_the_process(tmp_path: Path) -> None:
     async with harness_in(tmp_path).log() as log:
-        messages = append_some(log)
+        messages = append_batches(log)
         # What the files hold now is what a killed process leaves behind.
         left = tmp_path / "left" / "sqlite" / "orders"
         left.mkdir(parents=True)
@@ -65,7 +65,7 @@ async def test_a_checkpoint_empties_the_wal_and_loses_nothing(tmp_path: Path, mo
     async with harness_in(tmp_path).log() as log:
         messages = []
         for _ in range(20):
-            messages += append_some(log)
+            messages += append_batches(log)
             await log.enforce_retention(0, age_ms=None, bytes_max=None, before=None)
         assert wal.stat().st_size < log.size_bytes() / 2
         assert messages_of(await read_through(log)) == messages
@@ -73,7 +73,7 @@ async def test_a_checkpoint_empties_the_wal_and_loses_nothing(tmp_path: Path, mo
 
 async def test_a_batch_that_was_damaged_is_told_and_not_delivered(tmp_path: Path) -> None:
     async with harness_in(tmp_path).log() as log:
-        append_some(log)
+        append_batches(log)
     with sqlite3.connect(tmp_path / "sqlite" / "orders" / "0.db") as database:
         database.execute("UPDATE batches SET message = zeroblob(length(message)) WHERE base_offset = 1")
     database.close()
@@ -94,7 +94,7 @@ async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
 
 async def test_a_full_disk_stores_nothing_and_loses_nothing(tmp_path: Path) -> None:
     async with harness_in(tmp_path).log() as log:
-        messages = append_some(log)
+        messages = append_batches(log)
         database = log._database  # type: ignore[attr-defined]
         (pages,) = database._writer.execute("PRAGMA page_count").fetchone()
         database._writer.execute(f"PRAGMA max_page_count = {pages + 2}")

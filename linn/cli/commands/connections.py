@@ -33,20 +33,20 @@ def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
         return
     rows = [
         [
-            str(one["number"]),
-            one["client"],
-            one["peer"],
-            one["listener"],
-            one["protocol"],
-            f"{one['open_s']:,.0f}",
-            ", ".join(map(_subscription, one["subscriptions"])),
-            f"{one['received_bytes']:,}",
-            f"{one['sent_bytes']:,}",
-            f"{one['inflight_requests']:,}",
-            f"{one['unsent_bytes']:,}",
-            f"{one['held_bytes']:,}",
+            str(connection["number"]),
+            connection["client"],
+            connection["peer"],
+            connection["listener"],
+            connection["protocol"],
+            f"{connection['open_s']:,.0f}",
+            ", ".join(map(_subscription, connection["subscriptions"])),
+            f"{connection['received_bytes']:,}",
+            f"{connection['sent_bytes']:,}",
+            f"{connection['inflight_requests']:,}",
+            f"{connection['unsent_bytes']:,}",
+            f"{connection['held_bytes']:,}",
         ]
-        for one in found
+        for connection in found
     ]
     heads: list[str | Column] = [number("number"), "client", "peer", wide("listener"), wide("protocol")]
     heads += [number("open s"), "subscribes to"]
@@ -54,12 +54,12 @@ def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     print_table(heads, rows)
 
 
-def _subscription(one: ConnectionSubscription) -> str:
-    whose = one["group"] or one["shared"]
+def _subscription(connection: ConnectionSubscription) -> str:
+    whose = connection["group"] or connection["shared"]
     whose = f" as {whose}" if whose else ""
-    name = f" by {one['name']}" if one["name"] else ""
-    held = f" ({one['held']:,} held)" if one["held"] else ""
-    return f"{one['topic']}{whose}{name}{held}"
+    name = f" by {connection['name']}" if connection["name"] else ""
+    held = f" ({connection['held']:,} held)" if connection["held"] else ""
+    return f"{connection['topic']}{whose}{name}{held}"
 
 
 @app.command("close")

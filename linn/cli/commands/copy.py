@@ -47,9 +47,9 @@ def copy(to: To, topics: Topics = None, url: Url = DEFAULT_URL, as_json: Json = 
     with on_interrupt(lambda: complain(f"interrupted: {_done(copies)}")):
         with_client(url, work)
     data = {
-        "copied": sum(each.messages for each in copies),
-        "topics": {each.name: each.messages for each in copies},
-        "offsets": sum(each.offsets for each in copies),
+        "copied": sum(topic_copy.messages for topic_copy in copies),
+        "topics": {topic_copy.name: topic_copy.messages for topic_copy in copies},
+        "offsets": sum(topic_copy.offsets for topic_copy in copies),
     }
     print_result(data, f"copied {_done(copies)}", as_json=as_json)
 
@@ -80,8 +80,12 @@ async def _unfinished(source: Client, topics: set[str]) -> list[str]:
     """Return the names of transactions that have written in one of the topics, or settle in it, and have not ended."""
     found = (await source.admin.transactions("open"))["transactions"]
     found += (await source.admin.transactions("ending"))["transactions"]
-    described = [await source.admin.transaction(each["name"]) for each in found]
-    return [each["name"] for each in described if {row["topic"] for row in (*each["wrote"], *each["holds"])} & topics]
+    described = [await source.admin.transaction(transaction["name"]) for transaction in found]
+    return [
+        transaction["name"]
+        for transaction in described
+        if {row["topic"] for row in (*transaction["wrote"], *transaction["holds"])} & topics
+    ]
 
 
 def _refuse(plans: list[TopicPlan], transactions: list[str]) -> None:

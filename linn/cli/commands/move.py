@@ -224,19 +224,12 @@ class Move:
 
     async def _copy(self, producer: Producer, messages: Sequence[Message]) -> set[int]:
         """Publish copies, and wait for their confirmation. Returns the indexes of messages that have none."""
+        from linn.cli.topic_copy import publish_copies
+
         copy_of = self._plan.copy_of
         records = [message.record() if copy_of is None else copy_of(message) for message in messages]
         try:
-            await producer.publish_many(
-                [record.value for record in records],
-                keys=[record.key for record in records] if any(record.key is not None for record in records) else None,
-                routing_keys=[record.routing_key for record in records],
-                labels=[record.labels for record in records],
-                headers=[record.headers for record in records],
-                ids=[message.id for message in messages],
-                timestamp_ms=[record.timestamp_ms for record in records],
-                mandatory=True,
-            )
+            await publish_copies(producer, messages, records, mandatory=True)
         except LinnError as error:
             if not error.indexes:
                 raise

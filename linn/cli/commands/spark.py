@@ -52,7 +52,7 @@ def status(name: Name = None, url: Url = DEFAULT_URL, as_json: Json = False) -> 
     """
     found = with_client(url, _status)
     if name is not None:
-        known = {each["name"]: each for each in found["pipelines"]}
+        known = {pipeline["name"]: pipeline for pipeline in found["pipelines"]}
         if name not in known:
             raise SparkPipelineUnknown(f'there is no Spark pipeline "{name[:80]}"{did_you_mean(name, known)}')
         drivers = [driver for driver in found["drivers"] if driver["name"] == known[name]["driver"]]
@@ -81,20 +81,20 @@ def _print_pipelines(found: Mapping[str, Any]) -> None:
     heads: list[str | Column] = ["pipeline", "state", *numbers("rows", "rows/s", "lag")]
     heads += [wide(number("batch s")), wide(number("restarts")), wide("driver"), wide("topics"), wide("sink")]
     rows: list[list[Cell]] = []
-    for each in found["pipelines"]:
-        progress = each["progress"]
+    for pipeline in found["pipelines"]:
+        progress = pipeline["progress"]
         seconds = "" if progress["duration_ms"] is None else f"{progress['duration_ms'] / 1000:,.2f}"
         lag = "" if progress["lag"] is None else f"{progress['lag']:,}"
-        counts = f"{progress['rows']:,}", f"{progress['rows_per_s']:,.0f}", lag, seconds, f"{each['restarts']:,}"
-        state = Text(each["state"], _COLOURS.get(each["state"], ""))
-        sink = each["format"] if each["path"] is None else f"{each['format']} {each['path']}"
-        rows.append([each["name"], state, *counts, each["driver"], ", ".join(each["topics"]), sink])
+        counts = f"{progress['rows']:,}", f"{progress['rows_per_s']:,.0f}", lag, seconds, f"{pipeline['restarts']:,}"
+        state = Text(pipeline["state"], _COLOURS.get(pipeline["state"], ""))
+        sink = pipeline["format"] if pipeline["path"] is None else f"{pipeline['format']} {pipeline['path']}"
+        rows.append([pipeline["name"], state, *counts, pipeline["driver"], ", ".join(pipeline["topics"]), sink])
     print_table(heads, rows)
-    for each in found["pipelines"]:
-        if each["reason"] is not None:
-            print_text(one_line(f"{each['name']}: {each['reason']}"))
-            if each["remedy"]:
-                print_text(f"  what to do: {each['remedy']}")
+    for pipeline in found["pipelines"]:
+        if pipeline["reason"] is not None:
+            print_text(one_line(f"{pipeline['name']}: {pipeline['reason']}"))
+            if pipeline["remedy"]:
+                print_text(f"  what to do: {pipeline['remedy']}")
     for driver in found["drivers"]:
         if driver["next_start_s"] is not None:
             print_text(f"driver {driver['name']} starts again in {driver['next_start_s']:.0f} s")
@@ -127,7 +127,7 @@ def restart(names: Names, url: Url = DEFAULT_URL, as_json: Json = False) -> None
 
 def _change(action: str, names: Sequence[str], url: str, *, as_json: bool) -> None:
     changed = with_client(url, lambda client: _perform(client, action, pipelines=list(names)))
-    said = "\n".join(f"{one_line(each['name'])} is {each['state']}" for each in changed["pipelines"])
+    said = "\n".join(f"{one_line(pipeline['name'])} is {pipeline['state']}" for pipeline in changed["pipelines"])
     print_result(changed, said, as_json=as_json)
 
 

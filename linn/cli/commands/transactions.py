@@ -75,16 +75,16 @@ def _print_summaries(shown: Sequence[TransactionSummary], title: str) -> None:
     print_table(heads, map(_row, shown), title)
 
 
-def _row(each: TransactionSummary) -> list[str]:
+def _row(transaction: TransactionSummary) -> list[str]:
     from datetime import UTC, datetime
 
-    taken = datetime.fromtimestamp(each["since_ms"] / 1000, UTC).isoformat(" ", "seconds")
-    numbered = each["partitions"], each["epoch"], each["offsets"], each["queue_partitions"]
+    taken = datetime.fromtimestamp(transaction["since_ms"] / 1000, UTC).isoformat(" ", "seconds")
+    numbered = transaction["partitions"], transaction["epoch"], transaction["offsets"], transaction["queue_partitions"]
     return [
-        each["name"],
-        each["state"],
-        "" if each["open_s"] is None else f"{each['open_s']:,.1f}",
-        "" if each["timeout_s"] is None else f"{each['timeout_s']:,g}",
+        transaction["name"],
+        transaction["state"],
+        "" if transaction["open_s"] is None else f"{transaction['open_s']:,.1f}",
+        "" if transaction["timeout_s"] is None else f"{transaction['timeout_s']:,g}",
         *(f"{touched:,}" for touched in numbered),
         taken.removesuffix("+00:00"),
     ]

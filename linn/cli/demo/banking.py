@@ -20,8 +20,7 @@ import anyio.to_thread
 import msgspec
 
 import linn
-from linn.cli.demo.bank import Books, booked_count, make_tables, read_books
-from linn.cli.demo.payments import Payment, balances, payments
+from linn.cli.demo.bank import Books, Payment, balances, booked_count, make_tables, payments, read_books
 from linn.cli.demo.progress import Stretch
 from linn.cli.demo.tally import Count
 from linn.cli.demo.view import View

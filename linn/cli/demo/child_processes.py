@@ -52,20 +52,20 @@ def descendants(pid: int) -> list[ChildProcess]:
     """List the children of a process and theirs, parents first."""
     numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     by_parent: dict[int, list[ChildProcess]] = {}
-    for each in filter(None, map(_read, numbers)):
-        by_parent.setdefault(each.parent, []).append(each)
+    for process in filter(None, map(_read, numbers)):
+        by_parent.setdefault(process.parent, []).append(process)
     found = list(by_parent.get(pid, ()))
-    for each in found:
-        found += by_parent.get(each.pid, ())
+    for process in found:
+        found += by_parent.get(process.pid, ())
     return found
 
 
 def kill(processes: list[ChildProcess]) -> None:
     """Kill (SIGKILL) those that live still, and wait for their end, for a bounded time."""
-    for each in processes:
-        if each.lives:
+    for process in processes:
+        if process.lives:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
+                os.kill(process.pid, signal.SIGKILL)
     until_s = time.monotonic() + _GONE_S_MAX
-    while any(each.lives for each in processes) and time.monotonic() < until_s:
+    while any(process.lives for process in processes) and time.monotonic() < until_s:
         time.sleep(_LOOK_S)

@@ -14,8 +14,7 @@ import anyio
 import msgspec
 
 import linn
-from linn.cli.demo.bank import book, make_tables
-from linn.cli.demo.payments import Payment
+from linn.cli.demo.bank import Payment, book, make_tables
 from linn.cli.exit_code import boundary
 from linn.client.client import Client
 from linn.participants import SqliteParticipant

@@ -79,7 +79,7 @@ class Sparking:
             stretch.expected = sum(self._ends.values())
             stretch.start()
         if await self._until(client, _has_begun):
-            self._restarts = {name: each["restarts"] for name, each in (await _pipelines(client)).items()}
+            self._restarts = {name: pipeline["restarts"] for name, pipeline in (await _pipelines(client)).items()}
             await anyio.to_thread.run_sync(self._kill_driver)
             outcome.has_restarted = await self._until(client, self._has_all)
         await self._stop(client)
@@ -91,20 +91,20 @@ class Sparking:
     # --- the driver ---
 
     def _kill_driver(self) -> None:
-        drivers = [each for each in descendants(self._broker.pid) if DRIVER in each.command]
-        drivers = [each for each in drivers if each.parent == self._broker.pid]
+        drivers = [process for process in descendants(self._broker.pid) if DRIVER in process.command]
+        drivers = [process for process in drivers if process.parent == self._broker.pid]
         done = f"{self._progress.to_parquet.done:,} of {self._progress.to_parquet.expected:,}"
-        pids = ", ".join(str(each.pid) for each in drivers)
+        pids = ", ".join(str(process.pid) for process in drivers)
         self._view.say(f"SIGKILL to the Spark driver (process {pids}), with {done} departures in Parquet")
         kill(drivers)
 
     def _has_all(self, found: Pipelines) -> bool:
         """Whether everything was read, and the driver runs again."""
         return all(
-            each["restarts"] > self._restarts[name]
-            and each["state"] == "running"
-            and self._done(each) == sum(self._ends.values())
-            for name, each in found.items()
+            pipeline["restarts"] > self._restarts[name]
+            and pipeline["state"] == "running"
+            and self._done(pipeline) == sum(self._ends.values())
+            for name, pipeline in found.items()
         )
 
     def _done(self, pipeline: Mapping[str, Any]) -> int:
@@ -119,13 +119,13 @@ class Sparking:
         while anyio.current_time() - changed_at < SILENCE_S:
             found = await _pipelines(client)
             self._show(found)
-            failed = [each for each in found.values() if each["state"] == "failed"]
+            failed = [pipeline for pipeline in found.values() if pipeline["state"] == "failed"]
             if failed:
                 self._view.say(f"Spark has failed: {failed[0]['reason']}")
                 return False
             if is_so(found):
                 return True
-            now = [(each["state"], each["restarts"], self._done(each)) for each in found.values()]
+            now = [(pipeline["state"], pipeline["restarts"], self._done(pipeline)) for pipeline in found.values()]
             if now != before:
                 before, changed_at = now, anyio.current_time()
             await anyio.sleep(_LOOK_S)
@@ -189,12 +189,12 @@ class Sparking:
 
 def _has_begun(found: Pipelines) -> bool:
     """Whether each pipeline has done a micro-batch since the broker's start."""
-    return all(each["state"] == "running" and each["progress"]["batches"] for each in found.values())
+    return all(pipeline["state"] == "running" and pipeline["progress"]["batches"] for pipeline in found.values())
 
 
 async def _pipelines(client: Client) -> Pipelines:
     """Return the pipelines by name, as `service.list` describes them. Raises LinnError."""
-    (service,) = [each for each in await client.admin.perform("service.list") if each["name"] == "spark"]
+    (service,) = [service for service in await client.admin.perform("service.list") if service["name"] == "spark"]
     if service["status"] is None:
         raise ServiceFailed(f"the service spark has failed: {service['error']}")
-    return {each["name"]: each for each in service["status"]["pipelines"]}
+    return {pipeline["name"]: pipeline for pipeline in service["status"]["pipelines"]}

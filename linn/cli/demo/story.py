@@ -26,12 +26,11 @@ import anyio
 import anyio.to_thread
 
 import linn
-from linn.cli.demo.bank import Books
+from linn.cli.demo.bank import PAYMENTS_MAX, Books, balances
 from linn.cli.demo.banking import Banking, counts_of_books, wrong_accounts
 from linn.cli.demo.broker_config import TOML, toml_with_spark
 from linn.cli.demo.child_processes import descendants, kill
 from linn.cli.demo.flights import CANCELLED, FLIGHTS, archive_path
-from linn.cli.demo.payments import PAYMENTS_MAX, balances
 from linn.cli.demo.progress import Progress, Stretch
 from linn.cli.demo.publishing import publish_flights
 from linn.cli.demo.spark_counts import SparkOutcome, counts_of_spark, expected_of_file

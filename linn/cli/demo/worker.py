@@ -9,14 +9,31 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 import anyio
 import msgspec
 
 import linn
 from linn.cli.demo.flights import Flight
-from linn.cli.demo.report import Report, encode
 from linn.cli.exit_code import boundary
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Report of one event."""
+
+    kind: Literal["ready", "received", "acked", "holding"]
+    at_s: float = 0.0
+    """Time of the event on the machine's monotonic clock."""
+    numbers: list[int] = []
+    """Numbers of flights."""
+    attempt: int = 0
+    """Attempt of a delivery, from 1."""
+
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(Report).decode
+
 
 PREFETCH = 500
 """Small, so that the work is spread, and few deliveries are held by a worker that is killed."""

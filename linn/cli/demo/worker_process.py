@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from linn.cli.demo.progress import Progress
-from linn.cli.demo.report import Report, decode
+from linn.cli.demo.worker import Report, decode
 from linn.core.errors.tree import LinnError
 
 _LINE_BYTES_MAX = 16 << 20

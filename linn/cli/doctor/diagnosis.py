@@ -5,22 +5,26 @@ Separate from the command, which has to load without the configuration, the clie
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+import anyio
 from rich.text import Text
 
 from linn import __version__
 from linn.cli.doctor.capacity import Capacity, Speed, capacity, capacity_findings
-from linn.cli.doctor.capacity_trial import measure
-from linn.cli.doctor.disk_trial import disk_findings
 from linn.cli.doctor.finding import Finding
-from linn.cli.doctor.kernel_trial import kernel_findings
 from linn.cli.doctor.listener_trial import listener_findings
-from linn.cli.doctor.machine import memory_bytes
+from linn.cli.doctor.machine import disk_space, existing_part, memory_bytes
 from linn.cli.render.console import console, print_json
 from linn.cli.render.progress import progress
 from linn.cli.render.table import WIDE, Cell, print_table
@@ -29,9 +33,11 @@ from linn.cli.session import with_client
 from linn.client.client import Client
 from linn.core.config.config import Config, check_config, plugin_settings
 from linn.core.env.real.file_limits import file_limits
+from linn.core.env.real.net import BACKLOG
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError
 from linn.core.plugins.manager import PluginManager, installed
+from linn.testing.process import BrokerProcess
 
 _MEMORY_BYTES_MIN = 512 << 20
 """A broker takes 60 MiB and its buffers; below this limit little is left for the page cache, which readers need."""
@@ -179,3 +185,169 @@ def _print(findings: list[Finding]) -> None:
         if narrow and finding.advice:
             rows.append(["", "", finding.advice])
     print_table(["", "", "found, and what to do"] if narrow else ["", "", "found", "what to do"], rows)
+
+
+TRIAL_S = 2.0
+"""Duration of each of the three measurements."""
+_BOUND_S = 30.0
+"""Time limit for all of them."""
+_BATCH = 5_000
+_BYTES_MAX = 1 << 30
+"""Maximum size of what is written, so that a small disk is not filled."""
+_CONFIG = '[topics.trial]\nkind = "stream"\n'
+
+
+def measure(data_dir: str, size: int) -> Speed:
+    """Start a broker beside the data folder, load it for some seconds, stop it, and remove its data.
+
+    Raises LinnError; OSError where the folder can't be written.
+    """
+    with tempfile.TemporaryDirectory(prefix="linn-trial-", dir=existing_part(data_dir)) as folder:
+        with BrokerProcess(Path(folder), _CONFIG, listen=[f"unix:{folder}/socket"]) as broker:
+            return with_client(broker.url, partial(_measure, size))
+
+
+async def _measure(size: int, client: Client) -> Speed:
+    with anyio.fail_after(_BOUND_S):
+        one_by_one, one_by_one_s = await _one_by_one(client, size)
+        published, published_s = await _publish(client, size)
+        consumed, consumed_s = await _consume(client, published)
+    return Speed(published / published_s, consumed / consumed_s, one_by_one / one_by_one_s)
+
+
+async def _one_by_one(client: Client, size: int) -> tuple[int, float]:
+    value, count, began = os.urandom(size), 0, anyio.current_time()
+    async with client.producer(topic="trial") as producer:
+        while anyio.current_time() < began + TRIAL_S:
+            await producer.publish(value)
+            count += 1
+    return count, anyio.current_time() - began
+
+
+async def _publish(client: Client, size: int) -> tuple[int, float]:
+    values, count, began = [os.urandom(size) for _ in range(_BATCH)], 0, anyio.current_time()
+    async with client.producer(topic="trial") as producer:
+        while anyio.current_time() < began + TRIAL_S and (not count or count * size < _BYTES_MAX):
+            await producer.publish_many(values)
+            count += len(values)
+        return count, anyio.current_time() - began
+
+
+async def _consume(client: Client, published: int) -> tuple[int, float]:
+    count, began = 0, anyio.current_time()
+    async with client.consumer("trial") as consumer:
+        with anyio.move_on_after(TRIAL_S):
+            async for batch in consumer.batches():
+                count += len(batch)
+                batch.ack()
+                if count >= published:
+                    break
+        return count, anyio.current_time() - began
+
+
+FREE_BYTES_MIN = 1 << 30
+FREE_SHARE_MIN = 0.05
+"""Free share of the disk below which many file systems become slow, and a growing topic soon fills it."""
+SLOW_SYNC_MS = 20.0
+"""Time of a sync from which `fsync = "always"` is felt; disks take 1 to 5 ms, network volumes 10."""
+_SYNCS = 20
+_WRITE_BYTES = 4096
+
+
+def disk_findings(data_dir: str) -> Iterator[Finding]:
+    """Run the checks. Writes a small file beside the data, and removes it."""
+    yield _room(data_dir)
+    yield _speed(data_dir)
+    yield from _cut_logs(data_dir)
+
+
+def _cut_logs(data_dir: str) -> Iterator[Finding]:
+    """Warn of logs that recoveries have cut off and set aside."""
+    found = sorted(Path(data_dir).glob("*/*/*/*.cut*"))
+    if found:
+        size = sum(path.stat().st_size for path in found)
+        text = f"{counted(size, 'byte')} cut off damaged logs, in {counted(len(found), 'file')}, such as {found[0]}"
+        yield Finding("cut logs", "warning", text, "look at what they hold, then delete them")
+
+
+def _room(data_dir: str) -> Finding:
+    space = disk_space(data_dir)
+    if space is None:
+        return Finding("disk space", "error", f"the disk of {data_dir} can't be asked", "check broker.data_dir")
+    free = f"{space.free_bytes / (1 << 30):,.1f} GiB of {space.total_bytes / (1 << 30):,.1f} GiB free for {data_dir}"
+    if space.free_bytes < max(FREE_BYTES_MIN, FREE_SHARE_MIN * space.total_bytes):
+        advice = "make room, or give topics bytes_max, retention or retention_bytes"
+        return Finding("disk space", "warning", free, advice)
+    return Finding("disk space", "ok", free)
+
+
+def _speed(data_dir: str) -> Finding:
+    place = existing_part(data_dir)
+    try:
+        took_ms = sorted(_sync_ms(str(place)))
+    except OSError as error:
+        found = f"{place} can't be written: {error.strerror}"
+        return Finding("disk sync", "error", found, f"give the user that runs the broker the folder {data_dir}")
+    median, slowest = took_ms[len(took_ms) // 2], took_ms[-1]
+    found = f"a sync takes {median:.2f} ms, at most {slowest:.2f} ms, in {place}"
+    if median > SLOW_SYNC_MS:
+        advice = 'fsync = "always" waits so long for each group of publishes: take a faster disk, or fsync = "interval"'
+        return Finding("disk sync", "warning", found, advice)
+    return Finding("disk sync", "ok", found)
+
+
+def _sync_ms(folder: str) -> list[float]:
+    took = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(_SYNCS):
+            began = time.perf_counter()
+            file.write(b"\0" * _WRITE_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+            took.append((time.perf_counter() - began) * 1000)
+    return took
+
+
+PAGE_CACHE_BYTES_MIN = 256 << 20
+"""Readers that lag by more than the page cache read from the disk; below this size nearly all do."""
+_SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
+_MEMINFO = Path("/proc/meminfo")
+
+
+def kernel_findings(data_dir: str) -> Iterator[Finding]:
+    """Run the checks, leaving out those that this system does not support."""
+    with contextlib.suppress(OSError, ValueError):
+        yield _backlog(int(_SOMAXCONN.read_text()))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        yield _page_cache(int(_MEMINFO.read_text().split("MemAvailable:")[1].split()[0]) << 10)
+    yield _clock(data_dir, time.time())
+
+
+def _backlog(somaxconn: int) -> Finding:
+    found = f"{min(somaxconn, BACKLOG):,} connections may wait to be let in"
+    if somaxconn < BACKLOG:
+        return Finding("backlog", "warning", found, f"sysctl net.core.somaxconn={BACKLOG}: a fleet comes back at once")
+    return Finding("backlog", "ok", found)
+
+
+def _page_cache(available_bytes: int) -> Finding:
+    found = f"{available_bytes >> 20:,} MiB: readers that are behind by less read from memory"
+    if available_bytes < PAGE_CACHE_BYTES_MIN:
+        return Finding("page cache", "warning", found, "end other programs, or give the machine more memory")
+    return Finding("page cache", "ok", found)
+
+
+def _clock(data_dir: str, now_s: float) -> Finding:
+    """Warn of a clock that is behind the newest file, as retention and delays depend on it."""
+    text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
+    newest_s = max((_modified_s(place) for place in Path(data_dir).glob("*")), default=0.0)
+    if newest_s > now_s + 1:
+        found = f"{text}, {newest_s - now_s:,.0f} s behind what is in {data_dir}"
+        return Finding("clock", "warning", found, "set it, and keep it with NTP: retention and delays go by it")
+    return Finding("clock", "ok", text)
+
+
+def _modified_s(place: Path) -> float:
+    with contextlib.suppress(OSError):
+        return place.stat().st_mtime
+    return 0.0

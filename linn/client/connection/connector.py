@@ -181,7 +181,7 @@ class Connector:
                 try:
                     return await self._open_connection()
                 except LinnError as failure:
-                    outage.goes_on(failure)
+                    outage.failed_again(failure)
                     if not failure.retriable:
                         break
             self._wanted = anyio.Event()
@@ -311,7 +311,7 @@ class Outage:
             {"broker": address, "error": error.text, "code": error.code},
         )
 
-    def goes_on(self, error: LinnError) -> None:
+    def failed_again(self, error: LinnError) -> None:
         """Record that an attempt to connect failed."""
         self.error = error
         now = self._monotonic()

@@ -47,7 +47,7 @@ class Arrivals:
         batch._handed_over()
         return batch
 
-    def take_others_of(self, delivery: Delivery | None) -> list[Batch]:
+    def take_rest_of(self, delivery: Delivery | None) -> list[Batch]:
         """Take the batches that follow of the same delivery, and check their CRCs. Raises BatchCorrupt."""
         taken: list[Batch] = []
         while self.is_next_wanted() and self._batches[0]._delivery is delivery:
@@ -55,7 +55,7 @@ class Arrivals:
             taken[-1].records.check_crc()
         return taken
 
-    def take_some(self, records_max: int) -> list[Batch]:
+    def take_up_to(self, records_max: int) -> list[Batch]:
         """Take the first batch, and others up to so many records in all."""
         taken: list[Batch] = []
         while self._batches and (not taken or len(self._batches[0]) <= records_max):

@@ -222,7 +222,7 @@ class Consumer(Running, Seeking):
         self._subscriptions.append(subscription)
         self._kind = subscription.kind
         if subscription.kind == ConsumerKind.READER:
-            known = list(subscription.positions.to_go_on())
+            known = list(subscription.positions.resume_offsets())
             # Before the first record none is known, because one subscription reads them all.
             self._pause_again(subscription, known or self.paused.get(subscription.topic, []))
 
@@ -306,7 +306,7 @@ class Consumer(Running, Seeking):
         """Let go of revoked partitions: the application has come back for more, so it has done with what it had."""
         self._is_busy = False
         while self._revoked:
-            self._revoked.popitem()[0].let_go()
+            self._revoked.popitem()[0].release_revoked()
 
     def _set_back(self, partition: int) -> None:
         """Drop arrived batches that will be redelivered: reading was set back, or a lease is over."""
@@ -442,7 +442,7 @@ class Consumer(Running, Seeking):
         loses nothing.
         """
         await self._until_arrived()
-        return self._arrived.take_some(records_max)
+        return self._arrived.take_up_to(records_max)
 
     async def _until_arrived(self) -> None:
         """Wait for a batch. Raises as `__anext__` does."""

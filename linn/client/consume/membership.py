@@ -43,11 +43,11 @@ class Heartbeats:
             self._later(self._interval_s, self._beat)
 
     @property
-    def has_to_let_go(self) -> bool:
+    def must_release(self) -> bool:
         """Whether the broker may wait for partitions."""
         return self._released_epoch < self.epoch
 
-    def let_go(self) -> None:
+    def release_revoked(self) -> None:
         """Tell the broker that all revoked partitions are let go of."""
         self._released_epoch = self.epoch
         self._send(self.epoch)

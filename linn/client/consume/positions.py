@@ -117,6 +117,6 @@ class Positions:
         else:
             self._next[partition] = offset
 
-    def to_go_on(self) -> dict[int, int]:
+    def resume_offsets(self) -> dict[int, int]:
         """Return the next offset by partition of a reader, for its next subscription; nothing for a member."""
         return {} if self._is_member else self._next

@@ -116,7 +116,7 @@ class Running:
     async def _next_delivery(self: Source) -> list[Batch]:
         """Wait for the next batch, and take it with the others of its delivery."""
         first = await self.next_batch()
-        return [first, *self._arrived.take_others_of(first._delivery)]
+        return [first, *self._arrived.take_rest_of(first._delivery)]
 
     async def _sleep(self: Source, seconds: float) -> None:
         await self._connector.env.clock.sleep(seconds)

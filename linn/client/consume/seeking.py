@@ -62,7 +62,7 @@ class Seeking:
                 await consumer.pause(message.partition)
                 print(consumer.paused)
         """
-        for partition, subscription in self._those(partitions, topic):
+        for partition, subscription in self._subscriptions_of(partitions, topic):
             if subscription.positions.is_paused(partition):
                 continue
             place = subscription.topic, partition
@@ -82,7 +82,7 @@ class Seeking:
             for partition in consumer.paused.get("prices", []):
                 await consumer.resume(partition)
         """
-        for partition, subscription in self._those(partitions, topic):
+        for partition, subscription in self._subscriptions_of(partitions, topic):
             self._paused.pop((subscription.topic, partition), None)
             if subscription.positions.is_paused(partition):
                 await self._done(_seek(subscription, partition, subscription.positions.resumes_at(partition)))
@@ -105,7 +105,7 @@ class Seeking:
                 offset = await consumer.seek(message.partition, "earliest")
         """
         check_start(to)
-        ((_, subscription),) = self._those((partition,), topic)
+        ((_, subscription),) = self._subscriptions_of((partition,), topic)
         offset = await _offset_of(self._connector, subscription.topic, partition, to)
         is_paused = subscription.positions.is_paused(partition)
         await self._done(_seek(subscription, partition, offset, is_paused=is_paused))
@@ -128,7 +128,7 @@ class Seeking:
                 message = await anext(consumer)
                 await consumer.commit(message.partition, message.offset + 1)
         """
-        ((_, subscription),) = self._those((partition,), topic)
+        ((_, subscription),) = self._subscriptions_of((partition,), topic)
         checked_number(offset, "offset", I64_MAX)
         checked_text(text, "a commit's text")
         if subscription.kind != ConsumerKind.GROUP:
@@ -142,7 +142,7 @@ class Seeking:
         with self._connector.time_limit(f"move in {', '.join(self.topics)}"):
             await answer.wait()
 
-    def _those(self, partitions: tuple[int, ...], topic: str | None) -> list[tuple[int, Subscription]]:
+    def _subscriptions_of(self, partitions: tuple[int, ...], topic: str | None) -> list[tuple[int, Subscription]]:
         """Find the subscriptions that read partitions. Raises MessageInvalid, ConnectionLost, PartitionUnknown."""
         self._check_loop()
         for partition in partitions:
@@ -185,7 +185,7 @@ class _SeekRequest(Answer):
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
         """Drop what has arrived from the old place, and go on at the new one."""
         subscription, partition = self._subscription, self._seek.partition
-        unread = subscription.take_unread_in(partition)
+        unread = subscription.take_unread(partition)
         if self._seek.is_paused:
             subscription.positions.pause(partition, unread)
         else:

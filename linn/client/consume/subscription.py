@@ -232,7 +232,7 @@ class Subscription:
         """Tell whether the records of a delivery are still this subscription's, as far as it knows."""
         return self.alive and (not self.leased or not self._is_over(delivery))
 
-    def settled_elsewhere(self, delivery: Delivery, first: int, end: int) -> None:
+    def settled_in_transaction(self, delivery: Delivery, first: int, end: int) -> None:
         """Count records as settled that a transaction has taken out of their lease."""
         if self.leased:
             self._count_settled([PendingSettlement(delivery, first, end, Verdict.ACK, 0, self.flush)])
@@ -248,7 +248,7 @@ class Subscription:
 
     # --- seek ---
 
-    def take_unread_in(self, partition: int) -> int | None:
+    def take_unread(self, partition: int) -> int | None:
         """Take back what arrived of a stream's partition; return the first offset that was not handed out, if any."""
         unread = self._consumer._take_unread(lambda batch: batch._subscription is self and batch.partition == partition)
         self._consumer._set_back(partition)
@@ -261,11 +261,11 @@ class Subscription:
 
     # --- membership ---
 
-    def let_go(self) -> None:
+    def release_revoked(self) -> None:
         """Send all settlements, and then tell the group that revoked partitions are let go of."""
-        if self._heartbeats.has_to_let_go:
+        if self._heartbeats.must_release:
             self.flush()
-            self._heartbeats.let_go()
+            self._heartbeats.release_revoked()
 
     def _beat(self, epoch: int) -> bool:
         if self.alive:
@@ -545,7 +545,7 @@ class Subscription:
 
     def places(self) -> dict[int, Read]:
         """The places at which a reader goes on, by partition."""
-        return {partition: Read(offset, *self.read_in) for partition, offset in self.positions.to_go_on().items()}
+        return {partition: Read(offset, *self.read_in) for partition, offset in self.positions.resume_offsets().items()}
 
 
 def _is_late(settling: PendingSettlement, now: float) -> bool:

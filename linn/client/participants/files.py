@@ -78,7 +78,7 @@ class FileParticipant:
         self._state = self._current(place)
         if self._state.number == 0:
             self._state = self._state._replace(number=self._last_finished())
-        self._clear_away()
+        self._remove_unfinished()
         if self._durable.get(place) != self._state.number:
             # Whoever committed last may have died, or failed, before its names were durable.
             self._sync_names()
@@ -145,7 +145,7 @@ class FileParticipant:
                 with contextlib.suppress(OSError):  # What was not written out need not be.
                     file.close()
                 if os.path.exists(self._numbered("writing")):  # Otherwise the commit took place.
-                    self._clear_away()
+                    self._remove_unfinished()
         finally:
             self._release()
 
@@ -160,7 +160,7 @@ class FileParticipant:
         if lock is not None:
             os.close(lock)
 
-    def _clear_away(self) -> None:
+    def _remove_unfinished(self) -> None:
         """Remove what there is of the next transaction: first its state, which would count without the other."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._numbered("state"))

@@ -120,8 +120,8 @@ class BulkColumns:
             self.pairs = list(map(made.__getitem__, routing_keys))
         else:
             every = [routing_keys or ""] * count if one_key else _as_list(routing_keys, "routing_keys", count)
-            each = _as_list(labels, "labels", count)
-            self.pairs = [checked_pair(*pair) for pair in zip(every, each, strict=True)]
+            given = _as_list(labels, "labels", count)
+            self.pairs = [checked_pair(*pair) for pair in zip(every, given, strict=True)]
 
     def by_partition(self, partitions: int) -> dict[int, BulkColumns]:
         """Split the messages by their key's partition; -1: messages that may go to any."""
@@ -288,11 +288,13 @@ class Bulk:
             return None
         indexes = sorted(self._failures)
         first = self._failures[indexes[0]]
-        alike, error = sum(each.text == first.text for each in self._failures.values()), again(first)
+        alike, error = sum(failure.text == first.text for failure in self._failures.values()), again(first)
         if first is _NO_BINDING:
             error.text = f"no binding leads {counted(alike, 'message')} to a topic, the first is message {indexes[0]}"
         else:
             error.add_note(f"refused: message {indexes[0]}" + (f", and {alike - 1:,} after it" if alike > 1 else ""))
-        for other in {each.text: each for each in self._failures.values() if each.text != first.text}.values():
+        for other in {
+            failure.text: failure for failure in self._failures.values() if failure.text != first.text
+        }.values():
             error.add_note(f"others failed for another reason: {other}")
         return error.of_messages(indexes)

@@ -54,7 +54,10 @@ class Confirmation:
     def refusals(self) -> list[tuple[LinnError, Sequence[int]]]:
         """The errors of the messages that the broker refused, with the ranges of their places."""
         refused = self.placement.refused if self.placement is not None else []
-        return [(refused_as(error_from_code(each.code, each.text), self.in_doubt), each.records) for each in refused]
+        return [
+            (refused_as(error_from_code(refusal.code, refusal.text), self.in_doubt), refusal.records)
+            for refusal in refused
+        ]
 
     async def wait(self) -> Placement | None:
         """Wait for the outcome. Raises the batch's error."""
@@ -80,5 +83,5 @@ def places_among(ranges: Sequence[int], count: int) -> list[int]:
 
 def offset_at(placement: Placement, place: int) -> int:
     """Return the offset of the message at `place` of its batch, which is stored in one partition."""
-    refused = sum([len(places_among(each.records, place)) for each in placement.refused])
+    refused = sum([len(places_among(refusal.records, place)) for refusal in placement.refused])
     return placement.base_offset + place - refused

@@ -51,7 +51,7 @@ class Lane:
         self.is_over = False
         """Whether the next batch begins a new epoch, because one before it was not confirmed."""
 
-    def has_to_begin(self, count: int) -> bool:
+    def needs_new_epoch(self, count: int) -> bool:
         """Whether a new epoch has to begin before a batch of so many records."""
         return self.is_over or self.next_sequence + count > SEQUENCE_END
 

@@ -248,9 +248,9 @@ class Producer:
             sent = self._accumulator.send_alone(value)
             if sent is not None:
                 return await self._sent_alone(*sent)
-        return await self._sent_with_others(self._prepared(value, properties, mandatory))
+        return await self._sent_in_batch(self._prepared(value, properties, mandatory))
 
-    async def _sent_with_others(self, message: Prepared) -> Receipt:
+    async def _sent_in_batch(self, message: Prepared) -> Receipt:
         buffer, batch, index = self._accumulator.add(message, waits=True)
         attended = self._accumulator.seal_if_idle(buffer, batch)
         try:

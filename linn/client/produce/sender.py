@@ -182,7 +182,7 @@ class Sender:
         if lane is None:
             batch.records.seal()
         else:
-            if lane.has_to_begin(batch.records.count):
+            if lane.needs_new_epoch(batch.records.count):
                 if buffer.in_flight:
                     buffer.held = True
                     return False
@@ -206,7 +206,7 @@ class Sender:
             self._settle(batch, message, None)
         else:
             self._settle(batch, None, ProtocolError(f"the broker answered publish with {type(message).__name__}"))
-        self._go_on(batch.buffer)
+        self._continue(batch.buffer)
 
     def refused(self, batch: InFlightBatch, error: LinnError) -> None:
         """Retry or fail a batch that the broker refused or whose connection was lost."""
@@ -224,15 +224,15 @@ class Sender:
             self._ready_count += 1
             buffer.held = buffer.held or not isinstance(error, ConnectionLost)
         else:
-            buffer.leave_out(batch)
+            buffer.abandon(batch)
             self._settle(batch, None, refused_as(error, batch.unknown > 0))
-        self._go_on(buffer)
+        self._continue(buffer)
 
     def _landed(self, batch: InFlightBatch) -> None:
         del batch.buffer.in_flight[batch.sequence]
         self._in_flight -= 1
 
-    def _go_on(self, buffer: PartitionBuffer) -> None:
+    def _continue(self, buffer: PartitionBuffer) -> None:
         buffer.held = buffer.held and bool(buffer.ready)
         if buffer.held and not buffer.in_flight:
             # The last batch behind the refused one is through: confirmed, refused, or timed out.
@@ -253,7 +253,7 @@ class Sender:
             buffer.held = False
             if not buffer.in_flight:
                 buffer.renumber()
-        self._go_on(buffer)
+        self._continue(buffer)
 
     def _settle(self, batch: InFlightBatch, answer: Published | None, error: LinnError | None) -> None:
         del self._unsettled[batch]
@@ -267,10 +267,6 @@ class Sender:
             self._room.set()
             self._room = None
 
-    def _watch_time_later(self) -> None:
-        tick_s = self._connector.options.request_timeout_s / _TICKS_PER_TIMEOUT
-        self._connector.timers.after(tick_s, self._watch_time)
-
     def _watch_time(self) -> None:
         """Fail batches that were not confirmed within the timeout, or up to a tick longer."""
         self._on_tick()
@@ -280,7 +276,7 @@ class Sender:
             if batch in self._unsettled:
                 self._withdraw(batch)
                 self._settle(batch, None, self._overdue(batch))
-                self._go_on(batch.buffer)
+                self._continue(batch.buffer)
         self._watching_time = bool(self._unsettled)
         if self._watching_time:
             self._connector.timers.after(
@@ -289,7 +285,7 @@ class Sender:
 
     def _withdraw(self, batch: InFlightBatch) -> None:
         buffer, connection = batch.buffer, self._connector.usable
-        buffer.leave_out(batch)
+        buffer.abandon(batch)
         if batch.sequence in buffer.in_flight:
             if connection is not None:
                 connection.forget(batch.correlation)
@@ -405,7 +401,7 @@ class PartitionBuffer:
         """Queue a batch again, before all later ones."""
         insort(self.ready, batch)
 
-    def leave_out(self, batch: InFlightBatch) -> None:
+    def abandon(self, batch: InFlightBatch) -> None:
         """Note that a batch is not sent again, though it may not have been stored: others can't follow its number."""
         if self.lane is not None and batch.is_sealed:
             self.lane.is_over = True

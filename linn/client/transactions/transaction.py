@@ -272,7 +272,7 @@ class Transaction:
                 part = some[at : at + ENTRIES_MAX]
                 await owner.connector.request(SettleInTransaction(*numbers, subscription.id, part))
         for subscription, delivery, first, end in self._settled:
-            subscription.settled_elsewhere(delivery, first, end)
+            subscription.settled_in_transaction(delivery, first, end)
 
     def _leave_settled(self) -> None:
         """Leave what was to be settled to the broker, which knows whether it is: the decision is not known here."""

@@ -42,7 +42,7 @@ from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem
 from linn.core.config.service_tables import check_services
 from linn.core.config.topic_checks import decode_topic
-from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings, what_changed
+from linn.core.config.topic_settings import BindingSettings, TopicSettings, changed_keys, encode_without_bindings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
@@ -305,7 +305,7 @@ class Administration:
     def _check_change(self, name: str, before: TopicSettings, settings: TopicSettings) -> tuple[str, ...]:
         """The keys that differ. Raises ConfigNotLive."""
         try:
-            return what_changed(before, settings)
+            return changed_keys(before, settings)
         except ConfigNotLive as error:
             raise ConfigNotLive(f"topic {name}: {error.text}") from error
 

@@ -10,7 +10,6 @@ Read on: `body` (columns), `routes` (routing keys and labels), `batch_builder` (
 from __future__ import annotations
 
 import struct
-from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -536,15 +535,3 @@ def seal(message: bytearray) -> None:
 
 def _cast(field: memoryview | None, kind: str) -> memoryview | None:
     return field.cast(kind) if field is not None else None  # type: ignore[call-overload]
-
-
-def indexes_by_pair(batch: RecordBatch) -> list[array[int]]:
-    """Return the indexes of the records of each pair of `batch`, ascending."""
-    found = [array("I") for _ in batch.pairs()]
-    index = batch.route_index
-    if index is None:
-        found[0].extend(range(batch.count))
-    else:
-        for position, which in enumerate(index):
-            found[which].append(position)
-    return found

@@ -156,15 +156,3 @@ def without_first(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
             return [memoryview(buffer)[count:], *buffers[index + 1 :]]
         count -= len(buffer)
     return []
-
-
-def message_bytes(head: Buffer) -> int:
-    """The whole length, in bytes, of the single-segment message that begins with these 8 bytes.
-
-    Raises:
-        BatchMalformed: it has more than one segment.
-    """
-    segments, words = struct.unpack_from("<II", head)
-    if segments != 0:
-        raise BatchMalformed("a record batch is one segment")
-    return 8 + int(words) * WORD

@@ -1,11 +1,12 @@
-"""The broker: the composition root, which knows everybody, and whom nobody below knows.
+"""The broker: the composition root. It builds every part; no lower room imports it.
 
-Read in this order: `batch` (the unit of work), `storage` (the port under a partition), `partition` (one writer, the
-high watermark, group commit), `topic` (partitions and what its kind makes of them), `subscription` and
-`partition_queue` (a queue decides, and acts), `membership`, `group` and `coordinator` (consumer groups), `exchange` and
-`router` (where a batch goes), `plan` and `publisher` (how it gets there), `gateway` (what protocols may do),
-`administration` (changes while it runs), then this file and `listening`. `env` is the door to the world, `hookspecs`
-the door for plugins.
+Read in this order: `batch/batch` (the unit of work), `log/storage` (the port under a partition), `log/partition` (one
+writer, the high watermark, group commit), `topics/topic` (partitions and what its kind makes of them),
+`queue/subscription` and `queue/partition_queue` (a queue decides, and acts), `groups/membership`, `groups/group` and
+`groups/coordinator` (consumer groups), `transactions/coordinator`, `routing/exchange` and `routing/router` (where a
+batch goes), `publish/plan` and `publish/publisher` (how it gets there), `delivery/consumer` and `gateway/session` (what
+protocols may do), `admin/administration` (changes while it runs), then this file and `listening`. `env/env` is the door
+to the world, `plugins/hookspecs` the door for plugins.
 
 Laws: publishing is synchronous up to the log; what must be waited for is given back as (partition, offset). A request
 that fails half-way through its checks has stored nothing. The broker serves until its nursery is cancelled, a sync

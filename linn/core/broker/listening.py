@@ -67,7 +67,7 @@ class ConnectionLimit:
         if self.count == 0:
             self._gone.set()
 
-    async def wait_gone(self, timeout_s: float) -> None:
+    async def wait_until_empty(self, timeout_s: float) -> None:
         """Wait until no connection is left, but at most `timeout_s`. No new ones may come."""
         if self.count:
             self._gone = trio.Event()
@@ -142,12 +142,12 @@ class Listening:
                         except LimitExceeded as error:
                             self._note_refused(listener, "connection refused: %(error)s", log_fields(error))
                             continue
-                        if await self._let_in(listener, stream):
+                        if await self._admit(listener, stream):
                             nursery.start_soon(self._serve, listener, stream)
         finally:
             await self._close([listener])
 
-    async def _let_in(self, listener: BoundListener, stream: AcceptedStream) -> bool:
+    async def _admit(self, listener: BoundListener, stream: AcceptedStream) -> bool:
         """Count a connection; False if there are too many, in which case it is closed."""
         limit, traffic = listener.limit, listener.traffic
         if limit.count < limit.connections_max:
@@ -219,6 +219,6 @@ class Listening:
     async def _empty(self, limit: ConnectionLimit, timeout_s: float) -> None:
         listeners = [listener for listener in self._listeners if listener.limit is limit]
         await self._close(listeners)
-        await limit.wait_gone(timeout_s)
+        await limit.wait_until_empty(timeout_s)
         for listener in listeners:
             listener.scope.cancel()

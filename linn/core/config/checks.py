@@ -7,14 +7,13 @@ reported as well, and nothing is concluded from a key that is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
 from linn.core.config.decoder import decode_settings, known_keys
-from linn.core.config.exchange_checks import check_links
 from linn.core.config.kinds import Kind, Kinds
 from linn.core.config.problem import Problems
 from linn.core.config.service_tables import check_services
@@ -45,6 +44,7 @@ from linn.core.errors.tree import (
 )
 from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
+from linn.core.routing.graph import circle_text, way_between
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -359,3 +359,28 @@ class ConfigChecker:
             if len(way) > 2 and way[-1] == name:
                 text = f"dead letters go round in a circle: {' -> '.join(way)}"
                 self.problems.warn(("topics", name, "dead_letter"), text)
+
+
+def check_links(tables: Mapping[str, ExchangeTable], known: Collection[str], problems: Problems) -> None:
+    """Add an error for each alternate or binding that names no exchange, or that closes a cycle.
+
+    `known` are the names of all exchanges, including those with invalid settings.
+    """
+    exits: dict[str, list[str]] = {}
+    for source, target, path in _links(tables):
+        must_exist(source, known, "exchange", path, problems)
+        must_exist(target, known, "exchange", path, problems)
+        way = way_between(target, source, lambda name: exits.get(name, ()))
+        if way is not None:
+            problems.add(path, circle_text([source, *way]), error=BindingInvalid)
+        else:
+            exits.setdefault(source, []).append(target)
+
+
+def _links(tables: Mapping[str, ExchangeTable]) -> Iterator[tuple[str, str, Path]]:
+    """(source, target, place of the setting), in the order of the file."""
+    for name, table in tables.items():
+        if table.alternate is not None:
+            yield name, table.alternate, ("exchanges", name, "alternate")
+        for index, binding in enumerate(table.bindings):
+            yield binding.exchange, name, ("exchanges", name, "bindings", index, "exchange")

@@ -50,9 +50,9 @@ class ServiceTables(Protocol):
 def topic_tables(services: Iterable[ServiceTables]) -> dict[str, type[msgspec.Struct]]:
     """The tables that a topic may have for services, with their structs."""
     return {
-        each.topic_table: each.topic_settings
-        for each in services
-        if each.topic_table is not None and each.topic_settings is not None
+        service.topic_table: service.topic_settings
+        for service in services
+        if service.topic_table is not None and service.topic_settings is not None
     }
 
 

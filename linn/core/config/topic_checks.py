@@ -14,7 +14,7 @@ from linn.core.config.problem import FirstProblem, Problems
 from linn.core.config.service_tables import ServiceTables, check_tables_of
 from linn.core.config.tables import BrokerSettings
 from linn.core.config.toml_source import Path
-from linn.core.config.topic_settings import TopicSettings, filled_in, without_nulls
+from linn.core.config.topic_settings import TopicSettings, with_defaults, without_nulls
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import ConfigError, LinnError, PluginUnknown
@@ -63,7 +63,7 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
         "delivery": around.broker.default_delivery,
         "message_bytes_max": around.broker.message_bytes_max,
     }
-    filled = filled_in(topic, defaults, around.delivery.get(topic.delivery or around.broker.default_delivery))
+    filled = with_defaults(topic, defaults, around.delivery.get(topic.delivery or around.broker.default_delivery))
     check_tables_of(name, topic, around.services, problems)
     _check_references(name, topic, around, path, problems)
     _check_limits(filled, around.broker, path, problems)

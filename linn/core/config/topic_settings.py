@@ -1,6 +1,6 @@
 """A topic's settings: one struct for `[topics.NAME]` in TOML, for the admin API, and for what the broker keeps.
 
-Each field says with `live` whether it may change while the topic exists; `what_changed` holds a change to that.
+Each field says with `live` whether it may change while the topic exists; `changed_keys` holds a change to that.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def encode_without_bindings(topic: TopicSettings) -> dict[str, Any]:
     return encode_settings(msgspec.structs.replace(topic, bindings=()))
 
 
-def filled_in(topic: TopicSettings, defaults: Mapping[str, object], delivery_settings: object) -> TopicSettings:
+def with_defaults(topic: TopicSettings, defaults: Mapping[str, object], delivery_settings: object) -> TopicSettings:
     """Fill in everything that a topic takes from elsewhere; its own settings are kept.
 
     `defaults` holds `storage`, `delivery` and `message_bytes_max`, from the broker. A setting that is still None
@@ -183,7 +183,7 @@ def without_nulls(topic: TopicSettings) -> TopicSettings:
     return msgspec.structs.replace(topic, services=services)
 
 
-def what_changed(old: TopicSettings, new: TopicSettings) -> tuple[str, ...]:
+def changed_keys(old: TopicSettings, new: TopicSettings) -> tuple[str, ...]:
     """The keys in which `new` differs from `old`, all of which may change while the topic exists.
 
     Raises:

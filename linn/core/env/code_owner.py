@@ -7,10 +7,12 @@ registered objects and the packages around them, unless another plugin has somet
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from types import FrameType
 from typing import NamedTuple
+
+from linn.core.errors.group import leaves_of
 
 _CORE = "linn.core"
 
@@ -66,7 +68,7 @@ class CodeOwners:
 
     def behind(self, error: BaseException) -> Culprit | None:
         """The plugin whose code raised an error; for a group, that of the first error that has one."""
-        for leaf in _leaves(error):
+        for leaf in leaves_of(error):
             for frame, line in reversed(list(traceback.walk_tb(leaf.__traceback__))):
                 plugin = self.owner_of(str(frame.f_globals.get("__name__", "")))
                 if plugin is not None:
@@ -81,11 +83,3 @@ def place_of(frame: FrameType, line: int) -> str:
 
 def _is_core(module: str) -> bool:
     return module == _CORE or module.startswith(_CORE + ".")
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions:
-            yield from _leaves(part)
-    else:
-        yield error

@@ -1,15 +1,25 @@
-"""Raising the errors of several tasks that failed together."""
+"""Errors of several tasks that failed together."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NoReturn
 
 from linn.core.errors.tree import LinnError
 
 
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """The errors of a group and of the groups in it; of any other error, itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from leaves_of(part)
+    else:
+        yield error
+
+
 def raise_once(group: BaseExceptionGroup[BaseException]) -> NoReturn:
     """Raise the one error of a group, or the first if all are linn's own (as when two syncs fail); else the group."""
-    error = _said_once(group)
+    error = _unwrapped(group)
     try:
         raise error
     finally:
@@ -18,15 +28,8 @@ def raise_once(group: BaseExceptionGroup[BaseException]) -> NoReturn:
         del error, group
 
 
-def _said_once(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    leaves: list[BaseException] = []
-    groups: list[BaseExceptionGroup[BaseException]] = [group]
-    for each in groups:
-        for error in each.exceptions:
-            if isinstance(error, BaseExceptionGroup):
-                groups.append(error)
-            else:
-                leaves.append(error)
+def _unwrapped(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    leaves = list(leaves_of(group))
     if len(leaves) == 1 or all(isinstance(error, LinnError) for error in leaves):
         return leaves[0]
     return group

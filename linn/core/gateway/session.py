@@ -32,6 +32,7 @@ from linn.core.queue.consumer import QueueConsumer
 from linn.core.queue.unsettled import Unsettled
 from linn.core.routing.record_filter import RecordFilter
 from linn.core.transactions.ending import Ending
+from linn.core.transactions.producer import Owner, TransactionId
 
 PARTITIONS_READ_MAX = 32_768
 """Limit of the partitions that the readers and group members of one session read together: eight of the widest topics.
@@ -243,7 +244,7 @@ class Session:
 
         Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
         """
-        opened = await self._rooms.transactions.open(name, timeout_s, owner, opening)
+        opened = await self._rooms.transactions.open(name, timeout_s, Owner(*owner) if owner else None, opening)
         return opened.producer_id, opened.epoch, opened.number
 
     def add_branch(self, producer_id: int, epoch: int, branch: int) -> None:
@@ -258,12 +259,12 @@ class Session:
         `owner`: producer id, epoch and number. Raises TransactionError, LimitExceeded, SubscriptionWrongKind,
         StorageError, and as `Consumer.settle`.
         """
-        transactions = self._rooms.transactions
+        transactions, transaction = self._rooms.transactions, TransactionId(*owner)
         if isinstance(consumer, QueueConsumer):
-            transactions.hold(owner, consumer, settlements)
+            transactions.hold(transaction, consumer, settlements)
         elif isinstance(consumer, GroupMember):
             for settled in settlements:
-                transactions.commit_offset(owner, consumer, settled.partition, settled.delivery_id, settled.end)
+                transactions.commit_offset(transaction, consumer, settled.partition, settled.delivery_id, settled.end)
         else:
             raise SubscriptionWrongKind("a reader without a group has nothing to settle in a transaction")
 
@@ -281,7 +282,7 @@ class Session:
         Returns and raises as `TransactionCoordinator.end_nowait`.
         """
         return self._rooms.transactions.end_nowait(
-            *owner, is_commit=is_commit, branches=branches, sequence=sequence, identity=identity
+            TransactionId(*owner), is_commit=is_commit, branches=branches, sequence=sequence, identity=identity
         )
 
     # --- administration ---

@@ -90,7 +90,7 @@ class GroupCoordinator:
         self._member_ids = itertools.count(1)
         self._leaving: dict[str, list[Seat]] = {}
         """Seats by group that are given up, and still own their partitions until all other tasks had a turn."""
-        self._counting_out = False
+        self._is_rebalancing = False
         """Whether a task to redistribute is pending: with a connection, a thousand members may leave in one turn."""
         self._alarms: dict[str, Alarm] = {}
         self._forgetting: dict[StateLog, None] = {}
@@ -209,7 +209,7 @@ class GroupCoordinator:
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = ConsumerGroup(name, self._assignor_of(name))
-        self._count_out(name)
+        self._rebalance_after_leaves(name)
         return group
 
     def leave(self, member: GroupMember) -> None:
@@ -220,10 +220,10 @@ class GroupCoordinator:
             return
         name = member.group.name
         self._leaving.setdefault(name, []).append(member.seat)
-        if not self._counting_out:
-            self._counting_out = True
-            self._count_out(name)
-            self._spawn(self._count_out_all)
+        if not self._is_rebalancing:
+            self._is_rebalancing = True
+            self._rebalance_after_leaves(name)
+            self._spawn(self._rebalance_left_groups)
 
     def _forget(self, member: GroupMember) -> bool:
         """Forget a member; False if another one has its seat."""
@@ -233,15 +233,15 @@ class GroupCoordinator:
         del members[member.seat]
         return True
 
-    async def _count_out_all(self) -> None:
+    async def _rebalance_left_groups(self) -> None:
         try:
             while self._leaving and not self.closed:
-                self._count_out(next(iter(self._leaving)))
+                self._rebalance_after_leaves(next(iter(self._leaving)))
                 await trio.lowlevel.checkpoint()
         finally:
-            self._counting_out = False
+            self._is_rebalancing = False
 
-    def _count_out(self, name: str) -> None:
+    def _rebalance_after_leaves(self, name: str) -> None:
         """Redistribute a group's partitions among its remaining members. Call it before looking at the group."""
         leaving = self._leaving.pop(name, None)
         if leaving is not None and not self.closed:
@@ -259,7 +259,7 @@ class GroupCoordinator:
         if self.closed or name not in self.groups:
             return None
         group = self.groups[name]
-        self._count_out(name)
+        self._rebalance_after_leaves(name)
         members = self._members.get(name, {})
         for seat in group.membership.tick(self._clock.monotonic()):
             member = members.pop(seat, None)
@@ -298,14 +298,14 @@ class GroupCoordinator:
     def grow(self, topic: str, partitions: int) -> None:
         """Redistribute after a topic has been given more partitions."""
         for group in list(self.groups.values()):
-            self._count_out(group.name)
+            self._rebalance_after_leaves(group.name)
             group.membership.resize(topic, partitions, self._clock.monotonic())
             self._tell(group)
 
     def end_topic(self, topic: str) -> None:
         """End the members that read a topic, which is gone or becomes a queue; offsets stay."""
         for name, group in list(self.groups.items()):
-            self._count_out(name)
+            self._rebalance_after_leaves(name)
             members = self._members.get(name, {})
             for seat in [seat for seat in members if seat[1] == topic]:
                 members.pop(seat).end(None)
@@ -435,7 +435,7 @@ class GroupCoordinator:
         group = self.groups.get(name)
         if group is None:
             raise GroupUnknown(f'there is no group "{name[:80]}"{did_you_mean(name, self.groups)}')
-        self._count_out(name)
+        self._rebalance_after_leaves(name)
         return group
 
     def show(self, name: str, topic: str, partitions: Iterable[int]) -> dict[int, int | None]:
@@ -490,7 +490,7 @@ class GroupCoordinator:
         group = self.groups.get(name)
         if group is None:
             return 0
-        self._count_out(name)
+        self._rebalance_after_leaves(name)
         return sum(topic in member.seats for member in group.membership.members.values())
 
     # --- closing -----------------------------------------------------------------------------------------------------

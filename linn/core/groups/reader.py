@@ -131,7 +131,7 @@ class StreamReader:
         else:
             self.read_from(partition, place)
 
-    def _enter_some(self) -> None:
+    def _watch_some_partitions(self) -> None:
         """Register with some partitions for notifications, before their records are read."""
         for number in list(islice(self._entering, ENTERED_AT_ONCE_MAX)):
             del self._entering[number]
@@ -160,7 +160,7 @@ class StreamReader:
             if self.ended:
                 raise TopicUnknown(f"topic {self.topic} is gone")
             if self._entering:
-                self._enter_some()
+                self._watch_some_partitions()
             if self._ready:
                 delivery = await self._read_first(records_max, bytes_max)
                 if delivery is not None:

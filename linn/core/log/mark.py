@@ -33,7 +33,7 @@ class Mark:
 
         `end_offset` must not be beyond that of the batch appended last.
         """
-        if self.offset >= end_offset and not self._has_to_tell():
+        if self.offset >= end_offset and not self._is_due():
             callback()
         else:
             self.waiting.append((end_offset, callback))
@@ -48,24 +48,24 @@ class Mark:
     def tell(self) -> None:
         """Make the calls that are due, after the mark was moved."""
         if not self._telling:
-            self._tell_some()
-            if self._has_to_tell():
+            self._tell_batch()
+            if self._is_due():
                 self._telling = True
-                self._spawn(self._tell_the_others)
+                self._spawn(self._tell_rest)
 
-    def _has_to_tell(self) -> bool:
+    def _is_due(self) -> bool:
         return bool(self.waiting) and self.waiting[0][0] <= self.offset
 
-    def _tell_some(self) -> None:
+    def _tell_batch(self) -> None:
         for _ in range(TOLD_AT_ONCE_MAX):
-            if not self._has_to_tell():
+            if not self._is_due():
                 return
             self.waiting.popleft()[1]()
 
-    async def _tell_the_others(self) -> None:
+    async def _tell_rest(self) -> None:
         try:
-            while self._has_to_tell():
+            while self._is_due():
                 await trio.lowlevel.checkpoint()
-                self._tell_some()
+                self._tell_batch()
         finally:
             self._telling = False

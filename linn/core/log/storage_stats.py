@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from linn.core.log.cut_batches import CutBatches
+from weakref import WeakKeyDictionary
+
+from linn.core.batch.batch import RecordBatch
 from linn.core.log.storage import PartitionId
 from linn.core.loop.histogram import Histogram
 
@@ -25,3 +27,49 @@ class StorageStats:
         self.cut_batches = CutBatches()
         self.held: set[PartitionId] = set()
         """Open partitions whose readers an open transaction holds back: few, and found without a look at all others."""
+
+
+BYTES_MAX = 32 << 20
+"""Limit of the cache: two of the largest batches with their decompressed bodies, or the batches of hundreds of
+partitions.
+"""
+BYTES_MIN = 16 << 10
+"""Smallest batch worth caching: decoding a smaller one costs less than a system call."""
+
+
+class CutBatches:
+    """Cached batches, shared by the partitions of one storage.
+
+    A queue that is consumed record by record, or a reader with little credit, has the same batch cut again and again.
+    Laws: at most one batch per partition, the one that was cut last; `BYTES_MAX` in all; every cached batch is in the
+    log as well.
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[object, RecordBatch] = WeakKeyDictionary()
+        """Cached batch by partition, held weakly; the most recent one is last."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def at(self, partition: object, offset: int) -> RecordBatch | None:
+        """The batch that holds `offset`, if it is cached."""
+        batch = self._kept.get(partition)
+        return batch if batch is not None and batch.base_offset <= offset < batch.end_offset else None
+
+    def keep(self, partition: object, batch: RecordBatch) -> None:
+        """Cache a batch of which another part may be asked for; the least recent ones make room."""
+        if batch.size >= BYTES_MIN and _bytes_of(batch) <= BYTES_MAX:
+            kept = self._kept
+            kept.pop(partition, None)
+            kept[partition] = batch
+            total = sum(map(_bytes_of, kept.values()))
+            for oldest in list(kept)[:-1]:
+                if total <= BYTES_MAX:
+                    break
+                total -= _bytes_of(kept.pop(oldest))
+
+
+def _bytes_of(batch: RecordBatch) -> int:
+    """The size of a batch with everything that was read together with it, and with its decompressed body."""
+    return memoryview(batch.message.obj).nbytes + (batch.body_bytes if batch.codec else 0)

@@ -53,12 +53,12 @@ class Watchers:
         """Call the watchers: there are more records."""
         self._left = len(self._watching)
         if self._left and not self._telling:
-            self._tell_some()
+            self._tell_batch()
             if self._left:
                 self._telling = True
-                self._spawn(self._tell_the_others)
+                self._spawn(self._tell_rest)
 
-    def _tell_some(self) -> None:
+    def _tell_batch(self) -> None:
         watching = self._watching
         self._left = min(self._left, len(watching))
         for _ in range(min(self._left, TOLD_AT_ONCE_MAX)):
@@ -67,10 +67,10 @@ class Watchers:
             self._left -= 1
             watcher()
 
-    async def _tell_the_others(self) -> None:
+    async def _tell_rest(self) -> None:
         try:
             while self._left:
                 await trio.lowlevel.checkpoint()
-                self._tell_some()
+                self._tell_batch()
         finally:
             self._telling = False

@@ -148,7 +148,7 @@ class FairTurns:
         """Run waiting connections, turn after turn; sleep while there is little to do."""
         while True:
             began_s = self.monotonic()
-            self._let_on()
+            self._release_waiting()
             await trio.lowlevel.checkpoint()
             went_on = self._together - self.left
             if went_on:
@@ -157,7 +157,7 @@ class FairTurns:
                 self.left = self._together
                 await self._sleep()
 
-    def _let_on(self) -> None:
+    def _release_waiting(self) -> None:
         count = min(self.waiting, self._together)
         first = min(len(self._first), max(count // 2, count - len(self._others)))
         for queue, turns in ((self._first, first), (self._others, count - first)):

@@ -16,7 +16,7 @@ TURNS_OF_OTHERS_MAX = 30
 T = TypeVar("T")
 
 
-async def let_others_on(monotonic: Callable[[], float], worked_s: float = TURN_S) -> None:
+async def yield_turns(monotonic: Callable[[], float], worked_s: float = TURN_S) -> None:
     """Let other tasks run for some turns after each turn of long work, or the time of these if each turn is long.
 
     Cancellation: a checkpoint.
@@ -74,7 +74,7 @@ class LongTask:
             await trio.lowlevel.checkpoint()
         else:
             async with self._work.turn:
-                await let_others_on(self._monotonic, now_s - self._began_s)
+                await yield_turns(self._monotonic, now_s - self._began_s)
         self._began_s = self._monotonic()
         self._until_s = self._began_s + TURN_S
 

@@ -15,7 +15,8 @@ _CONNECTION = ("connection", "peer", "listener", "protocol")
 
 def _listener(name: str, kind: MetricKind, help: str, value: Callable[[ListenerTraffic], int]) -> Metric:
     def read(broker: MetricSource) -> list[Sample]:
-        return [((each.listener, each.protocol), value(each)) for each in broker.connections.traffic.values()]
+        listeners = broker.connections.traffic.values()
+        return [((traffic.listener, traffic.protocol), value(traffic)) for traffic in listeners]
 
     return Metric(name, kind, _LISTENER, help, read)
 
@@ -23,9 +24,9 @@ def _listener(name: str, kind: MetricKind, help: str, value: Callable[[ListenerT
 def _connection(name: str, kind: MetricKind, help: str, value: Callable[[Traffic], int]) -> Metric:
     def read(broker: MetricSource) -> list[Sample]:
         return [
-            ((str(connection.number), connection.peer, each.listener, each.protocol), value(connection.read()))
-            for each in broker.connections.traffic.values()
-            for connection in each.open.values()
+            ((str(connection.number), connection.peer, traffic.listener, traffic.protocol), value(connection.read()))
+            for traffic in broker.connections.traffic.values()
+            for connection in traffic.open.values()
         ]
 
     return Metric(name, kind, _CONNECTION, help, read, per_connection=True)
@@ -33,25 +34,25 @@ def _connection(name: str, kind: MetricKind, help: str, value: Callable[[Traffic
 
 def _failed(broker: MetricSource) -> list[Sample]:
     return [
-        ((each.listener, each.protocol, code), count)
-        for each in broker.connections.traffic.values()
-        for code, count in each.failed.items()
+        ((traffic.listener, traffic.protocol, code), count)
+        for traffic in broker.connections.traffic.values()
+        for code, count in traffic.failed.items()
     ]
 
 
 CONNECTION_METRICS: tuple[Metric, ...] = (
-    _listener("linn_listener_connections", "gauge", "Connections that are open.", lambda each: len(each.open)),
+    _listener("linn_listener_connections", "gauge", "Connections that are open.", lambda traffic: len(traffic.open)),
     _listener(
         "linn_listener_connections_opened_total",
         "counter",
         "Connections that were accepted.",
-        lambda each: each.opened,
+        lambda traffic: traffic.opened,
     ),
     _listener(
         "linn_listener_connections_refused_total",
         "counter",
         "Connections that were closed at once because there were too many.",
-        lambda each: each.refused,
+        lambda traffic: traffic.refused,
     ),
     Metric(
         "linn_listener_connections_failed_total",
@@ -64,31 +65,31 @@ CONNECTION_METRICS: tuple[Metric, ...] = (
         "linn_listener_received_bytes_total",
         "counter",
         "Bytes received, as the protocol counts them.",
-        lambda each: each.total().received_bytes,
+        lambda traffic: traffic.total().received_bytes,
     ),
     _listener(
         "linn_listener_sent_bytes_total",
         "counter",
         "Bytes sent, as the protocol counts them.",
-        lambda each: each.total().sent_bytes,
+        lambda traffic: traffic.total().sent_bytes,
     ),
     _listener(
         "linn_listener_inflight_requests",
         "gauge",
         "Requests that are not answered yet.",
-        lambda each: each.total().inflight_requests,
+        lambda traffic: traffic.total().inflight_requests,
     ),
     _listener(
         "linn_listener_unsent_bytes",
         "gauge",
         "Output that clients have not taken yet.",
-        lambda each: each.total().unsent_bytes,
+        lambda traffic: traffic.total().unsent_bytes,
     ),
     _listener(
         "linn_listener_held_bytes",
         "gauge",
         "Publishes that wait for room in a topic.",
-        lambda each: each.total().held_bytes,
+        lambda traffic: traffic.total().held_bytes,
     ),
     _connection(
         "linn_connection_received_bytes_total",

@@ -48,15 +48,16 @@ class MetricRegistry:
     def check_services(self, kinds: Iterable[ServiceKind]) -> None:
         """Check the names of the metrics of services. Raises PluginError: one is that of a metric of linn itself."""
         for kind in kinds:
-            for each in kind.metrics:
-                if each.name in self.metrics:
-                    raise PluginError(f'the service "{kind.name}" has the metric {each.name}, which is of linn itself')
+            for metric in kind.metrics:
+                if metric.name in self.metrics:
+                    text = f'the service "{kind.name}" has the metric {metric.name}, which is of linn itself'
+                    raise PluginError(text)
 
     def add_service(self, kind: ServiceKind, samples: Callable[[ServiceKind, str], Iterable[Sample]]) -> None:
         """Add the metrics of a service that was made; without it they are not shown."""
-        for each in kind.metrics:
-            read = _reader(samples, kind, each.name)
-            self.metrics[each.name] = Metric(each.name, each.kind, each.labels, each.help, read)
+        for metric in kind.metrics:
+            read = _reader(samples, kind, metric.name)
+            self.metrics[metric.name] = Metric(metric.name, metric.kind, metric.labels, metric.help, read)
 
     async def watch_loop(self) -> None:
         """Measure the loop's lag until cancelled."""

@@ -186,7 +186,7 @@ class Plan:
         """Split a batch for a topic by partition; -1: its partitioner chooses."""
         if partition >= 0:
             topic.partition(partition)
-        self._seen.append((topic, _what_counts(topic)))
+        self._seen.append((topic, _admission_state(topic)))
         limit = topic.settings.message_bytes_max
         may_be_over = limit is not None and (batch.body_bytes > limit or batch.format)
         if may_be_over and not topic.interceptors:  # Or each may become another.
@@ -205,7 +205,7 @@ class Plan:
     def is_current(self) -> bool:
         """Whether all its topics still exist, and are as they were when they admitted their parts."""
         topics = self._catalog.topics
-        return all(topics.get(topic.name) is topic and _what_counts(topic) == seen for topic, seen in self._seen)
+        return all(topics.get(topic.name) is topic and _admission_state(topic) == seen for topic, seen in self._seen)
 
     def may_have_lost_a_topic(self) -> bool:
         """Whether an unknown topic may have been deleted after an exchange had named it."""
@@ -235,7 +235,8 @@ def recognize(request: PublishRequest, planned: list[Planned]) -> list[Planned]:
     if len(planned) != 1 or not request.batches[0].producer_id:
         return planned
     numbers = numbers_of(request.batches[0])
-    return [planned[0]._replace(destinations=[_recognized(each, numbers) for each in planned[0].destinations])]
+    destinations = [_recognized(destination, numbers) for destination in planned[0].destinations]
+    return [planned[0]._replace(destinations=destinations)]
 
 
 def _recognized(destination: Destination, numbers: Numbered) -> Destination:
@@ -248,7 +249,7 @@ def _recognized(destination: Destination, numbers: Numbered) -> Destination:
     return destination if known is None else destination._replace(known=known)
 
 
-def _what_counts(topic: Topic) -> tuple[object, ...]:
+def _admission_state(topic: Topic) -> tuple[object, ...]:
     """The state of a topic that decides whether it takes a batch, and into which partition."""
     return topic.settings, topic.interceptors, topic.queue is None, len(topic.partitions)
 
@@ -261,12 +262,12 @@ def without_room(planned: Sequence[Planned]) -> Destination | None:
     if len(planned) == 1 and len(planned[0].destinations) == 1:
         destinations = planned[0].destinations
     else:
-        every = [each for plan in planned for each in plan.destinations]
-        every = [each for each in every if each.known is None]
-        destinations = list({each.topic: each for each in sorted(every, key=_size)}.values())
-    for each in destinations:
-        if each.known is None and not each.dropped and not each.topic.has_room(each.batch):
-            return each
+        every = [destination for plan in planned for destination in plan.destinations]
+        every = [destination for destination in every if destination.known is None]
+        destinations = list({destination.topic: destination for destination in sorted(every, key=_size)}.values())
+    for destination in destinations:
+        if destination.known is None and not destination.dropped and not destination.topic.has_room(destination.batch):
+            return destination
     return None
 
 

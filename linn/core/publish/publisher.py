@@ -14,24 +14,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, TypeVar
 
 import trio
 
-from linn.core.batch.batch import TRANSACTIONAL, BatchLimits, RecordBatch
+from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, BatchLimits, RecordBatch
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
-from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
+from linn.core.errors.tree import BrokerStopping, LinnError, ProducerOutOfOrder, TopicUnknown
 from linn.core.log.mark import Mark
 from linn.core.log.producers import numbers_of
-from linn.core.loop.long_work import LongWork
+from linn.core.loop.long_work import LongTask, LongWork
 from linn.core.loop.memory_budget import ReceivedShare
-from linn.core.publish.lane_order import LaneOrder
-from linn.core.publish.parts_memory import PartsMemory
 from linn.core.publish.plan import Destination, Plan, Planned, recognize, without_room
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks, ConfirmWhen
+from linn.core.routing.budget import PublishBudget
 from linn.core.topics.catalog import Catalog
 from linn.core.transactions.coordinator import TransactionCoordinator
 
@@ -182,7 +182,7 @@ class Publisher:
     def _check_transactions(self, request: PublishRequest, planned: Sequence[Planned]) -> None:
         for batch, (destinations, _, _) in zip(request.batches, planned, strict=True):
             if batch.attributes & TRANSACTIONAL:
-                partitions = [each.topic.partitions[each.partition] for each in destinations]
+                partitions = [destination.topic.partitions[destination.partition] for destination in destinations]
                 self.transactions.check_write(batch.producer_id, batch.transaction, partitions)
 
     def _store_batch(
@@ -220,7 +220,7 @@ class Publisher:
                     awaits.append((mark, end))
         if not copies and not refused:
             self.unrouted_batches += 1
-        wanted = batch.count - sum([each.number for each in refused]) if refused else batch.count
+        wanted = batch.count - sum([refusal.number for refusal in refused]) if refused else batch.count
         if len(destinations) == 1 and copies == wanted and base_offset >= 0:
             epoch = partition.leader_epoch if known is None else partition.log.facts.epochs.at(base_offset)
             return PublishResult(index, base_offset, copies, returned, epoch, *topic.id_halves, refused)
@@ -338,3 +338,108 @@ class PublishLane:
 def _held_bytes(request: PublishRequest) -> int:
     """The memory that a publish takes while it waits."""
     return WAITING_BYTES + len(request.target) + sum([BATCH_BYTES + batch.size for batch in request.batches])
+
+
+PRODUCERS_MAX = 10_000
+"""Limit of the producers with a batch to come; beyond it the order of the one that waits longest is given up."""
+
+
+class LaneOrder:
+    """The order of an idempotent producer's batches, over any connection, where the broker chooses their partitions.
+
+    A partition sees a part of such a producer's sequence, with gaps, and can't tell that a batch is missing. So while a
+    refused batch may still be sent again, later ones of its producer are refused as well.
+    """
+
+    __slots__ = ("_missing",)
+
+    def __init__(self) -> None:
+        self._missing: dict[int, tuple[int, int]] = {}
+        """(epoch, first sequence) of the earliest refused batch, by producer."""
+
+    def check(self, request: PublishRequest) -> None:
+        """Check that no earlier batch of the producer is missing. Raises ProducerOutOfOrder."""
+        if self._missing:
+            batch = request.batches[0]
+            missing = self._missing.get(batch.producer_id)
+            if missing is not None and batch.producer_epoch == missing[0] and batch.first_sequence > missing[1]:
+                raise ProducerOutOfOrder(
+                    f"sequence {batch.first_sequence} of producer {batch.producer_id} comes before the refused"
+                    f" {missing[1]} was sent again"
+                )
+
+    def refused(self, request: PublishRequest, error: LinnError) -> None:
+        """Note that a batch was refused: it is missing if it can be sent again."""
+        batch = request.batches[0] if request.batches else None
+        if (
+            batch is None
+            or not batch.producer_id
+            or not batch.attributes & SCATTERED
+            or isinstance(error, ProducerOutOfOrder)
+        ):
+            return
+        if not error.retriable:
+            self.settled(request)
+            return
+        self._missing[batch.producer_id] = (batch.producer_epoch, batch.first_sequence)
+        if len(self._missing) > PRODUCERS_MAX:
+            del self._missing[next(iter(self._missing))]
+
+    def settled(self, request: PublishRequest) -> None:
+        """Note that a batch was stored, or will not come again."""
+        if self._missing:
+            batch = request.batches[0]
+            missing = self._missing.get(batch.producer_id)
+            if missing is not None and (batch.producer_epoch, batch.first_sequence) >= missing:
+                del self._missing[batch.producer_id]
+
+
+T = TypeVar("T")
+
+
+class PartsMemory:
+    """The parts of one attempt of a publish. Use it in a `with` statement, and drop the parts at its end.
+
+    Laws: the parts of all publishes together exceed the share by those of one publish, and one part of each other:
+    while it is over, one publish continues, and the others wait with the parts that they have. The one that continues
+    waits for none of them, so there is no deadlock. Of all large publishes, however many there are, one has a turn
+    between two turns of all other tasks (`long_work`).
+    """
+
+    def __init__(self, budget: PublishBudget, work: LongTask, share: ReceivedShare, parts_turn: trio.Lock) -> None:
+        self._budget = budget
+        self._work = work
+        self._share = share
+        self._parts_turn = parts_turn
+        self._has_turn = False
+        self._held_bytes = 0
+
+    def __enter__(self) -> PartsMemory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._share.give_back(self._held_bytes)
+        if self._has_turn:
+            self._parts_turn.release()
+
+    async def in_turns(self, steps: Steps[T]) -> T:
+        """Run steps in turns and return their result. Cancellation: they end where they are."""
+        while True:
+            await self._work.give_turn()
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._count()
+                result: T = end.value
+                return result
+            self._count()
+            if self._share.is_over and not self._has_turn:
+                await self._parts_turn.acquire()
+                self._has_turn = True
+
+    def _count(self) -> None:
+        more = self._budget.parts_bytes - self._held_bytes
+        self._held_bytes += more
+        self._share.used_bytes += more

@@ -141,8 +141,8 @@ class Services:
             if name in self._config.services or self._has_table(kind):
                 service = self._made(kind)
                 self._running[name] = RunningService(kind, self._owner_of(kind), service)
-        for each in self._running.values():
-            self._begin(each)
+        for running in self._running.values():
+            self._begin(running)
 
     def _has_table(self, kind: ServiceKind) -> bool:
         return any(kind.topic_table in topic.settings.services for topic in self._topics.values())
@@ -153,41 +153,41 @@ class Services:
         service: Service = self._make(kind, settings if settings is not None else kind.settings(), host)
         return service
 
-    def _begin(self, each: RunningService) -> None:
-        each.state = "running"
-        self._add_metrics(each.kind, self.samples)
+    def _begin(self, running: RunningService) -> None:
+        running.state = "running"
+        self._add_metrics(running.kind, self.samples)
 
         async def run() -> None:
-            await self._run(each)
+            await self._run(running)
 
         self._spawn(run)
 
-    async def _run(self, each: RunningService) -> None:
-        assert each.service is not None
+    async def _run(self, running: RunningService) -> None:
+        assert running.service is not None
         try:
-            with each.scope:
-                await each.service.run()
-            if each.state == "running":
-                each.state = "ended"
+            with running.scope:
+                await running.service.run()
+            if running.state == "running":
+                running.state = "ended"
         except BaseExceptionGroup as group:
             failed, rest = group.split(Exception)
             if failed is not None:
-                self._failed(each, failed)
+                self._failed(running, failed)
             if rest is not None:
                 raise rest from None
         except Exception as error:
-            self._failed(each, error)
+            self._failed(running, error)
         finally:
-            each.ended.set()
+            running.ended.set()
 
     @staticmethod
-    def _failed(each: RunningService, error: Exception) -> None:
+    def _failed(running: RunningService, error: Exception) -> None:
         first: BaseException = error
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         said = first.text if isinstance(first, LinnError) else f"{type(first).__name__}: {first}"
-        each.state, each.error = "failed", one_line(said)
-        about = {"service": each.kind.name, "plugin": each.owner, "error": each.error}
+        running.state, running.error = "failed", one_line(said)
+        about = {"service": running.kind.name, "plugin": running.owner, "error": running.error}
         about["code"] = getattr(first, "code", InternalError.code)
         text = 'service "%(service)s", of %(plugin)s, failed; everything else goes on: %(error)s'
         logger.error(text, about, exc_info=error)
@@ -195,24 +195,24 @@ class Services:
     async def drain(self, timeout_s: float) -> None:
         """Let the services end in order, for at most `timeout_s`, and then end them. The broker still serves them."""
         self._stopping = True
-        alive = [each for each in self._running.values() if each.state == "running"]
+        alive = [running for running in self._running.values() if running.state == "running"]
         if not alive:
             return
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
-                for each in alive:
-                    nursery.start_soon(self._drain, each)
-        for each in alive:
-            each.scope.cancel()
-        for each in alive:
-            await each.ended.wait()
+                for running in alive:
+                    nursery.start_soon(self._drain, running)
+        for running in alive:
+            running.scope.cancel()
+        for running in alive:
+            await running.ended.wait()
 
-    async def _drain(self, each: RunningService) -> None:
-        assert each.service is not None
+    async def _drain(self, running: RunningService) -> None:
+        assert running.service is not None
         try:
-            await each.service.drain()
+            await running.service.drain()
         except Exception as error:
-            self._failed(each, error)
+            self._failed(running, error)
 
     # --- topics ---
 
@@ -228,68 +228,68 @@ class Services:
             for kind in self._kinds.values():
                 if kind.name not in self._running and kind.topic_table in settings.services:
                     self._make_late(kind)  # It finds the topic among all others.
-        for each in known:
-            if each.state == "running" and each.service is not None:
-                own = own_table(settings, each.kind) if settings is not None else None
+        for running in known:
+            if running.state == "running" and running.service is not None:
+                own = own_table(settings, running.kind) if settings is not None else None
                 topic = ServiceTopic(settings, own) if settings is not None else None
                 try:
-                    each.service.topic_changed(name, topic)
+                    running.service.topic_changed(name, topic)
                 except Exception as error:
-                    self._failed(each, error)
-                    each.scope.cancel()
+                    self._failed(running, error)
+                    running.scope.cancel()
 
     def _make_late(self, kind: ServiceKind) -> None:
-        each = self._running[kind.name] = RunningService(kind, self._owner_of(kind), None)
+        running = self._running[kind.name] = RunningService(kind, self._owner_of(kind), None)
         try:
-            each.service = self._made(kind)
+            running.service = self._made(kind)
         except Exception as error:
-            self._failed(each, error)
+            self._failed(running, error)
         else:
-            self._begin(each)
+            self._begin(running)
 
     # --- looking and acting ---
 
     def describe(self) -> list[dict[str, Any]]:
         """All services that were made, as JSON."""
-        return [each.described() | {"status": self._status(each)} for each in self._running.values()]
+        return [running.described() | {"status": self._status(running)} for running in self._running.values()]
 
-    def _status(self, each: RunningService) -> Any:
+    def _status(self, running: RunningService) -> Any:
         try:
-            return each.service.describe() if each.service is not None and each.state != "failed" else None
+            return running.service.describe() if running.service is not None and running.state != "failed" else None
         except Exception as error:
-            self._failed(each, error)
-            each.scope.cancel()
+            self._failed(running, error)
+            running.scope.cancel()
             return None
 
     async def perform(self, name: str, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
         """Carry out an action of a service. Raises ServiceUnknown, ServiceFailed, and the LinnErrors of the action."""
-        each = self._running.get(name)
-        if each is None and name in self._kinds:
+        running = self._running.get(name)
+        if running is None and name in self._kinds:
             raise ServiceUnknown(f'nothing in the configuration or in a topic turns the service "{name}" on')
-        if each is None:
+        if running is None:
             raise ServiceUnknown(f'there is no service "{name[:80]}"{did_you_mean(name, self._kinds)}')
-        if each.service is None or each.state != "running":
-            raise ServiceFailed(f'the service "{name}" has {each.state}: {each.error or "it does no more"}')
-        return await self._guarded(each, each.service.perform(action, arguments, caller))
+        if running.service is None or running.state != "running":
+            raise ServiceFailed(f'the service "{name}" has {running.state}: {running.error or "it does no more"}')
+        return await self._guarded(running, running.service.perform(action, arguments, caller))
 
-    async def _guarded(self, each: RunningService, work: Awaitable[Any]) -> Any:
+    async def _guarded(self, running: RunningService, work: Awaitable[Any]) -> Any:
         try:
             return await work
         except LinnError:
             raise
         except Exception as error:
-            self._failed(each, error)
-            each.scope.cancel()
-            raise ServiceFailed(f'the service "{each.kind.name}" failed: {each.error}') from error
+            self._failed(running, error)
+            running.scope.cancel()
+            raise ServiceFailed(f'the service "{running.kind.name}" failed: {running.error}') from error
 
     def samples(self, kind: ServiceKind, metric: str) -> list[Sample]:
         """The samples of a metric of a service; none while it does not run."""
-        each = self._running.get(kind.name)
-        if each is None or each.service is None or each.state == "failed":
+        running = self._running.get(kind.name)
+        if running is None or running.service is None or running.state == "failed":
             return []
         try:
-            return list(each.service.metrics().get(metric, ()))
+            return list(running.service.metrics().get(metric, ()))
         except Exception as error:
-            self._failed(each, error)
-            each.scope.cancel()
+            self._failed(running, error)
+            running.scope.cancel()
             return []

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import compress
+from typing import Protocol
 from uuid import UUID
 
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
@@ -22,6 +23,7 @@ from linn.core.env.env import Clock, Spawn
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     BatchMalformed,
+    DiskFull,
     FeatureUnsupported,
     LinnError,
     LogClosed,
@@ -46,9 +48,7 @@ from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
-from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
 from linn.core.topics.deletion import TopicDeletion
-from linn.core.topics.held_bytes import HeldBytes
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
@@ -133,7 +133,7 @@ class Topic:
             await change.abandon()
             await self.close()
             raise
-        await self._take_on(change)
+        await self._adopt(change)
 
     async def make_durable(self) -> None:
         """Make the names of new logs durable. Raises StorageError."""
@@ -149,7 +149,7 @@ class Topic:
         return StateLog(await self._open_log(PartitionId(state_topic(number, self.name), index)), self._clock)
 
     async def prepare(self, settings: TopicSettings, semantics: DeliverySemantics) -> TopicChange:
-        """Make and open the parts for new settings, which `what_changed` has checked. The topic works on unchanged.
+        """Make and open the parts for new settings, which `changed_keys` has checked. The topic works on unchanged.
 
         Raises StorageError, LogCorrupt: new parts are deleted again.
         """
@@ -200,12 +200,12 @@ class Topic:
 
     async def switch(self, change: TopicChange) -> None:
         """Put a prepared change into effect, all at once; this needs no room. Raises SyncFailed."""
-        await self._take_on(change)
+        await self._adopt(change)
         self._room.notify_all()
         # Now: the reason for a shorter retention may be a full disk.
         self._spawn(self.enforce_retention)
 
-    async def _take_on(self, change: TopicChange) -> None:
+    async def _adopt(self, change: TopicChange) -> None:
         queue = self.queue
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
@@ -520,3 +520,61 @@ async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> 
     of_topics = {log.id.topic: log for log in (*logs, *(state.partition for state in states))}
     for log in of_topics.values():
         await log.log.sync()
+
+
+class StateHolder(Protocol):
+    """The holder of a state log, which can replace it."""
+
+    clipped: bool
+    """Whether the log is ahead of the records; events about lost records were ignored when it was read."""
+
+
+class ClippedLogs:
+    """State logs of one topic that are ahead of its data logs after a power loss, and that a full disk can't replace.
+
+    Law: until they are replaced the topic stores nothing: after another crash they would mark new records as settled,
+    at the offsets of those that were lost. `len` is the number left at the last `check`.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._holders: list[StateHolder] = []
+
+    def add(self, holders: Iterable[StateHolder | None]) -> None:
+        """Add the holders whose logs are clipped."""
+        self._holders += [holder for holder in holders if holder is not None and holder.clipped]
+
+    def check(self) -> None:
+        """Check that no clipped log is left. Raises DiskFull."""
+        self._holders = [holder for holder in self._holders if holder.clipped]
+        if self._holders:
+            raise DiskFull(f"topic {self._topic} stores nothing before the disk has room for its state logs")
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+
+class HeldBytes:
+    """A running sum of the bytes that a topic's partitions hold. A publish reads only those that have changed."""
+
+    __slots__ = ("_bytes_of", "_changed", "_known", "_total")
+
+    def __init__(self, bytes_of: Callable[[int], int]) -> None:
+        """`bytes_of`: what the partition of an index holds now."""
+        self._changed: dict[int, None] = {}
+        self._bytes_of = bytes_of
+        self._known: dict[int, int] = {}
+        self._total = 0
+
+    def changed(self, indexes: Iterable[int]) -> None:
+        """Record that these partitions may hold more or less than before."""
+        self._changed.update(dict.fromkeys(indexes))
+
+    def total(self) -> int:
+        """The bytes that are held now."""
+        for index in self._changed:
+            held = self._bytes_of(index)
+            self._total += held - self._known.get(index, 0)
+            self._known[index] = held
+        self._changed.clear()
+        return self._total

@@ -52,8 +52,16 @@ from linn.core.transactions.event import (
     decode_transaction_events,
     encode_transaction_events,
 )
-from linn.core.transactions.holder import holder_of, owner_of, transactions_in
-from linn.core.transactions.producer import AbortReason, PendingOffset, State, TransactionalProducer, Work
+from linn.core.transactions.holder import ProducerTransaction, holder_of, transaction_of, transactions_in
+from linn.core.transactions.producer import (
+    AbortReason,
+    Owner,
+    PendingOffset,
+    State,
+    TransactionalProducer,
+    TransactionId,
+    Work,
+)
 
 TRANSACTIONS_TOPIC = "__transactions"
 """The internal topic of the log. It has one partition, so that commits of many clients share one sync."""
@@ -96,7 +104,7 @@ class TransactionCoordinator:
         """Names by their own producer id."""
         self._by_branch: dict[int, TransactionalProducer] = {}
         self._open: dict[TransactionalProducer, None] = {}
-        """Those with an open transaction, the one opened first in front."""
+        """Names with an open transaction, oldest first."""
         self._endings: dict[TransactionalProducer, Ending] = {}
         """Ends under way: commits whose decision may not be durable yet, and marks that take turns with other work."""
         self._alarm = Alarm(clock, spawn, self._abort_overdue)
@@ -123,11 +131,11 @@ class TransactionCoordinator:
                     self.names.clear()
                 for event in events:
                     self._replay(event)
-        self._by_id = {each.producer_id: each for each in self.names.values()}
-        for each in self.names.values():
-            if each.committed is not None and each.has_offsets_to_apply:
-                self._hold_positions(each, each.committed)
-                await self._apply_offsets(each, each.committed)
+        self._by_id = {producer.producer_id: producer for producer in self.names.values()}
+        for producer in self.names.values():
+            if producer.committed is not None and producer.has_offsets_to_apply:
+                self._hold_positions(producer, producer.committed)
+                await self._apply_offsets(producer, producer.committed)
         try:
             self.end_left_open()
         except StorageError as error:
@@ -138,9 +146,9 @@ class TransactionCoordinator:
         if isinstance(event, NameForgotten):
             self.names.pop(event.name, None)
         else:
-            self._known(event.name).apply(event)
+            self._producer_named(event.name).apply(event)
 
-    def _known(self, name: str) -> TransactionalProducer:
+    def _producer_named(self, name: str) -> TransactionalProducer:
         if name not in self.names:
             self.names[name] = TransactionalProducer(name)
         return self.names[name]
@@ -150,27 +158,28 @@ class TransactionCoordinator:
 
         Raises StorageError: some of it is not marked.
         """
-        committed: dict[tuple[int, int], TransactionalProducer] = {}
-        for each in self.names.values():
-            if each.committed is not None and (each.is_closed or each.name in self._unmarked):
-                branches = each.producer_id, *each.committed.branches
-                committed.update({(branch, each.committed.number): each for branch in branches})
-                self._unmarked.add(each.name)
+        committed: dict[ProducerTransaction, TransactionalProducer] = {}
+        for producer in self.names.values():
+            if producer.committed is not None and (producer.is_closed or producer.name in self._unmarked):
+                branches = producer.producer_id, *producer.committed.branches
+                number = producer.committed.number
+                committed.update({ProducerTransaction(branch, number): producer for branch in branches})
+                self._unmarked.add(producer.name)
         for topic in list(self._topics.values()):
             for partition in topic.partitions.values():
                 for producer_id, opened in list(partition.open_transactions().items()):
                     if not _is_present(self._by_branch.get(producer_id), opened.number):
-                        owner = committed.get((producer_id, opened.number))
-                        partition.end_transaction(producer_id, 0, opened.number, is_commit=owner is not None)
-                        if owner is not None:
-                            owner.markers.append((partition.committed, partition.log.bounds()[1]))
+                        committer = committed.get(ProducerTransaction(producer_id, opened.number))
+                        partition.end_transaction(producer_id, 0, opened.number, is_commit=committer is not None)
+                        if committer is not None:
+                            committer.markers.append((partition.committed, partition.log.bounds()[1]))
             for dispatch in topic.shared_dispatches():
-                for holder, numbers in transactions_in(dispatch):
-                    if not _is_present(self._by_id.get(numbers[0]), numbers[1]):
-                        owner = committed.get(numbers)
-                        marked = dispatch.end_held(holder, is_commit=owner is not None)
-                        if owner is not None and marked is not None:
-                            owner.markers.append(marked)
+                for holder, held in transactions_in(dispatch):
+                    if not _is_present(self._by_id.get(held.producer_id), held.number):
+                        committer = committed.get(held)
+                        marked = dispatch.end_held(holder, is_commit=committer is not None)
+                        if committer is not None and marked is not None:
+                            committer.markers.append(marked)
         self._unmarked.clear()
 
     async def _end_left_open_later(self) -> None:
@@ -182,11 +191,11 @@ class TransactionCoordinator:
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    async def open(self, name: str, timeout_s: float, owner: tuple[int, int] | None = None, opening: int = 0) -> Named:
+    async def open(self, name: str, timeout_s: float, owner: Owner | None = None, opening: int = 0) -> Named:
         """Take over a name: whoever had it is fenced, and what it has open is aborted. Durable when this returns.
 
-        `owner`: only if the name is still that of this producer id and epoch, after a restart of the broker say. If
-        the client has opened it again already, and asks because it got no answer, it gets the same one.
+        `owner`: take it over only from this client, after a restart of the broker say. A client that has opened the
+        name again already, and asks because it got no answer, gets the same one.
         `opening`: a random number of the client's; the same one again takes nothing over. 0: none.
 
         Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
@@ -200,20 +209,20 @@ class TransactionCoordinator:
         # From here on no other task runs before the name is taken over.
         if name not in self.names:
             self._forget_idle()
-        each = self.names.get(name) or TransactionalProducer(name)
-        named = each.opened_before(owner, opening)
-        if named is None and each.state is State.OPEN:
-            self._abort(each, AbortReason.FENCED, "another client took over its name")
-        if each.is_ending or name in self._unmarked:
+        producer = self.names.get(name) or TransactionalProducer(name)
+        named = producer.repeated_opening(owner, opening)
+        if named is None and producer.state is State.OPEN:
+            self._abort(producer, AbortReason.FENCED, "another client took over its name")
+        if producer.is_ending or name in self._unmarked:
             raise TransactionBusy(f'the last transaction of "{name}" is being ended')
         if named is None:
-            named = each.opening(self._fresh_id(), self._clock.now_ms(), owner)
+            named = producer.opening(self._fresh_id(), self._clock.now_ms(), owner)
             self._write(named)
-            for branch in each.branches:
+            for branch in producer.branches:
                 self._by_branch.pop(branch, None)
-            self._by_id.pop(each.producer_id, None)
-            each.opened(named, timeout_s, opening)
-            self.names[name] = self._by_id[each.producer_id] = each
+            self._by_id.pop(producer.producer_id, None)
+            producer.opened(named, timeout_s, opening)
+            self.names[name] = self._by_id[producer.producer_id] = producer
         await self._until_committed()
         return named
 
@@ -223,49 +232,51 @@ class TransactionCoordinator:
             return
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
         idle = [
-            each for each in self.names.values() if each.is_unused(now_ms, now_s) and each.name not in self._unmarked
+            producer
+            for producer in self.names.values()
+            if producer.is_unused(now_ms, now_s) and producer.name not in self._unmarked
         ]
         if not idle:
             raise LimitExceeded(
                 f"{NAMES_MAX:,} names of transactions were used in the last hour, and this would be another one"
             )
-        for each in idle:
-            del self.names[each.name]
-            self._by_id.pop(each.producer_id, None)
-            for branch in each.branches:
+        for producer in idle:
+            del self.names[producer.name]
+            self._by_id.pop(producer.producer_id, None)
+            for branch in producer.branches:
                 self._by_branch.pop(branch, None)
             if self.state is not None:
-                self.state.append(encode_transaction_events([NameForgotten(each.name)]))
+                self.state.append(encode_transaction_events([NameForgotten(producer.name)]))
 
-    def owned(self, producer_id: int, epoch: int) -> TransactionalProducer:
+    def owned(self, owner: Owner) -> TransactionalProducer:
         """The transactions of a client. Raises TransactionUnknown, TransactionFenced."""
-        each = self._by_id.get(producer_id)
-        if each is None:
-            raise TransactionUnknown(f"nobody has opened transactions with producer {producer_id}")
-        each.check_owner(epoch)
-        return each
+        producer = self._by_id.get(owner.producer_id)
+        if producer is None:
+            raise TransactionUnknown(f"nobody has opened transactions with producer {owner.producer_id}")
+        producer.check_owner(owner.epoch)
+        return producer
 
     def add_branch(self, producer_id: int, epoch: int, branch: int) -> None:
         """Let a producer write in a client's transactions. Raises TransactionError, LimitExceeded."""
-        each = self.owned(producer_id, epoch)
-        if self._by_branch.get(branch, each) is not each:
+        producer = self.owned(Owner(producer_id, epoch))
+        if self._by_branch.get(branch, producer) is not producer:
             raise TransactionError(f"producer {branch} writes in other transactions")
         if branch not in self._by_branch and len(self._by_branch) >= ALL_BRANCHES_MAX:
             raise LimitExceeded(
                 f"{ALL_BRANCHES_MAX:,} producers may write in transactions, and this would be another one"
             )
-        self._by_branch.pop(each.add_branch(branch) or 0, None)
-        self._by_branch[branch] = each
+        self._by_branch.pop(producer.add_branch(branch) or 0, None)
+        self._by_branch[branch] = producer
 
     # --- work --------------------------------------------------------------------------------------------------------
 
     def check_write(self, branch: int, number: int, partitions: Iterable[Partition]) -> None:
         """Check that a batch may be stored in these partitions. Raises TransactionError, LimitExceeded."""
-        each = self._by_branch.get(branch)
-        if each is None:
+        producer = self._by_branch.get(branch)
+        if producer is None:
             raise TransactionUnknown(f"producer {branch} writes in no transaction: it was fenced, or never announced")
-        each.check_current(number)
-        each.check_room()
+        producer.check_current(number)
+        producer.check_room()
         for partition in partitions:
             opened = partition.open_transactions().get(branch)
             if opened is not None and opened.number != number:
@@ -275,51 +286,55 @@ class TransactionCoordinator:
 
     def wrote(self, branch: int, topic: Topic, partition: int, end: int) -> None:
         """Record a batch that was stored, after `check_write`."""
-        each = self._by_branch[branch]
-        self._begin(each)
-        each.work.add(branch, topic, partition, end)
+        producer = self._by_branch[branch]
+        self._begin(producer)
+        producer.work.add(branch, topic, partition, end)
 
     def commit_offset(
-        self, owner: tuple[int, int, int], member: GroupMember, partition: int, epoch: int, offset: int, text: str = ""
+        self,
+        transaction: TransactionId,
+        member: GroupMember,
+        partition: int,
+        epoch: int,
+        offset: int,
+        text: str = "",
     ) -> None:
-        """Have a group's member commit an offset with a transaction. `owner`: producer id, epoch and number.
+        """Have a group's member commit an offset with a transaction.
 
         Raises TransactionError, GroupFenced, PartitionUnknown, OffsetOutOfRange, LimitExceeded.
         """
-        each = self.owned(owner[0], owner[1])
-        each.check_current(owner[2])
+        producer = self.owned(transaction.owner)
+        producer.check_current(transaction.number)
         pending = PendingOffset(member, epoch, member.checked_offset(partition, epoch, offset, text))
-        each.add_offset(member.group.name, pending)
-        self._begin(each)
+        producer.add_offset(member.group.name, pending)
+        self._begin(producer)
 
-    def hold(self, owner: tuple[int, int, int], consumer: QueueConsumer, settlements: Sequence[Settlement]) -> None:
+    def hold(self, transaction: TransactionId, consumer: QueueConsumer, settlements: Sequence[Settlement]) -> None:
         """Take leased records out of their leases until a transaction ends: its commit acks them.
 
         Raises TransactionError, DeliveryNotCurrent, LimitExceeded: none of them was taken, or those before the wrong
         one, which an abort returns; StorageError: some are held, and a commit writes their event.
         """
-        each = self.owned(owner[0], owner[1])
-        each.check_current(owner[2])
-        holder = holder_of(each.producer_id, each.number)
+        producer = self.owned(transaction.owner)
+        producer.check_current(transaction.number)
+        holder = holder_of(producer.producer_id, producer.number)
         for settlement in settlements:
-            each.check_room()
+            producer.check_room()
             dispatch = consumer.hold(settlement, holder)
-            self._begin(each)
-            each.work.held[dispatch] = None  # It holds them also if their event can't be written now.
-            each.work.held[dispatch] = dispatch.flushed()
+            self._begin(producer)
+            producer.work.held[dispatch] = None  # It holds them also if their event can't be written now.
+            producer.work.held[dispatch] = dispatch.flushed()
 
-    def _begin(self, each: TransactionalProducer) -> None:
-        if each.begin(self._clock.monotonic()):
-            self._open[each] = None
-            self._alarm.set(each.began_s + each.timeout_s)
+    def _begin(self, producer: TransactionalProducer) -> None:
+        if producer.begin(self._clock.monotonic()):
+            self._open[producer] = None
+            self._alarm.set(producer.began_s + producer.timeout_s)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def end_nowait(
         self,
-        producer_id: int,
-        epoch: int,
-        number: int,
+        transaction: TransactionId,
         *,
         is_commit: bool,
         branches: Collection[int] = (),
@@ -332,39 +347,40 @@ class TransactionCoordinator:
 
         Returns what is to be waited for; None: it has ended. Raises TransactionError; StorageError: it is still open.
         """
-        each = self._by_id.get(producer_id)
-        if each is not None and each.was_committed(number):
+        number = transaction.number
+        producer = self._by_id.get(transaction.producer_id)
+        if producer is not None and producer.was_committed(number):
             if is_commit:
-                return self._endings.get(each)
-            raise TransactionError(f'transaction {number} of "{each.name}" was committed')
-        if each is not None and not is_commit and number < each.number:
+                return self._endings.get(producer)
+            raise TransactionError(f'transaction {number} of "{producer.name}" was committed')
+        if producer is not None and not is_commit and number < producer.number:
             return None
-        each = self._owner_of_end(producer_id, epoch, number)
-        if not is_commit or self._has_taken_effect(each, sequence, identity):
-            return self._abort(each, AbortReason.ASKED)
-        each.check_branches(branches)
-        each.work.sequence, each.work.identity = sequence, identity
-        if not each.work.offsets and not any(True for _ in missing_marks(each, branches)):
-            decision = each.decided(branches)
+        producer = self._producer_to_end(transaction)
+        if not is_commit or self._has_taken_effect(producer, sequence, identity):
+            return self._abort(producer, AbortReason.ASKED)
+        producer.check_branches(branches)
+        producer.work.sequence, producer.work.identity = sequence, identity
+        if not producer.work.offsets and not any(True for _ in missing_marks(producer, branches)):
+            decision = producer.decided(branches)
             self._write(decision)
-            work = self._decided(each, decision)
+            work = self._record_decision(producer, decision)
             if self._is_committed():
                 self.committed += 1
-                return self._mark(each, work)
-            return self._ending(each, lambda: self._finish(each, work, decision))
-        before, each.state = each.state, State.ENDING
-        return self._ending(each, lambda: self._commit(each, branches, before))
+                return self._mark(producer, work)
+            return self._start_ending(producer, lambda: self._finish(producer, work, decision))
+        before, producer.state = producer.state, State.ENDING
+        return self._start_ending(producer, lambda: self._commit(producer, branches, before))
 
-    def _has_taken_effect(self, each: TransactionalProducer, sequence: int, identity: str) -> bool:
+    def _has_taken_effect(self, producer: TransactionalProducer, sequence: int, identity: str) -> bool:
         """Whether a commit repeats the last one. Raises SequenceTaken: it contradicts that one, and is aborted."""
         try:
-            return each.has_taken_effect(sequence, identity)
+            return producer.has_taken_effect(sequence, identity)
         except SequenceTaken:
-            self._abort(each, AbortReason.ASKED)
+            self._abort(producer, AbortReason.ASKED)
             raise
 
-    def _ending(self, each: TransactionalProducer, commit: Callable[[], Awaitable[None]]) -> Ending:
-        ending = self._endings[each] = Ending()
+    def _start_ending(self, producer: TransactionalProducer, commit: Callable[[], Awaitable[None]]) -> Ending:
+        ending = self._endings[producer] = Ending()
 
         async def run() -> None:
             try:
@@ -374,61 +390,62 @@ class TransactionCoordinator:
                 if isinstance(error, SyncFailed):
                     raise
             finally:
-                if self._endings.get(each) is ending:  # A commit that becomes an abort is replaced by its marks.
-                    del self._endings[each]
+                if self._endings.get(producer) is ending:  # A commit that becomes an abort is replaced by its marks.
+                    del self._endings[producer]
                 ending.event.set()
 
         self._spawn(run)
         return ending
 
-    def _owner_of_end(self, producer_id: int, epoch: int, number: int) -> TransactionalProducer:
-        each = self._by_id.get(producer_id)
-        if each is None:
+    def _producer_to_end(self, transaction: TransactionId) -> TransactionalProducer:
+        producer_id, epoch, number = transaction
+        producer = self._by_id.get(producer_id)
+        if producer is None:
             raise TransactionAborted(f"transaction {number} of producer {producer_id} is not known: it was aborted")
-        if epoch == each.epoch:
-            each.check_ended(number)
-        each.check_owner(epoch)
-        return each
+        if epoch == producer.epoch:
+            producer.check_ended(number)
+        producer.check_owner(epoch)
+        return producer
 
-    async def _commit(self, each: TransactionalProducer, branches: Collection[int], before: State) -> None:
+    async def _commit(self, producer: TransactionalProducer, branches: Collection[int], before: State) -> None:
         """Decide, mark and finish. Raises GroupFenced: it is aborted; StorageError: it is in the state of before."""
         try:
-            for mark, end in list(missing_marks(each, branches)):
+            for mark, end in list(missing_marks(producer, branches)):
                 await mark.wait(end)
-            for pending in each.work.offsets.values():
+            for pending in producer.work.offsets.values():
                 pending.member.check_owner(pending.committed.partition, pending.epoch)
-            decision = each.decided(branches)
+            decision = producer.decided(branches)
             self._write(decision)
         except (StorageError, trio.Cancelled):
-            each.state = before
+            producer.state = before
             if before is State.OPEN:
-                self._alarm.set(each.began_s + each.timeout_s)
+                self._alarm.set(producer.began_s + producer.timeout_s)
             raise
         except LinnError as error:
-            each.state = before
-            self._abort(each, AbortReason.GROUP, error.text)
+            producer.state = before
+            self._abort(producer, AbortReason.GROUP, error.text)
             raise
-        await self._finish(each, self._decided(each, decision), decision)
+        await self._finish(producer, self._record_decision(producer, decision), decision)
 
-    def _decided(self, each: TransactionalProducer, decision: Committed) -> Work:
-        self._open.pop(each, None)
-        self._hold_positions(each, decision)
-        return each.end(decision)
+    def _record_decision(self, producer: TransactionalProducer, decision: Committed) -> Work:
+        self._open.pop(producer, None)
+        self._hold_positions(producer, decision)
+        return producer.end(decision)
 
-    async def _finish(self, each: TransactionalProducer, work: Work, decision: Committed) -> None:
+    async def _finish(self, producer: TransactionalProducer, work: Work, decision: Committed) -> None:
         """Wait until a decision is durable, apply it and mark it. Raises SyncFailed."""
         await self._until_committed()
         self.committed += 1
         if decision.offsets:
-            await self._apply_offsets(each, decision)
-        await self._mark_until_done(each, work)
+            await self._apply_offsets(producer, decision)
+        await self._mark_until_done(producer, work)
 
-    def _hold_positions(self, each: TransactionalProducer, decision: Committed) -> None:
+    def _hold_positions(self, producer: TransactionalProducer, decision: Committed) -> None:
         """Have new members of the groups that a decision moves begin to read when it is carried out."""
         groups = {group: None for group, _ in decision.offsets}
-        each.tickets = {group: self._groups.hold_positions(group) for group in groups}
+        producer.tickets = {group: self._groups.hold_positions(group) for group in groups}
 
-    async def _apply_offsets(self, each: TransactionalProducer, decision: Committed) -> None:
+    async def _apply_offsets(self, producer: TransactionalProducer, decision: Committed) -> None:
         """Put the offsets of a commit into the groups' log, durably. Raises SyncFailed."""
         by_group: dict[str, list[OffsetCommitted]] = {}
         for group, offset in decision.offsets:
@@ -438,47 +455,47 @@ class TransactionCoordinator:
             try:
                 await self._groups.commit_decided(group, offsets)
                 del by_group[group]
-                self._groups.release_positions(group, each.tickets.pop(group))
+                self._groups.release_positions(group, producer.tickets.pop(group))
             except SyncFailed:
                 raise
             except StorageError as error:
                 logger.warning("the offsets of a transaction wait for the disk: %(error)s", log_fields(error))
                 await self._clock.sleep(ROOM_RETRY_S)
-        each.has_offsets_to_apply = False
+        producer.has_offsets_to_apply = False
         while not self._closed:
             # Not later than the next decision: they must not be applied again when others have gone on from there.
             try:
-                self._write(OffsetsApplied(each.name))
+                self._write(OffsetsApplied(producer.name))
             except StorageError:
                 await self._clock.sleep(ROOM_RETRY_S)
             else:
                 return
 
-    def _abort(self, each: TransactionalProducer, reason: AbortReason, why: str = "") -> Ending | None:
+    def _abort(self, producer: TransactionalProducer, reason: AbortReason, why: str = "") -> Ending | None:
         """Abort the present transaction. `why`: what its owner is told, unless it asked for it. Returns as `_mark`."""
-        self._open.pop(each, None)
+        self._open.pop(producer, None)
         self.aborted[reason] += 1
-        return self._mark(each, each.end(None, why))
+        return self._mark(producer, producer.end(None, why))
 
-    def _mark(self, each: TransactionalProducer, work: Work) -> Ending | None:
+    def _mark(self, producer: TransactionalProducer, work: Work) -> Ending | None:
         """Mark the end of the present transaction. Return what is to be waited for where that takes turns with others.
 
         What a full disk refuses is left to a task, for which nobody waits.
         """
         try:
-            if not any(True for _ in marking(each, work, self._topics)):
-                each.ended()
+            if not any(True for _ in marking(producer, work, self._topics)):
+                producer.ended()
                 return None
         except StorageError as error:
             logger.warning("an ended transaction is not marked yet: %(error)s", log_fields(error))
-            self._spawn(lambda: self._mark_until_done(each, work))
+            self._spawn(lambda: self._mark_until_done(producer, work))
             return None
-        return self._ending(each, lambda: self._mark_until_done(each, work))
+        return self._start_ending(producer, lambda: self._mark_until_done(producer, work))
 
-    async def _mark_until_done(self, each: TransactionalProducer, work: Work) -> None:
+    async def _mark_until_done(self, producer: TransactionalProducer, work: Work) -> None:
         while not self._closed:
             try:
-                for _ in marking(each, work, self._topics):
+                for _ in marking(producer, work, self._topics):
                     await trio.lowlevel.checkpoint()
             except LogClosed:
                 return
@@ -486,18 +503,18 @@ class TransactionCoordinator:
                 logger.warning("an ended transaction is not marked yet: %(error)s", log_fields(error))
                 await self._clock.sleep(ROOM_RETRY_S)
                 continue
-            each.ended()
+            producer.ended()
             return
 
     def _abort_overdue(self) -> float | None:
         now_s = self._clock.monotonic()
-        for each in [each for each in self._open if each.began_s + each.timeout_s <= now_s]:
-            if each.state is State.OPEN:
+        for producer in [producer for producer in self._open if producer.began_s + producer.timeout_s <= now_s]:
+            if producer.state is State.OPEN:
                 text = 'transaction %(number)d of "%(name)s" was open for %(timeout)g s and is aborted'
-                logger.warning(text, {"number": each.number, "name": each.name, "timeout": each.timeout_s})
-                why = f"it was open for longer than its timeout of {each.timeout_s:g} s"
-                self._abort(each, AbortReason.TIMEOUT, why)
-        deadlines = [each.began_s + each.timeout_s for each in self._open if each.state is State.OPEN]
+                logger.warning(text, {"number": producer.number, "name": producer.name, "timeout": producer.timeout_s})
+                why = f"it was open for longer than its timeout of {producer.timeout_s:g} s"
+                self._abort(producer, AbortReason.TIMEOUT, why)
+        deadlines = [producer.began_s + producer.timeout_s for producer in self._open if producer.state is State.OPEN]
         return min(deadlines, default=None)
 
     # --- operators ---------------------------------------------------------------------------------------------------
@@ -508,29 +525,29 @@ class TransactionCoordinator:
 
     def opened_s(self, branch: int) -> float | None:
         """The monotonic time at which a producer's present transaction was opened; None if it is not known."""
-        each = self._by_branch.get(branch)
-        return None if each is None or each.state is State.IDLE else each.began_s
+        producer = self._by_branch.get(branch)
+        return None if producer is None or producer.state is State.IDLE else producer.began_s
 
     def named(self, name: str) -> TransactionalProducer:
         """The transactions of a name. Raises TransactionUnknown."""
-        each = self.names.get(name)
-        if each is None:
+        producer = self.names.get(name)
+        if producer is None:
             raise TransactionUnknown(f'no transactions have the name "{name[:80]}"{did_you_mean(name, self.names)}')
-        return each
+        return producer
 
     def opened(self, name: str) -> TransactionalProducer:
         """The transactions of a name that has an open one. Raises TransactionUnknown, TransactionBusy."""
-        each = self.named(name)
-        if each.state is State.IDLE:
+        producer = self.named(name)
+        if producer.state is State.IDLE:
             raise TransactionUnknown(f'"{name}" has no open transaction: it is idle')
-        if each.is_ending:
+        if producer.is_ending:
             raise TransactionBusy(f'the end of the transaction of "{name}" is under way: it can\'t be aborted now')
-        return each
+        return producer
 
     def name_of(self, holder: str) -> str:
         """The name of the transactions one of which is this holder of records; "" if it is not known any more."""
-        each = self._by_id.get(owner_of(holder)[0])
-        return "" if each is None else each.name
+        producer = self._by_id.get(transaction_of(holder).producer_id)
+        return "" if producer is None else producer.name
 
     def abort_by_operator(self, name: str) -> None:
         """Abort a name's open transaction. Raises TransactionUnknown, TransactionBusy."""
@@ -555,7 +572,7 @@ class TransactionCoordinator:
             await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])
 
     def _snapshot(self) -> list[bytes]:
-        events = [event for each in self.names.values() for event in each.snapshot()]
+        events = [event for producer in self.names.values() for event in producer.snapshot()]
         return [encode_transaction_events(events, restart=True)]
 
     async def enforce_retention(self) -> None:
@@ -571,6 +588,6 @@ class TransactionCoordinator:
             await self.state.partition.close()
 
 
-def _is_present(each: TransactionalProducer | None, number: int) -> bool:
+def _is_present(producer: TransactionalProducer | None, number: int) -> bool:
     """Whether a transaction is that of a client which has opened its name since the start."""
-    return each is not None and not each.is_closed and each.number == number
+    return producer is not None and not producer.is_closed and producer.number == number

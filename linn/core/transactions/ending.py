@@ -30,14 +30,14 @@ class Ending:
             raise self.error
 
 
-def missing_marks(each: TransactionalProducer, branches: Collection[int]) -> Iterator[tuple[Mark, int]]:
+def missing_marks(producer: TransactionalProducer, branches: Collection[int]) -> Iterator[tuple[Mark, int]]:
     """The marks that have to pass before a commit is decided.
 
     What counts is durable first, and so are the markers of the commit before, whose decision this one replaces. What is
     deleted does not count. Raises StorageError: records that it holds can't be logged.
     """
-    work = each.work
-    yield from [(mark, end) for mark, end in each.markers if mark.offset < end]
+    work = producer.work
+    yield from [(mark, end) for mark, end in producer.markers if mark.offset < end]
     for branch in branches:
         for (topic, index), end in work.wrote.get(branch, {}).items():
             mark = topic.partitions[index].committed
@@ -52,12 +52,12 @@ def missing_marks(each: TransactionalProducer, branches: Collection[int]) -> Ite
             yield awaited
 
 
-def marking(each: TransactionalProducer, work: Work, topics: Mapping[str, Topic]) -> Iterator[None]:
+def marking(producer: TransactionalProducer, work: Work, topics: Mapping[str, Topic]) -> Iterator[None]:
     """Mark the end of the present transaction where it wrote, and settle or return what it holds. Can be repeated.
 
     Yields when others should have their turn. Raises StorageError: some of it is not marked.
     """
-    decision = each.committed if each.was_committed(each.number) else None
+    decision = producer.committed if producer.was_committed(producer.number) else None
     counted = frozenset(decision.branches if decision is not None else ())
     markers = []
     places = [(branch, topic, index) for branch, written in work.wrote.items() for topic, index in written]
@@ -66,9 +66,9 @@ def marking(each: TransactionalProducer, work: Work, topics: Mapping[str, Topic]
             yield
         if topics.get(topic.name) is topic:
             partition = topic.partitions[index]
-            partition.end_transaction(branch, 0, each.number, is_commit=branch in counted)
+            partition.end_transaction(branch, 0, producer.number, is_commit=branch in counted)
             markers.append((partition.committed, partition.log.bounds()[1]))
-    holder = holder_of(each.producer_id, each.number)
+    holder = holder_of(producer.producer_id, producer.number)
     for count, dispatch in enumerate(list(work.held)):
         if count and count % MARKED_AT_ONCE == 0:
             yield
@@ -76,4 +76,4 @@ def marking(each: TransactionalProducer, work: Work, topics: Mapping[str, Topic]
         if marked is not None:
             markers.append(marked)
     if decision is not None:
-        each.markers = markers
+        producer.markers = markers

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from linn.core.queue.decided import is_transactions
 from linn.core.queue.partition_queue import PartitionQueue
+
+
+class ProducerTransaction(NamedTuple):
+    """A transaction as a partition or a queue knows it."""
+
+    producer_id: int
+    number: int
 
 
 def holder_of(producer_id: int, number: int) -> str:
@@ -13,14 +21,14 @@ def holder_of(producer_id: int, number: int) -> str:
     return f"\0{producer_id}/{number}"
 
 
-def owner_of(holder: str) -> tuple[int, int]:
-    """Producer id and number of a holder's transaction."""
+def transaction_of(holder: str) -> ProducerTransaction:
+    """The transaction that holds records under this name."""
     producer_id, number = holder[1:].split("/")
-    return int(producer_id), int(number)
+    return ProducerTransaction(int(producer_id), int(number))
 
 
-def transactions_in(dispatch: PartitionQueue) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The transactions that hold records of a queue's partition: the holder, and (producer id, number)."""
+def transactions_in(dispatch: PartitionQueue) -> Iterator[tuple[str, ProducerTransaction]]:
+    """The transactions that hold records of a queue's partition, with the names under which they do."""
     for holder in dict.fromkeys(it.decision.holder.name for it in dispatch.subscription.decided()):
         if is_transactions(holder):
-            yield holder, owner_of(holder)
+            yield holder, transaction_of(holder)

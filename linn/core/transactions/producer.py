@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from linn.core.errors.tree import (
     LimitExceeded,
@@ -45,6 +46,26 @@ UNUSED_WITH_SEQUENCE_S = 7 * 86_400
 """The same for a name whose commits have sequences: a job that was stopped for days may repeat its last one."""
 OFFSETS_MAX = 4_096
 """Limit of the offsets of groups in one transaction: they are in one record of the log."""
+
+
+class Owner(NamedTuple):
+    """The client that opened a name: the name's producer id, and the epoch that the opening gave it."""
+
+    producer_id: int
+    epoch: int
+
+
+class TransactionId(NamedTuple):
+    """One transaction of a name, as its owner refers to it."""
+
+    producer_id: int
+    epoch: int
+    number: int
+
+    @property
+    def owner(self) -> Owner:
+        """The client whose transaction this is."""
+        return Owner(self.producer_id, self.epoch)
 
 
 class State(Enum):
@@ -142,12 +163,12 @@ class TransactionalProducer:
 
     # --- the owner ---
 
-    def is_its_own(self, owner: tuple[int, int]) -> bool:
-        """Whether the client that owned the name with this producer id and epoch still does."""
+    def is_owned_by(self, owner: Owner) -> bool:
+        """Whether this client, which opened the name once, still owns it."""
         first = self.epoch if self.resumed < 0 else self.resumed
-        return owner[0] == self.producer_id and first <= owner[1] <= self.epoch
+        return owner.producer_id == self.producer_id and first <= owner.epoch <= self.epoch
 
-    def opened_before(self, owner: tuple[int, int] | None, opening: int) -> Named | None:
+    def repeated_opening(self, owner: Owner | None, opening: int) -> Named | None:
         """The opening that a client asks for again, perhaps late; None: it asks for a new one.
 
         Raises TransactionFenced: another client has taken the name since, or the same one under another epoch.
@@ -157,15 +178,15 @@ class TransactionalProducer:
                 raise TransactionFenced(f'"{self.name}" was taken over since this client has opened it')
         elif owner is None:
             return None
-        elif not self.is_its_own(owner):
+        elif not self.is_owned_by(owner):
             raise TransactionFenced(f'another client took over the transactions of "{self.name}"')
-        elif owner[1] == self.epoch or self.is_closed:
+        elif owner.epoch == self.epoch or self.is_closed:
             return None
         elif not self.is_untouched:
             raise TransactionFenced(f'"{self.name}" was opened again since')
         return Named(self.name, self.producer_id, self.epoch, self.number, self.opened_ms, self.resumed)
 
-    def opening(self, fresh_id: int, now_ms: int, owner: tuple[int, int] | None) -> Named:
+    def opening(self, fresh_id: int, now_ms: int, owner: Owner | None) -> Named:
         """The event of a client that takes over the name, to be logged: a later epoch, and numbers that nobody had.
 
         Numbers count from a new 2**32 on: the log does not say how many transactions were aborted before a restart.
@@ -174,7 +195,7 @@ class TransactionalProducer:
         number = ((self.number >> 32) + 1) << 32
         if self.epoch < 0 or self.epoch == (1 << 16) - 1:
             return Named(self.name, fresh_id, 0, number, now_ms)
-        resumed = -1 if owner is None else owner[1] if self.resumed < 0 else self.resumed
+        resumed = -1 if owner is None else owner.epoch if self.resumed < 0 else self.resumed
         return Named(self.name, self.producer_id, self.epoch + 1, number, now_ms, resumed)
 
     def opened(self, named: Named, timeout_s: float, opening: int = 0) -> None:

@@ -106,7 +106,7 @@ def _of_another(path: str) -> PipelineInvalid:
 def _latest(session: SparkSession, *parts: str) -> int:
     """Return the largest number of a micro-batch in a log of Spark's; -1 without one."""
     found = map(_BATCH.fullmatch, _names(session, *parts))
-    return max((int(each[1]) for each in found if each is not None), default=-1)
+    return max((int(match[1]) for match in found if match is not None), default=-1)
 
 
 def _names(session: SparkSession, *parts: str) -> list[str]:
@@ -114,7 +114,7 @@ def _names(session: SparkSession, *parts: str) -> list[str]:
     files, place = _place(session, *parts)
     if not files.exists(place):
         return []
-    names = [str(each.getPath().getName()) for each in files.listStatus(place)]
+    names = [str(file.getPath().getName()) for file in files.listStatus(place)]
     return [name for name in names if not name.startswith(".")]
 
 

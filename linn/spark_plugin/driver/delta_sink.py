@@ -93,8 +93,8 @@ class DeltaSink(LakeSink[DeltaTable]):
         once = [Transaction(name, version) for name, version in versions.items()]
         told = {"linn.query": identity.query_id, "linn.batch": str(identity.batch_id)}
         actions = [
-            AddAction(each["path"], each["size"], each["partition_values"], each["time_ms"], True, each["stats"])
-            for each in files
+            AddAction(file["path"], file["size"], file["partition_values"], file["time_ms"], True, file["stats"])
+            for file in files
         ]
         try:
             table.create_write_transaction(
@@ -119,7 +119,7 @@ def _rows(write: Any) -> Any:
     def write_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = write(batches)
         if found:
-            yield pa.RecordBatch.from_pydict({"file": [json.dumps(each) for each in found]})
+            yield pa.RecordBatch.from_pydict({"file": [json.dumps(file) for file in found]})
 
     return write_batches
 

@@ -41,25 +41,25 @@ def _run(session: SparkSession, spec: DriverSpec, control: Control, status: Stat
     pipelines: dict[str, RunningPipeline] = {}
 
     def start(names: Collection[str]) -> None:
-        for each in spec.pipelines:
-            if each.name in names:
-                pipelines[each.name] = RunningPipeline(each, status)
-                pipelines[each.name].start(session, spec)
+        for pipeline in spec.pipelines:
+            if pipeline.name in names:
+                pipelines[pipeline.name] = RunningPipeline(pipeline, status)
+                pipelines[pipeline.name].start(session, spec)
 
-    start([each.name for each in spec.pipelines])
-    while not all(each.has_ended for each in pipelines.values()):
+    start([pipeline.name for pipeline in spec.pipelines])
+    while not all(pipeline.has_ended for pipeline in pipelines.values()):
         match control.next_command(_LOOK_S):
             case Start(names):
                 start([name for name in names if pipelines[name].has_ended])
             case Stop(names):
-                _drain([each for name, each in pipelines.items() if names is None or name in names])
+                _drain([pipeline for name, pipeline in pipelines.items() if names is None or name in names])
         if control.is_orphan or status.is_broken:
             return 1
-        for each in pipelines.values():
-            each.look(monotonic())
-    return 1 if any(each.failure is not None for each in pipelines.values()) else 0
+        for pipeline in pipelines.values():
+            pipeline.look(monotonic())
+    return 1 if any(pipeline.failure is not None for pipeline in pipelines.values()) else 0
 
 
 def _drain(pipelines: Iterable[RunningPipeline]) -> None:
-    for each in pipelines:
-        each.drain(monotonic() + DRAIN_S)
+    for pipeline in pipelines:
+        pipeline.drain(monotonic() + DRAIN_S)

@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+
+# Private: pyiceberg's public `append` commits as well, and in the driver alone; none checks a schema without writing.
 from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table

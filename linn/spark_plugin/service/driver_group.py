@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from linn.spark_plugin.service.backoff import FAILURES_MAX, Backoff
 from linn.spark_plugin.spec import PipelineSpec
 
 
@@ -164,15 +163,15 @@ class DriverGroup:
     def due_s(self) -> float:
         """When `tick` is due."""
         found = [self.deadline_s]
-        for each in self.pipelines.values():
-            found += [each.start_by_s, each.stop_by_s]
-            if self._waits(each):
-                found.append(each.start_at_s)
+        for pipeline in self.pipelines.values():
+            found += [pipeline.start_by_s, pipeline.stop_by_s]
+            if self._waits(pipeline):
+                found.append(pipeline.start_at_s)
         return min(found)
 
-    def _waits(self, each: GroupPipeline) -> bool:
+    def _waits(self, pipeline: GroupPipeline) -> bool:
         """Whether a pipeline is to be started again in the process that runs."""
-        return self.state in (State.STARTING, State.RUNNING) and each.waits
+        return self.state in (State.STARTING, State.RUNNING) and pipeline.waits
 
     def configure(self, specs: Mapping[str, PipelineSpec], now_s: float) -> list[Action]:
         """Take over the pipelines that there are to be: new ones start, changed ones restart, others stop."""
@@ -180,49 +179,49 @@ class DriverGroup:
         for name in [name for name in self.pipelines if name not in specs]:
             changed |= self.pipelines.pop(name).in_driver
         for name, spec in specs.items():
-            each = self.pipelines.get(name)
-            if each is None:
+            pipeline = self.pipelines.get(name)
+            if pipeline is None:
                 self.pipelines[name] = GroupPipeline(spec, Backoff(self._uniform))
                 changed = True
-            elif each.spec != spec:
-                each.spec = spec
-                each.begin_anew()
-                changed |= each.wanted
+            elif pipeline.spec != spec:
+                pipeline.spec = spec
+                pipeline.begin_anew()
+                changed |= pipeline.wanted
         return self._begin_anew(now_s) if changed else []
 
     def start(self, names: Iterable[str], now_s: float) -> list[Action]:
         """Start pipelines, whatever has become of them. The others of a driver that runs restart with them."""
         missing = False
         for name in names:
-            each = self.pipelines[name]
-            missing |= not (each.in_driver and each.runs and each.stop_by_s == math.inf)
-            each.wanted = True
-            each.begin_anew()
+            pipeline = self.pipelines[name]
+            missing |= not (pipeline.in_driver and pipeline.runs and pipeline.stop_by_s == math.inf)
+            pipeline.wanted = True
+            pipeline.begin_anew()
         return self._begin_anew(now_s) if missing or not self.has_process else []
 
     def restart(self, names: Iterable[str], now_s: float) -> list[Action]:
         """Stop pipelines and start them again, together with the others of their driver."""
         for name in names:
-            each = self.pipelines[name]
-            each.wanted = True
-            each.begin_anew()
+            pipeline = self.pipelines[name]
+            pipeline.wanted = True
+            pipeline.begin_anew()
         return self._begin_anew(now_s)
 
     def stop(self, names: Iterable[str], now_s: float) -> list[Action]:
         """Stop pipelines in order; the others of their driver go on."""
         told = []
         for name in names:
-            each = self.pipelines[name]
-            if each.in_driver and each.stop_by_s == math.inf:
+            pipeline = self.pipelines[name]
+            if pipeline.in_driver and pipeline.stop_by_s == math.inf:
                 told.append(name)
-            each.wanted = False
+            pipeline.wanted = False
         if not self.has_process:
-            if not any(each.runs for each in self.pipelines.values()):
+            if not any(pipeline.runs for pipeline in self.pipelines.values()):
                 self._rest()
             return []
         if self.state is State.DRAINING or not told:
             return []
-        if not any(each.in_driver and each.runs for each in self.pipelines.values()):
+        if not any(pipeline.in_driver and pipeline.runs for pipeline in self.pipelines.values()):
             return self._drain(now_s)
         for name in told:
             self.pipelines[name].stop_by_s = now_s + self._drain_timeout_s
@@ -251,32 +250,32 @@ class DriverGroup:
 
     def _launch(self, now_s: float) -> list[Action]:
         """Start a process with the pipelines that are due; if there are none to run at all, rest."""
-        chosen = [each for each in self.pipelines.values() if each.runs]
+        chosen = [pipeline for pipeline in self.pipelines.values() if pipeline.runs]
         if self._closed or not chosen:
             self._rest()
             return []
-        first = min(chosen, key=lambda each: each.start_at_s)
+        first = min(chosen, key=lambda pipeline: pipeline.start_at_s)
         if first.start_at_s > now_s:
             self.state, self.deadline_s, self.reason = State.BACKING_OFF, first.start_at_s, first.error
             return []
-        chosen = [each for each in chosen if each.start_at_s <= now_s]
-        for each in chosen:
-            self._put_in(each)
+        chosen = [pipeline for pipeline in chosen if pipeline.start_at_s <= now_s]
+        for pipeline in chosen:
+            self._place_in_driver(pipeline)
         self.state, self.deadline_s = State.STARTING, now_s + self._start_limit_s
         self._failing, self._is_fatal, self._asked = None, False, False
         self._running_since_s = math.inf
-        return [StartDriver(tuple(each.spec for each in chosen))]
+        return [StartDriver(tuple(pipeline.spec for pipeline in chosen))]
 
     @staticmethod
-    def _put_in(each: GroupPipeline) -> None:
+    def _place_in_driver(pipeline: GroupPipeline) -> None:
         """Record that a pipeline is started in the process."""
-        each.leave()
-        each.in_driver, each.start_at_s = True, -math.inf
-        each.starts += 1
+        pipeline.leave()
+        pipeline.in_driver, pipeline.start_at_s = True, -math.inf
+        pipeline.starts += 1
 
     def _rest(self) -> None:
         """There is nothing to run."""
-        has_failed = any(each.failure is not None and each.wanted for each in self.pipelines.values())
+        has_failed = any(pipeline.failure is not None and pipeline.wanted for pipeline in self.pipelines.values())
         self.state = State.FAILED if has_failed and not self._closed else State.STOPPED
         self.reason, self.deadline_s = None, math.inf
 
@@ -284,37 +283,38 @@ class DriverGroup:
 
     def started(self, name: str, now_s: float) -> list[Action]:
         """A pipeline's query runs."""
-        each = self.pipelines.get(name)
-        if each is not None and each.in_driver and not each.started:
-            each.started, each.running_since_s, each.start_by_s, each.error = True, now_s, math.inf, None
+        pipeline = self.pipelines.get(name)
+        if pipeline is not None and pipeline.in_driver and not pipeline.started:
+            pipeline.started, pipeline.running_since_s = True, now_s
+            pipeline.start_by_s, pipeline.error = math.inf, None
             self._give_the_next_one_time(now_s)
-        self._look_whether_all_run(now_s)
+        self._check_all_running(now_s)
         return []
 
     def stopped(self, name: str, now_s: float) -> list[Action]:
         """A pipeline has ended in order: it was told to, or has read all that there was."""
-        each = self.pipelines.get(name)
-        if each is not None and each.in_driver:
-            was_told = self._asked or each.stop_by_s < math.inf
-            each.leave()
-            each.finished |= each.wanted and not was_told
-        return self._look_what_is_left(now_s)
+        pipeline = self.pipelines.get(name)
+        if pipeline is not None and pipeline.in_driver:
+            was_told = self._asked or pipeline.stop_by_s < math.inf
+            pipeline.leave()
+            pipeline.finished |= pipeline.wanted and not was_told
+        return self._check_process(now_s)
 
     def terminated(self, name: str, error: str, now_s: float, *, fatal: bool) -> list[Action]:
         """A pipeline's query has failed. Unless it is `fatal`, it is started again, after a delay."""
-        each = self.pipelines.get(name)
-        if each is None or not each.in_driver:
+        pipeline = self.pipelines.get(name)
+        if pipeline is None or not pipeline.in_driver:
             return []
-        ran_s = max(0.0, now_s - each.running_since_s)
-        each.leave()
+        ran_s = max(0.0, now_s - pipeline.running_since_s)
+        pipeline.leave()
         if fatal:
-            each.failure = Reason(error, MEND.format(name=name))
+            pipeline.failure = Reason(error, MEND.format(name=name))
         elif not self._asked:
-            delay_s = each.backoff.failed(ran_s)
-            each.error, each.start_at_s = Reason(error), now_s + delay_s
-            if each.backoff.is_exhausted:
-                each.failure = Reason(f"{error} ({FAILURES_MAX} times in a row)", MEND.format(name=name))
-        return self._look_what_is_left(now_s)
+            delay_s = pipeline.backoff.failed(ran_s)
+            pipeline.error, pipeline.start_at_s = Reason(error), now_s + delay_s
+            if pipeline.backoff.is_exhausted:
+                pipeline.failure = Reason(f"{error} ({FAILURES_MAX} times in a row)", MEND.format(name=name))
+        return self._check_process(now_s)
 
     def failed(self, error: str, now_s: float, *, fatal: bool) -> list[Action]:
         """The driver as a whole has failed, and is about to exit."""
@@ -326,14 +326,14 @@ class DriverGroup:
     def refused(self, reason: Reason) -> list[Action]:
         """A process can't be started, as long as somebody does not install what is missing."""
         self.state, self.reason, self.deadline_s = State.FAILED, reason, math.inf
-        for each in self.pipelines.values():
-            each.leave()
+        for pipeline in self.pipelines.values():
+            pipeline.leave()
         return []
 
     def exited(self, code: int, now_s: float) -> list[Action]:
         """The process, and all its children, are gone."""
         assert self.has_process, "it had one"
-        left = [name for name, each in self.pipelines.items() if each.in_driver]
+        left = [name for name, pipeline in self.pipelines.items() if pipeline.in_driver]
         for name in left:
             self.pipelines[name].error = None
             self.pipelines[name].leave()
@@ -345,7 +345,7 @@ class DriverGroup:
         return self._failed(Reason(f"the driver {_ended(code)}"), ran_s, now_s)
 
     def _failed(self, reason: Reason, ran_s: float, now_s: float) -> list[Action]:
-        if self._closed or not any(each.runs for each in self.pipelines.values()):
+        if self._closed or not any(pipeline.runs for pipeline in self.pipelines.values()):
             self._rest()
             return []
         delay_s = self.backoff.failed(ran_s)
@@ -358,15 +358,15 @@ class DriverGroup:
             self.state, self.deadline_s, self.reason = State.BACKING_OFF, now_s + delay_s, reason
         return []
 
-    def _look_what_is_left(self, now_s: float) -> list[Action]:
+    def _check_process(self, now_s: float) -> list[Action]:
         """A process without pipelines exits by itself, or has to."""
-        if self.state is not State.DRAINING and not any(each.in_driver for each in self.pipelines.values()):
+        if self.state is not State.DRAINING and not any(pipeline.in_driver for pipeline in self.pipelines.values()):
             return self._drain(now_s)
-        self._look_whether_all_run(now_s)
+        self._check_all_running(now_s)
         return []
 
-    def _look_whether_all_run(self, now_s: float) -> None:
-        waits = any(each.in_driver and not each.started for each in self.pipelines.values())
+    def _check_all_running(self, now_s: float) -> None:
+        waits = any(pipeline.in_driver and not pipeline.started for pipeline in self.pipelines.values())
         if self.state is State.STARTING and not waits:
             self.state, self.deadline_s, self._running_since_s = State.RUNNING, math.inf, now_s
             self.reason = None
@@ -384,9 +384,9 @@ class DriverGroup:
         until_s = now_s + self._start_limit_s
         if self.state is State.STARTING:
             self.deadline_s = max(self.deadline_s, until_s)
-        for each in self.pipelines.values():
-            if each.start_by_s < math.inf:
-                each.start_by_s = max(each.start_by_s, until_s)
+        for pipeline in self.pipelines.values():
+            if pipeline.start_by_s < math.inf:
+                pipeline.start_by_s = max(pipeline.start_by_s, until_s)
 
     def _late(self, names: list[str]) -> Reason:
         """The reason for the end of a driver whose pipelines don't run in time."""
@@ -404,53 +404,92 @@ class DriverGroup:
             return self._launch(now_s)
         if not self.has_process:
             return []
-        waiting = [each for each in self.pipelines.values() if self._waits(each) and each.start_at_s <= now_s]
+        waiting = [
+            pipeline for pipeline in self.pipelines.values() if self._waits(pipeline) and pipeline.start_at_s <= now_s
+        ]
         if waiting:
             return self._start_in_driver(waiting, now_s)
-        late = [each.spec.name for each in self.pipelines.values() if each.start_by_s <= now_s]
+        late = [pipeline.spec.name for pipeline in self.pipelines.values() if pipeline.start_by_s <= now_s]
         if late or (self.state is State.STARTING and now_s >= self.deadline_s):
-            self._failing = self._failing or self._late(
-                late or [name for name, each in self.pipelines.items() if each.in_driver and not each.started]
-            )
+            starting = [
+                name for name, pipeline in self.pipelines.items() if pipeline.in_driver and not pipeline.started
+            ]
+            self._failing = self._failing or self._late(late or starting)
         if self.state is not State.DRAINING:
             self._asked = self._failing is None
         self.state, self.deadline_s = State.DRAINING, math.inf
-        for each in self.pipelines.values():
-            each.start_by_s = each.stop_by_s = math.inf
+        for pipeline in self.pipelines.values():
+            pipeline.start_by_s = pipeline.stop_by_s = math.inf
         return [KillDriver()]
 
     def _start_in_driver(self, waiting: list[GroupPipeline], now_s: float) -> list[Action]:
         """Start pipelines again in the process that runs."""
-        for each in waiting:
-            self._put_in(each)
-            each.start_by_s = now_s + self._start_limit_s
-        return [StartPipelines(tuple(each.spec.name for each in waiting))]
+        for pipeline in waiting:
+            self._place_in_driver(pipeline)
+            pipeline.start_by_s = now_s + self._start_limit_s
+        return [StartPipelines(tuple(pipeline.spec.name for pipeline in waiting))]
 
     # --- looking ---
 
     def state_of(self, name: str) -> tuple[State, Reason | None]:
         """The state of a pipeline, and the reason for it."""
-        each = self.pipelines[name]
-        if each.failure is not None:
-            return State.FAILED, each.failure
-        if each.in_driver:
-            state = self._state_in_driver(each)
-            return state, None if state is State.RUNNING else self._failing or each.error or self.reason
-        if each.finished:
+        pipeline = self.pipelines[name]
+        if pipeline.failure is not None:
+            return State.FAILED, pipeline.failure
+        if pipeline.in_driver:
+            state = self._state_in_driver(pipeline)
+            return state, None if state is State.RUNNING else self._failing or pipeline.error or self.reason
+        if pipeline.finished:
             return State.STOPPED, FINISHED
-        if not each.wanted:
+        if not pipeline.wanted:
             return State.STOPPED, NOT_ASKED
-        if each.waits and self.state is not State.FAILED:
-            return State.BACKING_OFF, each.error
+        if pipeline.waits and self.state is not State.FAILED:
+            return State.BACKING_OFF, pipeline.error
         if self.state is State.RUNNING:
             return State.STARTING, None
         return self.state, self.reason or self._failing
 
-    def _state_in_driver(self, each: GroupPipeline) -> State:
-        if self.state is State.DRAINING or each.stop_by_s < math.inf:
+    def _state_in_driver(self, pipeline: GroupPipeline) -> State:
+        if self.state is State.DRAINING or pipeline.stop_by_s < math.inf:
             return State.DRAINING
-        return State.RUNNING if each.started else State.STARTING
+        return State.RUNNING if pipeline.started else State.STARTING
 
 
 def _ended(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+
+FIRST_S = 1.0
+LONGEST_S = 60.0
+STEADY_S = 60.0
+"""A driver that has run for so long has not failed to start: the count begins again."""
+FAILURES_MAX = 10
+"""Failures in a row after which nothing is tried any more: about four minutes, and each costs the start of a JVM."""
+_JITTER = 0.2
+"""Part of a delay that is random, so that drivers which failed together don't start together."""
+
+
+class Backoff:
+    """The failures in a row of one driver, and the delay after each."""
+
+    def __init__(self, uniform: Callable[[float, float], float]) -> None:
+        """`uniform(low, high)`: a random number."""
+        self._uniform = uniform
+        self.failures = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether there were as many failures in a row as are borne."""
+        return self.failures >= FAILURES_MAX
+
+    def reset(self) -> None:
+        """Forget the failures."""
+        self.failures = 0
+
+    def failed(self, ran_s: float) -> float:
+        """Count a failure after the driver ran for `ran_s`; returns the delay before the next start, in seconds."""
+        if ran_s >= STEADY_S:
+            self.failures = 0
+        self.failures += 1
+        delay_s = min(LONGEST_S, FIRST_S * 2.0 ** (self.failures - 1))
+        return delay_s * self._uniform(1 - _JITTER, 1)

@@ -141,8 +141,8 @@ class DriverRun:
             return
         self._state_seen = state
         if state is not State.RUNNING:
-            for each in self.progress.values():
-                each.pause()
+            for progress in self.progress.values():
+                progress.pause()
         about = {"driver": self.group.name, "state": state.value, "reason": reason.text if reason else ""}
         if state is State.FAILED and reason is not None:
             logger.error("Spark driver %(driver)s is %(state)s: %(reason)s", about)
@@ -179,7 +179,7 @@ class DriverRun:
 
     async def _run_process(self, pipelines: tuple[PipelineSpec, ...], killed: trio.Event) -> int:
         spec = msgspec.json.encode(self._make_spec(pipelines)).decode()
-        self._specs = {each.name: each for each in pipelines}
+        self._specs = {pipeline.name: pipeline for pipeline in pipelines}
         async with self._env.programs.run(self._command, status_variable=STATUS_VARIABLE) as program:
             self._program = program
             try:
@@ -191,8 +191,8 @@ class DriverRun:
                     nursery.start_soon(self._read_output, program, reading[1])
                     code = await program.wait()
                     with trio.move_on_after(LAST_WORDS_S):
-                        for each in reading:
-                            await each.wait()
+                        for reader in reading:
+                            await reader.wait()
                     nursery.cancel_scope.cancel()
             finally:
                 self._program = None

@@ -23,7 +23,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     """Whether it is the sink of a topic, whose name it has."""
 
     @property
-    def begins_with_everything(self) -> bool:
+    def starts_at_earliest(self) -> bool:
         """Whether it begins with the first record that each of its topics has."""
         options = {name.lower(): value for name, value in self.spec.source_options.items()}
         by_time = any(name.startswith(("startingtimestamp", "startingoffsetsbytimestamp")) for name in options)
@@ -43,8 +43,8 @@ class Pipeline(msgspec.Struct, frozen=True):
 def asked_for(settings: SparkSettings, topics: Mapping[str, ServiceTopic]) -> dict[str, Pipeline]:
     """All pipelines by name: those of the configuration, then the sinks of topics whose name is not taken."""
     found: dict[str, Pipeline] = {}
-    for each in settings.pipelines:
-        found.setdefault(each.name, _pipeline(each.name, each.topics, each, is_sink=False))
+    for table in settings.pipelines:
+        found.setdefault(table.name, _pipeline(table.name, table.topics, table, is_sink=False))
     for name, sink in sinks(topics):
         found.setdefault(name, _pipeline(name, (name,), sink, is_sink=True))
     return found

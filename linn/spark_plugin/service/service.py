@@ -13,16 +13,25 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import trio
 
-from linn.api import RequestUnknown, ServiceHost, ServiceListener, ServiceTopic, did_you_mean
-from linn.core.errors.tree import ConfigError
+from linn.api import (
+    LimitExceeded,
+    ProgramEnded,
+    RequestUnknown,
+    ServiceHost,
+    ServiceListener,
+    ServiceTopic,
+    did_you_mean,
+)
+from linn.core.env.env import Program, Programs
+from linn.core.errors.tree import ConfigError, ServiceFailed
 from linn.spark_plugin.errors import SparkPipelineUnknown
 from linn.spark_plugin.service.committed_offsets import CommittedOffsets, Offsets
 from linn.spark_plugin.service.driver_group import DriverGroup, Reason, State
 from linn.spark_plugin.service.driver_log import LINES_MAX
 from linn.spark_plugin.service.driver_run import DriverRun, due_in
-from linn.spark_plugin.service.file_listing import FileListing
 from linn.spark_plugin.service.pipeline import Pipeline, asked_for
 from linn.spark_plugin.service.progress import Progress
 from linn.spark_plugin.service.requirements import missing_java, missing_package
@@ -44,7 +53,7 @@ _DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
 
 def bootstrap_url(listeners: Sequence[ServiceListener]) -> str | None:
     """The URL of the broker's native listener, by TCP if there is one; None if there is no native listener."""
-    addresses = [each.address for each in listeners if each.protocol == NATIVE]
+    addresses = [listener.address for listener in listeners if listener.protocol == NATIVE]
     addresses.sort(key=lambda address: address.startswith("unix:"))
     if not addresses:
         return None
@@ -94,7 +103,7 @@ class SparkService:
         if topic is None:
             self._committed.forget_topic(name)
         before = self._asked.get(name)
-        is_read = any(name in each.spec.topics for each in self._asked.values())
+        is_read = any(name in pipeline.spec.topics for pipeline in self._asked.values())
         if is_read or before is not None or (topic is not None and topic.own is not None):
             self._configure()
 
@@ -186,7 +195,7 @@ class SparkService:
     def _lag(self, pipeline: Pipeline) -> int | None:
         """The records of its topics that are not in its sink; None: where it begins is not known before it has run."""
         offsets = self._offsets(pipeline)
-        if offsets is None and not pipeline.begins_with_everything:
+        if offsets is None and not pipeline.starts_at_earliest:
             return None
         return sum(self._host.records_behind(topic, (offsets or {}).get(topic, {})) for topic in pipeline.spec.topics)
 
@@ -222,7 +231,7 @@ class SparkService:
         found: dict[str, list[Sample]] = {}
         for name, pipeline in self._asked.items():
             state, _ = self._state(name)
-            states += [((name, each.value), int(each is state)) for each in State]
+            states += [((name, known.value), int(known is state)) for known in State]
             driver = self._drivers.get(pipeline.driver)
             progress = driver.progress_of(name) if driver is not None else Progress()
             known = driver.group.pipelines.get(name) if driver is not None else None
@@ -307,3 +316,62 @@ def _whole(arguments: Mapping[str, Any], name: str, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ConfigError(f'the argument "{name}" must be a whole number')
     return min(value, most)
+
+
+FILES_MAX = 20_000
+"""Limit of the files: an answer with their paths is some megabytes."""
+LISTING_S_MAX = 25.0
+"""Longest wait for a catalog, or a store of objects: less than the 30 seconds that a client waits for an answer."""
+STATUS_VARIABLE = "LINN_STATUS_FD"
+
+
+class _Line(msgspec.Struct):
+    event: str
+    path: str = ""
+    error: str = ""
+
+
+class FileListing:
+    """Lists files, for one caller at a time.
+
+    Laws: one such process runs at a time, for a bounded time, and the number of files that are taken is bounded.
+    """
+
+    def __init__(self, programs: Programs, command: Sequence[str]) -> None:
+        self._programs = programs
+        self._command = command
+        self._turn = trio.Lock()
+
+    async def of(self, pipeline: PipelineSpec) -> list[str]:
+        """The files of a pipeline. Raises ServiceFailed, LimitExceeded, ProgramNotStarted."""
+        with trio.move_on_after(LISTING_S_MAX):
+            async with self._turn, self._programs.run(self._command, status_variable=STATUS_VARIABLE) as program:
+                try:
+                    await program.send_line(msgspec.json.encode(pipeline).decode())
+                    program.close_input()
+                except ProgramEnded:
+                    pass  # It says why, or nothing.
+                return await _listed(program, pipeline.name)
+        raise ServiceFailed(f"the files of {pipeline.name} were not listed within {LISTING_S_MAX:g} s")
+
+
+async def _listed(program: Program, name: str) -> list[str]:
+    found: list[str] = []
+    while (text := await program.receive_status()) is not None:
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+        except msgspec.MsgspecError as error:
+            raise ServiceFailed(f"the files of {name} can't be listed: a line that can't be read: {error}") from error
+        if line.event != "file":
+            raise ServiceFailed(f"the files of {name} can't be listed: {line.error}")
+        found.append(line.path)
+        if len(found) > FILES_MAX:
+            what = f"{name} has more than {FILES_MAX:,} files"
+            raise LimitExceeded(f"{what}: merge them, or read it with a library of its format")
+    last = ""
+    while (output := await program.receive_output()) is not None:
+        last = output.strip() or last
+    code = await program.wait()
+    if code:
+        raise ServiceFailed(f"the files of {name} can't be listed: {last or f'the process exited with code {code}'}")
+    return found

@@ -42,7 +42,7 @@ def offsets_of(frame: Any, query_id: str, batch_id: int) -> list[str]:
     queries = session._jsparkSession.sharedState().activeStreamingQueries()
     log = queries.get(session._jvm.java.util.UUID.fromString(query_id)).offsetLog()
     found = [log.get(number) for number in (batch_id - 1, batch_id)]
-    return [str(each.get().toString()) for each in found if each.isDefined()]
+    return [str(option.get().toString()) for option in found if option.isDefined()]
 
 
 def digest(offsets: list[str]) -> str:
@@ -56,7 +56,9 @@ def name_records(offsets: list[str]) -> bool:
     Those of a folder of files are numbers in the checkpoint's own list, which another copy of it fills in its own way.
     """
     try:
-        sources = [source for each in offsets for source in json.loads(each)]
+        sources = [source for text in offsets for source in json.loads(text)]
     except ValueError:
         return False
-    return all(isinstance(each, dict) and all(isinstance(topic, dict) for topic in each.values()) for each in sources)
+    return all(
+        isinstance(source, dict) and all(isinstance(topic, dict) for topic in source.values()) for source in sources
+    )

@@ -9,10 +9,13 @@ is known, and else the number and checksum of its rows: a sequence alone could b
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from linn.client.blocking.generated.client import Client
 from linn.client.blocking.generated.producer import Producer
@@ -21,7 +24,6 @@ from linn.client.transactions.shared import TransactionTicket
 from linn.core.errors.tree import LimitExceeded, LinnError, SequenceTaken
 from linn.spark_plugin.connections import forget_client, pooled_client, release_client
 from linn.spark_plugin.errors import CheckpointOutdated, SparkWriteInterrupted
-from linn.spark_plugin.sink.key_partitions import by_key
 from linn.spark_plugin.sink.messages import checksum, columns_of, parts
 
 
@@ -145,16 +147,16 @@ def commit(written: Sequence[Written], sequence: int, identity: str | None = Non
     Raises CheckpointOutdated: something else was committed under this sequence, or a later one. Raises
     SparkWriteInterrupted, TransactionError, ConnectionLost, RequestTimeout: the write may be done again.
     """
-    counted = [each for each in written if each.ticket is not None]
+    counted = [message for message in written if message.ticket is not None]
     if not counted:
         return
     job, ticket = counted[0].job, counted[-1].ticket
     assert ticket is not None
-    if any(each.ticket != ticket for each in counted):
+    if any(message.ticket != ticket for message in counted):
         raise SparkWriteInterrupted(
             "the broker was restarted, or the transaction timed out, while tasks were writing: write the batch again"
         )
-    producers = [producer for each in counted for producer in each.producers]
+    producers = [producer for message in counted for producer in message.producers]
     identity = identity or rows_identity(counted)
     client = pooled_client(job.url)
     try:
@@ -169,7 +171,8 @@ def commit(written: Sequence[Written], sequence: int, identity: str | None = Non
 
 def rows_identity(written: Sequence[Written]) -> str:
     """Return the number and the checksum of all rows, in whatever order and by whatever tasks they were written."""
-    return f"{sum(each.rows for each in written)} rows {sum(each.checksum for each in written) % (1 << 64):016x}"
+    checksum = sum(message.checksum for message in written) % (1 << 64)
+    return f"{sum(message.rows for message in written)} rows {checksum:016x}"
 
 
 def abort(written: Iterable[Written | None]) -> None:
@@ -177,7 +180,7 @@ def abort(written: Iterable[Written | None]) -> None:
 
     Errors are passed over: what is left open is aborted by the next run, or after its timeout.
     """
-    tickets = {each.ticket: each.job for each in written if each is not None and each.ticket is not None}
+    tickets = {message.ticket: message.job for message in written if message is not None and message.ticket is not None}
     for ticket, job in tickets.items():
         with contextlib.suppress(LinnError):
             job.transactions(pooled_client(job.url)).abort(ticket)
@@ -193,3 +196,50 @@ def abandon(job: WriteJob) -> None:
         client = pooled_client(job.url)
         job.transactions(client).join()
         replace(job, run=run_number(f"the end of {job.run}")).transactions(client).join()
+
+
+_SEED = 0x9747B28C
+_M = np.uint32(0x5BD1E995)
+
+
+def by_key(batch: Any, partitions: int) -> Iterator[tuple[int | None, Any]]:
+    """Yield the rows of an Arrow batch by the partition of their key, in order; None: those without a key.
+
+    Law: a key gets the partition that every other client gives it. One by one, keys would cost more than everything
+    else that a write does.
+    """
+    keys = batch.column("key").cast(pa.binary())
+    chosen = (key_hashes(keys) % np.uint32(partitions)).astype(np.int64)
+    if keys.null_count:
+        chosen[np.asarray(keys.is_null())] = -1
+    for partition in np.unique(chosen).tolist():
+        yield (None if partition < 0 else partition), batch.take(pa.array(np.nonzero(chosen == partition)[0]))
+
+
+def key_hashes(keys: Any) -> Any:
+    """Return the hashes of an Arrow array of binary keys, without their sign bit; that of a null is any number."""
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, 4 * keys.offset)
+    data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
+    sizes = np.diff(offsets)
+    found = np.zeros(len(keys), np.uint32)
+    for size in np.unique(sizes).tolist():
+        rows = np.nonzero(sizes == size)[0]
+        found[rows] = _alike(data[offsets[rows].astype(np.int64)[:, None] + np.arange(size)], size)
+    return found & np.uint32(0x7FFFFFFF)
+
+
+def _alike(keys: Any, size: int) -> Any:
+    """Return murmur2 of keys of one size, as rows of bytes."""
+    whole = size & ~3
+    words = np.ascontiguousarray(keys[:, :whole]).view("<u4")
+    hashed = np.full(len(keys), _SEED ^ size, np.uint32)
+    for place in range(whole // 4):
+        word = words[:, place] * _M
+        hashed = hashed * _M ^ (word ^ word >> np.uint32(24)) * _M
+    if size != whole:
+        tail = np.zeros(len(keys), np.uint32)
+        for place in range(whole, size):
+            tail |= keys[:, place].astype(np.uint32) << np.uint32(8 * (place - whole))
+        hashed = (hashed ^ tail) * _M
+    hashed = (hashed ^ hashed >> np.uint32(13)) * _M
+    return hashed ^ hashed >> np.uint32(15)

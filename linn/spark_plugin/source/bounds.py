@@ -91,22 +91,22 @@ def offsets_of(
     """
     _check_named(bound, bounds)
     found = {}
-    for each in bounds:
-        if (time_ms := bound.time_of(each.place)) is not None:
-            offset = _first_at(client, each, time_ms)
+    for partition in bounds:
+        if (time_ms := bound.time_of(partition.place)) is not None:
+            offset = _first_at(client, partition, time_ms)
             if offset is None and bound.is_strict:
                 raise SparkOptionInvalid(
-                    f"{bound.option}: partition {each.partition} of {each.topic} has no record from {time_ms} on; "
-                    'startingOffsetsByTimestampStrategy="latest" starts at its end'
+                    f"{bound.option}: partition {partition.partition} of {partition.topic} has no record "
+                    f'from {time_ms} on; startingOffsetsByTimestampStrategy="latest" starts at its end'
                 )
             offset = LATEST if offset is None else offset
         else:
-            offset = bound.default if bound.offsets is None else bound.offsets[each.topic][each.partition]
+            offset = bound.default if bound.offsets is None else bound.offsets[partition.topic][partition.partition]
         if offset == EARLIEST:
-            offset = each.earliest
+            offset = partition.earliest
         if offset == LATEST and not keeps_latest:
-            offset = each.latest
-        found[each.place] = offset
+            offset = partition.latest
+        found[partition.place] = offset
     return found
 
 
@@ -114,7 +114,7 @@ def _check_named(bound: Bound, bounds: list[PartitionBounds]) -> None:
     given = bound.named
     if given is None:
         return
-    read = {each.place for each in bounds}
+    read = {partition.place for partition in bounds}
     for topic, partition in sorted(read - given):
         raise SparkOptionInvalid(f"{bound.option} has nothing for partition {partition} of {topic}")
     for topic, partition in sorted(given - read):

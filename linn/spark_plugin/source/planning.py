@@ -14,7 +14,7 @@ def planned(options: ReadOptions) -> list[Task]:
     with connect(options.url, name="linn-spark-planning") as client:
         bounds = find_bounds(client, options)
         starts, ends = offsets_of(client, options.start, bounds), offsets_of(client, options.end, bounds)
-    ranges = [_range(each, starts[each.place], ends[each.place], options) for each in bounds]
+    ranges = [_range(partition, starts[partition.place], ends[partition.place], options) for partition in bounds]
     return tasks(ranges, options.partitions_min, options.records_per_partition_max)
 
 

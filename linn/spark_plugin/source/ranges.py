@@ -35,13 +35,13 @@ def tasks(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max
         return [(piece,) for piece in split(ranges, partitions_min, records_max)]
     found: list[Task] = []
     size = TASK_RECORDS_MIN
-    for each in split(ranges, None, None):
-        if size + len(each) <= TASK_RECORDS_MIN:
-            found[-1] = *found[-1], each
-            size += len(each)
+    for part in split(ranges, None, None):
+        if size + len(part) <= TASK_RECORDS_MIN:
+            found[-1] = *found[-1], part
+            size += len(part)
         else:
-            found.append((each,))
-            size = len(each)
+            found.append((part,))
+            size = len(part)
     return found
 
 
@@ -50,17 +50,17 @@ def split(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max
 
     Empty ranges are left out. Neither number makes ranges larger. The cuts are those of Spark's Kafka source.
     """
-    found = [each for each in ranges if len(each) > 0]
+    found = [part for part in ranges if len(part) > 0]
     if records_max is not None:
-        found = [piece for each in found for piece in _cut(each, -(-len(each) // records_max))]
+        found = [piece for part in found for piece in _cut(part, -(-len(part) // records_max))]
     if partitions_min is None or partitions_min <= len(found):
         return found
     total = sum(map(len, found))
-    small = [each for each in found if _parts(each, total, partitions_min) == 1]
+    small = [part for part in found if _parts(part, total, partitions_min) == 1]
     # Small ranges stay whole, and the others have the rest of the parts: else there would be too few.
     rest, left = total - sum(map(len, small)), max(1, partitions_min - len(small))
     whole = {*small}
-    return [piece for each in found for piece in _cut(each, 1 if each in whole else _parts(each, rest, left))]
+    return [piece for part in found for piece in _cut(part, 1 if part in whole else _parts(part, rest, left))]
 
 
 def _parts(part: OffsetRange, total: int, count: int) -> int:

@@ -31,7 +31,8 @@ class StreamOffset:
     def of(cls, bounds: Iterable[PartitionBounds], offsets: Mapping[Place, int]) -> StreamOffset:
         """Make one of the bounds' partitions."""
         known = list(bounds)
-        return cls({each.topic: each.topic_id for each in known}, {each.place: offsets[each.place] for each in known})
+        topic_ids = {partition.topic: partition.topic_id for partition in known}
+        return cls(topic_ids, {partition.place: offsets[partition.place] for partition in known})
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> StreamOffset:
@@ -68,22 +69,22 @@ def next_end(
     """
     if fails_on_data_loss:
         _check_nothing_lost(start, bounds)
-    pending = {each: _pending(start, each) for each in bounds}
+    pending = {partition: _pending(start, partition) for partition in bounds}
     total = sum(len(part) for part in pending.values())
     ends = {}
-    for each, part in pending.items():
+    for partition, part in pending.items():
         size = len(part)
         if offsets_max is not None and total > offsets_max:
             share = offsets_max * size / total
             # Rounded up below one, so that a small partition beside large ones has its turn, as in Spark's own source.
             size = min(size, ceil(share) if share < 1 else floor(share))
-        ends[each.place] = part.start + size
+        ends[partition.place] = part.start + size
     return StreamOffset.of(bounds, ends)
 
 
 def pending_records(start: StreamOffset, bounds: Sequence[PartitionBounds]) -> int:
     """Return the number of offsets behind `start` that are there."""
-    return sum(len(_pending(start, each)) for each in bounds)
+    return sum(len(_pending(start, partition)) for partition in bounds)
 
 
 def _pending(start: StreamOffset, bounds: PartitionBounds) -> range:
@@ -96,7 +97,7 @@ def _pending(start: StreamOffset, bounds: PartitionBounds) -> range:
 
 
 def _check_nothing_lost(start: StreamOffset, bounds: Sequence[PartitionBounds]) -> None:
-    there = {each.place: each for each in bounds}
+    there = {partition.place: partition for partition in bounds}
     for (topic, partition), offset in start.offsets.items():
         found = there.get((topic, partition))
         if found is None:
@@ -114,7 +115,7 @@ def ranges_between(
 
     `bounds` says what is still there. Raises SparkDataLost: some of it is not.
     """
-    there = {(each.topic, each.topic_id, each.partition): each for each in bounds}
+    there = {(partition.topic, partition.topic_id, partition.partition): partition for partition in bounds}
     found = []
     for (topic, partition), last in sorted(end.offsets.items()):
         topic_id = end.ids[topic]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from linn.core.env.env import Env
-from linn.core.log.storage import Capabilities, PartitionId, StorageEngine
-from linn.core.loop.memory_budget import MemoryShare
+from linn.api import Capabilities, Env, MemoryShare, PartitionId, StorageEngine
 from linn.storage_engines.dram.log import DramLog
 from linn.storage_engines.dram.scratch import ScratchFolder
 from linn.storage_engines.dram.settings import DramSettings

@@ -11,12 +11,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.env.env import Env
-from linn.core.errors.tree import LogClosed, OffsetOutOfRange
-from linn.core.log.facts import LogFacts
-from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, PartitionLog
-from linn.core.loop.memory_budget import MemoryShare
+from linn.api import (
+    READ_BATCHES_MAX,
+    Capabilities,
+    Env,
+    LogClosed,
+    LogFacts,
+    MemoryShare,
+    OffsetOutOfRange,
+    PartitionLog,
+    RecordBatch,
+)
 from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES, Bound, MemoryRun
 from linn.storage_engines.dram.scratch import ScratchFolder, ScratchRun
 from linn.storage_engines.dram.settings import DramSettings

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.log.storage import EngineKind
-from linn.core.plugins.hookspecs import hookimpl
+from linn.api import EngineKind, hookimpl
 from linn.storage_engines.dram.engine import DramEngine
 from linn.storage_engines.dram.settings import DramSettings
 

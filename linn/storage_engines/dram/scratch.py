@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.env.env import Disk
-from linn.core.errors.tree import OffsetOutOfRange, StorageError
+from linn.api import Disk, OffsetOutOfRange, RecordBatch, StorageError
 from linn.storage_engines.dram.memory import Bound
 from linn.storage_engines.segmented_log.segment import Segment
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from linn.core.env.env import Disk
-from linn.core.errors.tree import LogCorrupt
+from linn.api import Disk, LogCorrupt
 from linn.storage_engines.segmented_log.folder import sync_way_to
 
 _MAGIC = b"LINNCKP1"

@@ -6,9 +6,7 @@ from collections.abc import Awaitable
 
 import trio
 
-from linn.core.env.env import Env
-from linn.core.errors.tree import StorageError
-from linn.core.log.storage import Capabilities, DamagedTail, PartitionId, StorageEngine
+from linn.api import Capabilities, DamagedTail, Env, PartitionId, StorageEngine, StorageError
 from linn.storage_engines.segmented_log.folder import delete_folder
 from linn.storage_engines.segmented_log.log import SegmentedLog
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings

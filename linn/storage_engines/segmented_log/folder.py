@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from linn.core.env.env import Disk
+from linn.api import Disk
 
 
 async def delete_folder(disk: Disk, folder: str, *, holds_records: bool = True) -> None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from linn.core.batch.flat_message import Buffer
-from linn.core.log.facts import LogFacts
+from linn.api import Buffer, LogFacts
 
 NO_TIME = -(1 << 63)
 """A value before all timestamps."""

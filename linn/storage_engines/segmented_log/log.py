@@ -24,11 +24,21 @@ from contextlib import asynccontextmanager, suppress
 
 import trio
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.env.env import Env
-from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import LogClosed, OffsetOutOfRange, StorageError, SyncFailed
-from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, DamagedTail, LogStatistics, PartitionLog, StoredBatch
+from linn.api import (
+    READ_BATCHES_MAX,
+    Capabilities,
+    DamagedTail,
+    Env,
+    LogClosed,
+    LogStatistics,
+    OffsetOutOfRange,
+    PartitionLog,
+    RecordBatch,
+    StorageError,
+    StoredBatch,
+    SyncFailed,
+    log_fields,
+)
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.folder import delete_folder, sync_way_to
 from linn.storage_engines.segmented_log.index import IndexImage
@@ -121,7 +131,9 @@ class SegmentedLog(PartitionLog):
         self._start = recovered.start
         self._end = self._durable = self._proved = self._active.end_offset
         self._size_bytes = sum(segment.size_bytes for segment in recovered.segments)
-        self._append_time_ms = next((each.last_append_ms for each in reversed(self._segments) if each.size_bytes), 0)
+        self._append_time_ms = next(
+            (segment.last_append_ms for segment in reversed(self._segments) if segment.size_bytes), 0
+        )
         self._is_made = not recovered.is_new
         self._folder_changes, self._folder_changes_synced = 1, 0
         self._idle_since = self._end
@@ -506,7 +518,7 @@ class SegmentedLog(PartitionLog):
         if active.last_append_ms > now_ms:
             expired = before is not None and active.base_offset < before
         else:
-            newest_ms = max(each.last_append_ms for each in self._segments if each.last_append_ms <= now_ms)
+            newest_ms = max(segment.last_append_ms for segment in self._segments if segment.last_append_ms <= now_ms)
             expired = age_ms is not None and newest_ms < now_ms - age_ms
         if not expired and now_ms - active.first_append_ms < self._settings.segment_age_ms:
             return

@@ -18,11 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from linn.core.env.env import Disk
-from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import DiskFull, LogCorrupt, StorageError, SyncFailed
-from linn.core.log.facts import LogFacts
-from linn.core.log.storage import DamagedTail
+from linn.api import DamagedTail, Disk, DiskFull, LogCorrupt, LogFacts, StorageError, SyncFailed, log_fields
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.segment import SCAN_BYTES, Damage, Segment
 from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, Head, is_whole, stamps_in

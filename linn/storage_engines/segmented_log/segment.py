@@ -11,12 +11,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.env.env import Disk, File
-from linn.core.errors.texts import counted
-from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
-from linn.core.log.facts import LogFacts
-from linn.core.log.storage import READ_BATCHES_MAX, StoredBatch
+from linn.api import (
+    READ_BATCHES_MAX,
+    BatchCorrupt,
+    BatchError,
+    BatchMalformed,
+    Disk,
+    File,
+    LogCorrupt,
+    LogFacts,
+    OffsetOutOfRange,
+    RecordBatch,
+    StorageError,
+    StoredBatch,
+    counted,
+)
 from linn.storage_engines.segmented_log.index import (
     HEADER_BYTES,
     NO_TIME,

@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from linn.core.batch.batch import BATCH_BYTES_MIN, NUMBER_BYTES, RecordBatch
-from linn.core.batch.flat_message import DATA_AT, WORD
-from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed
+from linn.api import BATCH_BYTES_MIN, DATA_AT, NUMBER_BYTES, WORD, BatchCorrupt, BatchError, BatchMalformed, RecordBatch
 
 _HEAD = struct.Struct("<II8xqqqiIIIqqq6xHxB30xI4x")
 HEAD_BYTES = _HEAD.size

@@ -11,18 +11,22 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import trio
 
 from linn.core.batch.flat_message import Buffer, without_first
 from linn.core.env.file_region import Sendable
-from linn.core.env.real.freeing_thread import FreeingThread
 from linn.core.env.real.os import IOV_MAX, reason
-from linn.core.env.real.thread import in_thread
 from linn.core.errors.tree import DataDirLocked, DescriptorsExhausted, DiskFull, DiskReadOnly, StorageError, SyncFailed
+
+if TYPE_CHECKING:
+    from outcome import Outcome
+
 
 T = TypeVar("T")
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -290,3 +294,84 @@ class RealDisk:
                 raise DataDirLocked(f"another process holds {path}") from error
             raise
         return file.close
+
+
+FREED_AT_ONCE_BYTES_MAX = 4 << 20
+"""Largest file that is freed in place, in 4 ms: a file of 1 GiB takes a second."""
+
+
+class FreeingThread:
+    """Closes descriptors, for one disk.
+
+    To delete a large file, the disk opens it before it is unlinked, and gives the descriptor to this thread. While the
+    thread is busy, small files take the same way: the file system makes a small deletion wait for a large one.
+
+    Laws: there is at most one thread, and none before the first large file. Nothing waits for it: the end of the
+    process frees the rest. If no thread can be started, files are closed in place.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors: SimpleQueue[int] = SimpleQueue()
+        self._runs = self._works = False
+
+    def wants(self, size_bytes: int) -> bool:
+        """Whether a file of this size should be kept open when it is unlinked, and given to `close`."""
+        if size_bytes >= FREED_AT_ONCE_BYTES_MAX:
+            return self._runs or self._start()
+        return self._works or not self._descriptors.empty()
+
+    def _start(self) -> bool:
+        # Not from `close`, which a finalizer may call when the interpreter ends and has no threads any more.
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=self._run, name="linn-freeing", daemon=True).start()
+            self._runs = True
+        return self._runs
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor, in the thread if that frees the space of a deleted file. Raises OSError."""
+        if self._runs:
+            status = os.fstat(descriptor)
+            if status.st_nlink == 0 and self.wants(status.st_size):
+                self._descriptors.put(descriptor)
+                return
+        os.close(descriptor)
+
+    def _run(self) -> None:
+        while True:
+            self._works = False
+            descriptor = self._descriptors.get()
+            self._works = True
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread and return its result, with as many threads at once as trio's default limiter allows.
+
+    Raises whatever `work` raises. Cancellation: before the thread begins; one that has begun is waited for.
+
+    A leaner `trio.to_thread.run_sync`: no context is copied, the thread can't call back into the loop, and nothing is
+    awaited before the thread begins unless the limiter is full. A publish with `fsync = "always"` costs the broker a
+    fifth less processor time that way (285 us instead of 360).
+    """
+    await trio.lowlevel.checkpoint_if_cancelled()
+    limiter, worker = trio.to_thread.current_default_thread_limiter(), object()
+    try:
+        limiter.acquire_on_behalf_of_nowait(worker)
+    except trio.WouldBlock:
+        await limiter.acquire_on_behalf_of(worker)
+    token, task = trio.lowlevel.current_trio_token(), trio.lowlevel.current_task()
+
+    def deliver(result: Outcome[T]) -> None:
+        # The loop is there: the task waits in it, and can't be made not to.
+        token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+
+    try:
+        trio.lowlevel.start_thread_soon(work, deliver)
+        return cast(T, await trio.lowlevel.wait_task_rescheduled(_never_abort))
+    finally:
+        limiter.release_on_behalf_of(worker)
+
+
+def _never_abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED

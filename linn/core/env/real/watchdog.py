@@ -21,7 +21,7 @@ def watched_loop(owners: CodeOwners, limit_s: float) -> Iterator[Watchdog]:
     watchdog = Watchdog(steps, owners, limit_s)
     stopped = threading.Event()
     thread = threading.Thread(
-        target=_look_on, args=(watchdog, threading.get_ident(), stopped), name="linn-watchdog", daemon=True
+        target=_watch, args=(watchdog, threading.get_ident(), stopped), name="linn-watchdog", daemon=True
     )
     trio.lowlevel.add_instrument(steps)
     thread.start()
@@ -33,6 +33,6 @@ def watched_loop(owners: CodeOwners, limit_s: float) -> Iterator[Watchdog]:
         trio.lowlevel.remove_instrument(steps)
 
 
-def _look_on(watchdog: Watchdog, loop_thread: int, stopped: threading.Event) -> None:
+def _watch(watchdog: Watchdog, loop_thread: int, stopped: threading.Event) -> None:
     while not stopped.wait(watchdog.interval_s):
         watchdog.look(time.monotonic(), sys._current_frames().get(loop_thread))

@@ -48,9 +48,9 @@ def truth_of(node: Node) -> Truths:
         case Not(operand):
             return _negation(truth_of(operand))
         case And(operands):
-            return _chain([truth_of(each) for each in operands], decides=False)
+            return _chain([truth_of(operand) for operand in operands], decides=False)
         case Or(operands):
-            return _chain([truth_of(each) for each in operands], decides=True)
+            return _chain([truth_of(operand) for operand in operands], decides=True)
 
 
 def comparable_types(value: object) -> tuple[type, ...]:
