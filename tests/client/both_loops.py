@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from blocking_facade import BOTH, EXAMPLES, replaced
 LOOPS = ("trio", "asyncio")
 TESTS = (
     (r"^@on_both\w+\n", ""),
+    (r"\bawait anyio\.sleep\b", "sleep"),
     (r"\bawait (\S+\.(?:ack|nack|reject|extend)\([^()]*\))", r"\1.wait()"),
 )
 """Words that differ in tests alone."""
@@ -24,7 +26,7 @@ TESTS = (
 def blocking_names(path: Path) -> dict[str, Any]:
     """The names of a module of tests without `async` and `await`, for the blocking client."""
     code = replaced(path.read_text(encoding="utf-8"), TESTS, EXAMPLES, BOTH)
-    names: dict[str, Any] = {"__name__": f"{path.stem}_blocking"}
+    names: dict[str, Any] = {"__name__": f"{path.stem}_blocking", "sleep": threading.Event().wait}
     exec(compile(code, f"{path} (blocking)", "exec"), names)
     return names
 

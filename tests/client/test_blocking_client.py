@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import os
 import signal
 import socket
@@ -16,7 +15,6 @@ from pathlib import Path
 import anyio
 import pytest
 import trio
-from public_names import public_classes, public_methods
 
 import linn
 import linn.client
@@ -464,21 +462,6 @@ def test_the_blocking_client_has_everything_that_the_async_one_has() -> None:
     ours = {"AnyEnv", "ClientEnv", "ClientOptions"}
     assert set(linn.client.__all__) - ours <= set(linn.sync.__all__)
     assert linn.sync is sys.modules["linn.sync"]
-
-
-@pytest.mark.parametrize("public", public_classes(linn.client), ids=lambda public: public.__name__)
-def test_parameters_and_defaults_are_the_same(public: type) -> None:
-    def parameters(method: object) -> dict[str, tuple[object, object]]:
-        found = inspect.signature(method).parameters.values()  # type: ignore[arg-type]
-        return {one.name: (one.kind, one.default) for one in found if one.name not in ("timeout_s", "env")}
-
-    theirs = public_methods(public)
-    ours = public_methods(getattr(linn.sync, public.__name__, public))
-    for name, method in theirs.items():
-        same = ours[name.replace("aclose", "close")]
-        assert not inspect.iscoroutinefunction(same) or same is method
-        assert parameters(same) == parameters(method), name
-    assert parameters(linn.sync.connect) == parameters(linn.connect)
 
 
 # --- the thread ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from test_blocking_client import interrupted
 import linn.sync
 from linn.client.participants.participant import NO_FLOOR, Floor, Mark, Place
 from linn.client.participants.sqlite import SqliteParticipant
-from linn.errors import ConnectionLost, DeliveryFenced, MessageInvalid, SubscriptionWrongKind
+from linn.errors import ConnectionLost, DeliveryFenced, MessageInvalid
 
 VALUES = [f"record {number}" for number in range(12)]
 Consuming = linn.sync.ExactlyOnceConsumer[sqlite3.Connection]
@@ -58,16 +58,6 @@ def _unsettled(client: linn.sync.Client, topic: str) -> int:
 
 
 # --- effects ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_records_of_a_queue_have_their_effects_and_are_gone(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, delivery="exactly-once")
-        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            assert consumer.topics == (name,)
-            assert _apply(consumer, 12) == VALUES
-        assert _effects(tmp_path) == VALUES
-        assert _unsettled(client, name) == 0
 
 
 def test_a_reader_of_a_stream_goes_on_where_its_store_has_left_off(broker: str, name: str, tmp_path: Path) -> None:
@@ -361,14 +351,3 @@ def test_a_lease_that_ends_before_the_consumer_is_ready_ends_no_loop(broker: str
                 if len(_effects(tmp_path)) == 2:
                     break
         assert sorted(_effects(tmp_path)) == VALUES[:2]
-
-
-def test_a_store_of_a_topic_whose_kind_was_changed_is_refused(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, kind="both", delivery="exactly-once")
-        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            _apply(consumer, 12)
-        client.admin.alter_topic(name, kind="stream")
-        with pytest.raises(SubscriptionWrongKind), client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)):
-            pass
-        assert _effects(tmp_path) == VALUES

@@ -43,7 +43,7 @@ def values(messages: list[linn.client.Message]) -> list[int]:
     return [int(message.value or b"") for message in messages]
 
 
-@on_both_loops
+@on_both_clients
 async def test_text_is_the_value_as_text_and_says_which_message_has_none(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
@@ -88,7 +88,7 @@ async def test_unawaited_acks_are_sent_too(broker: str, name: str) -> None:
                 await anyio.sleep(0.005)
 
 
-@on_both_loops
+@on_both_clients
 async def test_nack_reject_and_extend_reach_the_broker(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(f"{name}-dead")
@@ -104,6 +104,8 @@ async def test_nack_reject_and_extend_reach_the_broker(broker: str, name: str) -
             assert values(await read(dead, 1)) == [1]
             await anyio.sleep(0.4)
             await third.ack()
+            with pytest.raises(MessageInvalid):
+                again.nack(delay_ms=-1)
 
 
 @on_both_clients
@@ -138,7 +140,7 @@ async def test_prefetch_bounds_unsettled_records(broker: str, name: str) -> None
             assert values(await read(consumer, 5)) == [10, 11, 12, 13, 14]
 
 
-@on_both_loops
+@on_both_clients
 async def test_at_most_once_needs_no_ack(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, delivery="at-most-once")
@@ -149,7 +151,7 @@ async def test_at_most_once_needs_no_ack(broker: str, name: str) -> None:
         assert (await client.admin.topic(name))["queue"]["unsettled"] == 0
 
 
-@on_both_loops
+@on_both_clients
 async def test_pull_takes_as_many_as_it_asks_for(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
@@ -166,7 +168,7 @@ async def test_pull_takes_as_many_as_it_asks_for(broker: str, name: str) -> None
                 await consumer.pull(1)
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_late_ack_is_refused_and_the_refusal_is_not_lost(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, lease="20ms")
@@ -187,7 +189,7 @@ async def test_a_late_ack_is_refused_and_the_refusal_is_not_lost(broker: str, na
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_reader_begins_where_it_is_told(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="stream")
@@ -198,7 +200,9 @@ async def test_a_reader_begins_where_it_is_told(broker: str, name: str) -> None:
         await publish(client, name, 10, first=10)
         for start, first in (("earliest", 0), (7, 7), (between, 10)):
             async with client.consumer(name, start=start) as consumer:  # type: ignore[arg-type]
-                assert values(await read(consumer, 3)) == [first, first + 1, first + 2]
+                messages = await read(consumer, 3)
+                assert values(messages) == [first, first + 1, first + 2]
+                await messages[0].ack()  # There is nothing to settle.
         async with client.consumer(name, start="latest") as consumer:
             await publish(client, name, 1, first=20)
             assert values(await read(consumer, 1)) == [20]
@@ -218,7 +222,7 @@ async def test_a_reader_reads_all_partitions_within_its_prefetch(broker: str, na
             assert offsets == list(range(len(offsets)))
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_group_continues_at_its_commit(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="stream")
@@ -276,7 +280,7 @@ async def test_partitions_move_to_a_new_member_and_late_commits_are_fenced(broke
             assert values(await read(one, 10)) == values(theirs)
 
 
-@on_both_loops
+@on_both_clients
 async def test_fetched_records_have_nothing_to_settle(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="stream")
@@ -294,7 +298,7 @@ async def test_fetched_records_have_nothing_to_settle(broker: str, name: str) ->
 # --- errors, and connections that break ------------------------------------------------------------------------------
 
 
-@on_both_loops
+@on_both_clients
 async def test_wrong_arguments_are_refused_at_once(broker: str) -> None:
     async with linn.connect(broker) as client:
         for wrong in ({"prefetch": 0}, {"mode": "fetch"}, {"start": "begin"}, {"start": -5}, {"start": 1.5}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from both_loops import on_both_loops
+from both_loops import on_both_clients, on_both_loops
 from scripted_peer import Session, running_peer
 
 import linn
@@ -71,7 +71,7 @@ async def test_a_receipt_reports_the_known_placement_of_a_non_mandatory_message(
             assert (await direct.publish(b"", mandatory=True)).routed is True
 
 
-@on_both_loops
+@on_both_clients
 async def test_publish_many_names_those_that_reach_no_topic_and_confirms_the_others(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         key = await bound(client, name)
@@ -89,7 +89,7 @@ async def test_publish_many_names_those_that_reach_no_topic_and_confirms_the_oth
         assert await stored(client, name) == taken * 2 + values[:3]
 
 
-@on_both_loops
+@on_both_clients
 async def test_the_next_flush_tells_of_those_of_publish_nowait_once(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         key = await bound(client, name)

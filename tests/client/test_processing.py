@@ -9,7 +9,7 @@ from linn.client.consume.processing import reason_of
 from linn.core.errors.tree import DeliveryNotCurrent, MessageInvalid
 
 
-@on_both_loops
+@on_both_clients
 async def test_processing_settles_by_how_the_block_ends(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(f"{name}-dead")
@@ -26,9 +26,9 @@ async def test_processing_settles_by_how_the_block_ends(broker: str, name: str) 
             with pytest.raises(ZeroDivisionError):
                 async with messages[2].process(on_error="reject"):
                     raise ZeroDivisionError
-            with anyio.move_on_after(0.01):
+            with pytest.raises(KeyboardInterrupt):
                 async with messages[3].process():
-                    await anyio.sleep_forever()
+                    raise KeyboardInterrupt
             with pytest.raises(MessageInvalid):
                 messages[3].process(on_error="drop")  # type: ignore[arg-type]
             again = await anext(consumer)
@@ -41,6 +41,20 @@ async def test_processing_settles_by_how_the_block_ends(broker: str, name: str) 
         async with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
             assert (await anext(consumer)).value == b"3"
             assert (await anext(dead)).value == b"2"
+
+
+@on_both_loops
+async def test_a_block_that_is_cancelled_settles_nothing(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        async with client.producer(name) as producer:
+            await producer.publish(b"0")
+        async with client.consumer(name) as consumer:
+            message = await anext(consumer)
+            with anyio.move_on_after(0.01):
+                async with message.process():
+                    await anyio.sleep_forever()
+            await message.ack()
 
 
 class Odd(Exception):

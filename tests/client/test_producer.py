@@ -36,7 +36,7 @@ async def test_a_receipt_has_the_messages_placement(broker: str, name: str) -> N
         assert (message.value, message.id, message.offset) == (b"1", receipts[1].id, 1)
 
 
-@on_both_loops
+@on_both_clients
 async def test_every_property_of_a_message_arrives(broker: str, name: str) -> None:
     properties = {
         "key": b"k",
@@ -54,6 +54,10 @@ async def test_every_property_of_a_message_arrives(broker: str, name: str) -> No
         async with client.producer(name, linger_ms=20) as producer:
             producer.publish_nowait(b"plain")
             receipt = await producer.publish(b"rich", **properties)  # type: ignore[arg-type]
+            producer.publish_nowait(b"rich too", **properties)  # type: ignore[arg-type]
+            producer.publish_nowait(memoryview(b"a view"))  # type: ignore[arg-type]
+            producer.publish_nowait(None, key=b"gone")
+            await producer.flush()
             many = await producer.publish_many(
                 [b"a", b"b", None],
                 keys=[b"1", None, b"3"],
@@ -63,8 +67,10 @@ async def test_every_property_of_a_message_arrives(broker: str, name: str) -> No
                 priority=3,
             )
         read = [message.record() for batch in (await client.fetch(name, 0, 0)).batches for message in batch]
-    plain, rich, a, b, c = read
-    assert {field: getattr(rich, field) for field in properties} == properties
+    plain, rich, rich_too, view, tombstone, a, b, c = read
+    for record in (rich, rich_too):
+        assert {field: getattr(record, field) for field in properties} == properties
+    assert [record.value for record in (rich_too, view, tombstone)] == [b"rich too", b"a view", None]
     assert receipt.id == UUID(int=7)
     assert (plain.value, plain.key, plain.headers, dict(plain.labels)) == (b"plain", None, (), {})
     assert [record.value for record in (a, b, c)] == [b"a", b"b", None]
@@ -77,7 +83,7 @@ async def test_every_property_of_a_message_arrives(broker: str, name: str) -> No
     assert type(b.labels["n"]) is bool
     assert a.headers == (("h", b"1"),)
     assert c.priority == 3
-    assert (many.count, many.partitions) == (3, {0: (2, 4)})
+    assert (many.count, many.partitions) == (3, {0: (5, 7)})
 
 
 @on_both_loops
@@ -118,7 +124,7 @@ async def test_many_messages_are_cut_into_batches_whatever_their_sizes(broker: s
         assert read == values
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_key_decides_the_partition_as_kafka_would(broker: str, name: str) -> None:
     keys = [b"%d" % number for number in range(50)]
     async with linn.connect(broker) as client:
@@ -151,15 +157,15 @@ async def test_an_exchange_keeps_keys_in_their_partition(broker: str, name: str)
             assert all(partition_of(message.key or b"", 3) == partition for batch in batches for message in batch)
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_wrong_message_fails_its_own_call_and_no_other(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="stream")
-        async with client.producer(name, linger_ms=20) as producer, anyio.create_task_group() as tasks:
-            tasks.start_soon(producer.publish, b"good")
-            await anyio.sleep(0)
+        async with client.producer(name) as producer:
+            producer.publish_nowait(b"before")
             for wrong in (
                 {"value": "text"},
+                {"value": "text", "key": b"k"},
                 {"value": b"", "key": "k"},
                 {"value": b"", "labels": {"a": [1]}},
                 {"value": b"", "labels": {1: "a"}},
@@ -179,10 +185,12 @@ async def test_a_wrong_message_fails_its_own_call_and_no_other(broker: str, name
                     await producer.publish_many(values)
             with pytest.raises(MessageInvalid, match="keys has 1 entry for 2 values"):
                 await producer.publish_many([b"", b""], keys=[b"1"])
-        assert (await client.fetch(name, 0, 0)).batches[0].values == [b"good"]
+            producer.publish_nowait(b"after", key=b"k")
+        batches = (await client.fetch(name, 0, 0)).batches
+        assert [value for batch in batches for value in batch.values] == [b"before", b"after"]
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_message_over_the_limit_is_not_sent(broker: str, name: str) -> None:
     large = bytes(64 << 10)
     async with linn.connect(broker) as client:
@@ -193,6 +201,8 @@ async def test_a_message_over_the_limit_is_not_sent(broker: str, name: str) -> N
                 await producer.publish(large, key=b"k")
             with pytest.raises(MessageTooLarge):
                 producer.publish_nowait(large + b"1")
+            with pytest.raises(MessageTooLarge):
+                producer.publish_nowait(large, key=b"k")
             with pytest.raises(MessageTooLarge, match="message 2 has"):
                 await producer.publish_many([b"", b"", large + b"1"])
         assert (await client.fetch(name, 0, 0)).high_watermark == 1
@@ -208,7 +218,7 @@ async def test_an_unknown_topic_is_named(broker: str) -> None:
         assert caught.value.__notes__ == ["confirmed of this publish_many: 0 messages"]
 
 
-@on_both_loops
+@on_both_clients
 async def test_the_flush_raises_a_failure_of_publish_nowait_once(broker: str) -> None:
     async with linn.connect(broker) as client, client.producer("no-such-topic") as producer:
         producer.publish_nowait(b"")

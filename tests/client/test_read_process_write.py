@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 import trio
-from both_loops import on_both_loops
+from both_loops import on_both_clients, on_both_loops
 from relay import restartable, running_relay
 
 import linn
@@ -234,7 +234,7 @@ async def total(client: Client, topic: str) -> int:
     return sum([(await client.fetch(topic, number, 0)).high_watermark for number in (0, 1)])
 
 
-@on_both_loops
+@on_both_clients
 async def test_arguments_that_make_no_sense_are_refused(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         for wrong in ({}, {"sink": "a", "exchange": "b"}, {"sink": "a", "workers": 0}):
