@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -263,3 +264,33 @@ def simulated(scenario: Callable[[SimEnv], Awaitable[None]]) -> Callable[[], Non
 
     test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
     return test
+
+
+def served(text: str, **options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """A test that runs in simulated time beside a broker with these tables; on the seed 0, unless it has one.
+
+    Parameters are filled by their type: the SimEnv, the Broker, and clients that have said hello, one for each
+    RawClient. The others are pytest's.
+    """
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        parameters = inspect.signature(test).parameters.values()
+
+        def run(**given: Any) -> None:
+            async def scenario(env: SimEnv) -> None:
+                async with broker_on(env, text, **options) as broker:
+                    for parameter in parameters:
+                        if parameter.annotation == "RawClient":
+                            given[parameter.name] = await connected(env)
+                        elif parameter.annotation in ("SimEnv", "Broker"):
+                            given[parameter.name] = env if parameter.annotation == "SimEnv" else broker
+                    await test(**given)
+
+            run_simulation(given.get("seed", 0), scenario)
+
+        run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+        kept = [one for one in parameters if one.annotation not in ("RawClient", "SimEnv", "Broker")]
+        run.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
+        return run
+
+    return decorate

@@ -12,7 +12,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_client import RawClient, Refused, broker_on, connected, simulated, values
+from raw_client import RawClient, Refused, broker_on, connected, served, simulated, values
 
 from linn.core.batch.batch import Codec, RecordBatch
 from linn.core.batch.builder import build_from_records, edit_batch, slice_batch, with_body
@@ -202,21 +202,19 @@ def opened(batches: Sequence[RecordBatch]) -> None:
             batch.opener = formats
 
 
-@simulated
-async def test_a_filter_picks_records_of_a_foreign_batch(env: SimEnv) -> None:
-    async with broker_on(env, STREAM, plugins=[Plugin()]):
-        client = await connected(env)
-        records = some_records(10)
-        await client.call(m.Publish("t"), [foreign(records)])
-        even = [row for row in expected(records) if row[3] == "even"]
-        assert contents(await fetched(client, "t", where='routing_key = "even"')) == even
-        assert contents(await fetched(client, "t", where="labels.n < 5")) == expected(records)
-        (same,) = await fetched(client, "t", where="labels.n < 5", formats=[NUMBER])
-        (some,) = await fetched(client, "t", where='routing_key = "even"', formats=[NUMBER])
-        assert same.format == some.format == NUMBER
-        opened([same, some])
-        assert contents([same]) == expected(records)
-        assert contents([some]) == even
+@served(STREAM, plugins=[Plugin()])
+async def test_a_filter_picks_records_of_a_foreign_batch(client: RawClient) -> None:
+    records = some_records(10)
+    await client.call(m.Publish("t"), [foreign(records)])
+    even = [row for row in expected(records) if row[3] == "even"]
+    assert contents(await fetched(client, "t", where='routing_key = "even"')) == even
+    assert contents(await fetched(client, "t", where="labels.n < 5")) == expected(records)
+    (same,) = await fetched(client, "t", where="labels.n < 5", formats=[NUMBER])
+    (some,) = await fetched(client, "t", where='routing_key = "even"', formats=[NUMBER])
+    assert same.format == some.format == NUMBER
+    opened([same, some])
+    assert contents([same]) == expected(records)
+    assert contents([some]) == even
 
 
 @simulated
@@ -260,25 +258,23 @@ def test_a_queue_hands_over_every_record_however_it_is_cut(storage: str, at_once
     scenario()
 
 
-@simulated
-async def test_dead_letters_of_a_foreign_batch_are_whole(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE, plugins=[Plugin()]):
-        client = await connected(env)
-        records = some_records(10)
-        await client.call(m.Publish("t"), [foreign(records)])
-        subscription = (await client.call(m.Subscribe("t"))).subscription
-        for n in range(10):
-            event = await client.pull(subscription, 1)
-            await client.settle(subscription, event, verdict=2 if n % 2 else 0)
-        found: list[RecordBatch] = []
-        while sum(batch.count for batch in found) < 5:
-            at = found[-1].end_offset if found else 0
-            found += await fetched(client, "dead", at, wait_max_ms=1000)
-        dead = [record for batch in found for record in batch.records()]
-        assert [(r.value, r.key, tuple(r.headers), r.timestamp_ms, r.routing_key) for r in dead] == [
-            (r.value, r.key, tuple(r.headers), r.timestamp_ms, r.routing_key) for r in records[1::2]
-        ]
-        assert [(r.labels or {})["n"] for r in dead] == [(r.labels or {})["n"] for r in records[1::2]]
+@served(QUEUE, plugins=[Plugin()])
+async def test_dead_letters_of_a_foreign_batch_are_whole(client: RawClient) -> None:
+    records = some_records(10)
+    await client.call(m.Publish("t"), [foreign(records)])
+    subscription = (await client.call(m.Subscribe("t"))).subscription
+    for n in range(10):
+        event = await client.pull(subscription, 1)
+        await client.settle(subscription, event, verdict=2 if n % 2 else 0)
+    found: list[RecordBatch] = []
+    while sum(batch.count for batch in found) < 5:
+        at = found[-1].end_offset if found else 0
+        found += await fetched(client, "dead", at, wait_max_ms=1000)
+    dead = [record for batch in found for record in batch.records()]
+    assert [(r.value, r.key, tuple(r.headers), r.timestamp_ms, r.routing_key) for r in dead] == [
+        (r.value, r.key, tuple(r.headers), r.timestamp_ms, r.routing_key) for r in records[1::2]
+    ]
+    assert [(r.labels or {})["n"] for r in dead] == [(r.labels or {})["n"] for r in records[1::2]]
 
 
 @simulated
@@ -329,22 +325,20 @@ async def test_dead_letters_wait_for_the_plugin_that_reads_them(env: SimEnv) -> 
 # --- publishing ------------------------------------------------------------------------------------------------------
 
 
-@simulated
-async def test_what_no_plugin_reads_and_what_does_not_fit_is_refused_and_costs_nobody_else(env: SimEnv) -> None:
-    async with broker_on(env, STREAM, plugins=[Plugin()]):
-        client = await connected(env)
-        records = some_records(3)
-        with pytest.raises(Refused, match=r"batch\.format_unknown: no plugin of this broker reads bodies of format 78"):
-            await client.call(m.Publish("t"), [foreign(records, number=78)])
-        with pytest.raises(Refused, match=r"batch\.malformed: the pages do not number"):
-            await client.call(m.Publish("t"), [foreign(records, body=pages_of(records[1:]))])
-        with pytest.raises(Refused, match=r"batch\.format_unknown"):
-            await client.call(m.Subscribe("t", formats=[0, 78]))
-        with pytest.raises(Refused, match=r"batch\.format_unknown"):
-            await fetched(client, "t", formats=[78])
-        assert not await fetched(client, "t")
-        await client.call(m.Publish("t"), [foreign(records)])
-        assert contents(await fetched(client, "t")) == expected(records)
+@served(STREAM, plugins=[Plugin()])
+async def test_what_no_plugin_reads_and_what_does_not_fit_is_refused_and_costs_nobody_else(client: RawClient) -> None:
+    records = some_records(3)
+    with pytest.raises(Refused, match=r"batch\.format_unknown: no plugin of this broker reads bodies of format 78"):
+        await client.call(m.Publish("t"), [foreign(records, number=78)])
+    with pytest.raises(Refused, match=r"batch\.malformed: the pages do not number"):
+        await client.call(m.Publish("t"), [foreign(records, body=pages_of(records[1:]))])
+    with pytest.raises(Refused, match=r"batch\.format_unknown"):
+        await client.call(m.Subscribe("t", formats=[0, 78]))
+    with pytest.raises(Refused, match=r"batch\.format_unknown"):
+        await fetched(client, "t", formats=[78])
+    assert not await fetched(client, "t")
+    await client.call(m.Publish("t"), [foreign(records)])
+    assert contents(await fetched(client, "t")) == expected(records)
 
 
 @dataclass
@@ -406,24 +400,22 @@ async def test_what_is_decoded_without_a_pause_is_bounded(env: SimEnv) -> None:
             assert [int(record.value or b"") for batch in found for record in batch.records()] == list(range(len(many)))
 
 
-@simulated
-async def test_headers_count_in_what_is_encoded_without_a_pause(env: SimEnv) -> None:
-    async with broker_on(env, STREAM, plugins=[Plugin()]):
-        client = await connected(env)
-        some = [Record(value=b"%d" % n, headers=(("h", None),) * 1_000) for n in range(40)]
-        await client.call(m.Publish("t"), [build_from_records(some, base_id=1)])
-        await client.call(m.Publish("t"), [build_from_records([Record(headers=(("h", None),) * 1_025)], base_id=1)])
-        await client.call(m.Publish("t"), [build_from_records([Record(headers=(("h", None),) * 40_000)], base_id=1)])
-        found: list[RecordBatch] = []
-        while sum(batch.count for batch in found) < 42:
-            at = found[-1].end_offset if found else 0
-            found += await fetched(client, "t", at, formats=[NUMBER])
-        assert [(batch.count, batch.format) for batch in found] == [
-            *((17, NUMBER), (17, NUMBER), (6, NUMBER)),
-            *((1, NUMBER), (1, 0)),
-        ]
-        opened(found)
-        assert [int(record.value or b"-1") for batch in found for record in batch.records()] == [*range(40), -1, -1]
+@served(STREAM, plugins=[Plugin()])
+async def test_headers_count_in_what_is_encoded_without_a_pause(client: RawClient) -> None:
+    some = [Record(value=b"%d" % n, headers=(("h", None),) * 1_000) for n in range(40)]
+    await client.call(m.Publish("t"), [build_from_records(some, base_id=1)])
+    await client.call(m.Publish("t"), [build_from_records([Record(headers=(("h", None),) * 1_025)], base_id=1)])
+    await client.call(m.Publish("t"), [build_from_records([Record(headers=(("h", None),) * 40_000)], base_id=1)])
+    found: list[RecordBatch] = []
+    while sum(batch.count for batch in found) < 42:
+        at = found[-1].end_offset if found else 0
+        found += await fetched(client, "t", at, formats=[NUMBER])
+    assert [(batch.count, batch.format) for batch in found] == [
+        *((17, NUMBER), (17, NUMBER), (6, NUMBER)),
+        *((1, NUMBER), (1, 0)),
+    ]
+    opened(found)
+    assert [int(record.value or b"-1") for batch in found for record in batch.records()] == [*range(40), -1, -1]
 
 
 @simulated
@@ -445,13 +437,11 @@ async def test_exchanges_and_partitioners_look_into_foreign_batches(env: SimEnv)
         assert sorted(value for part in parts for value in part) == sorted(f"v{n}" for n in range(10))
 
 
-@simulated
-async def test_a_message_in_a_foreign_batch_is_no_larger_than_the_topic_allows(env: SimEnv) -> None:
-    async with broker_on(env, STREAM + "message_bytes_max = 100\n", plugins=[Plugin()]):
-        client = await connected(env)
-        await client.call(m.Publish("t"), [foreign([Record(value=bytes(60))] * 10)])
-        with pytest.raises(Refused, match=r"message\.too_large"):
-            await client.call(m.Publish("t"), [foreign([Record(value=bytes(101))])])
+@served(STREAM + "message_bytes_max = 100\n", plugins=[Plugin()])
+async def test_a_message_in_a_foreign_batch_is_no_larger_than_the_topic_allows(client: RawClient) -> None:
+    await client.call(m.Publish("t"), [foreign([Record(value=bytes(60))] * 10)])
+    with pytest.raises(Refused, match=r"message\.too_large"):
+        await client.call(m.Publish("t"), [foreign([Record(value=bytes(101))])])
 
 
 class Zipped(Pages):

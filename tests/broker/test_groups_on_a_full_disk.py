@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from crc32c import crc32c
-from raw_client import RawClient, Refused, broker_on, connected, simulated, values
+from raw_client import RawClient, Refused, broker_on, connected, served, simulated, values
 
 from linn.core.broker.broker import Broker
 from linn.core.groups.coordinator import GROUP_LOGS
@@ -97,39 +97,37 @@ def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_once(befo
     run_simulation(0, scenario)
 
 
-@simulated
-async def test_at_most_once_a_consumer_that_a_full_disk_ended_has_lost_nothing(env: SimEnv) -> None:
-    async with broker_on(env, AT_MOST_ONCE):
-        client = await connected(env)
-        published = await publish_some(client, 6)
-        member = await joined(client)
-        fill_disk(env)
-        await client.call(m.Credit(member, 3))
-        while not isinstance((await client.push()).message, m.Ended):
-            pass
-        free_disk(env)
-        assert await pulled_all(client, await joined(client)) == published
+@served(AT_MOST_ONCE)
+async def test_at_most_once_a_consumer_that_a_full_disk_ended_has_lost_nothing(env: SimEnv, client: RawClient) -> None:
+    published = await publish_some(client, 6)
+    member = await joined(client)
+    fill_disk(env)
+    await client.call(m.Credit(member, 3))
+    while not isinstance((await client.push()).message, m.Ended):
+        pass
+    free_disk(env)
+    assert await pulled_all(client, await joined(client)) == published
 
 
-@simulated
-async def test_at_most_once_a_new_owner_on_a_full_disk_gets_undelivered_records(env: SimEnv) -> None:
-    async with broker_on(env, STREAM % 2 + 'delivery = "at-most-once"\n'):
-        one, two = await connected(env), await connected(env)
-        published = await publish_some(one, 12, partitions=2)
-        first = await joined(one)
-        fill_disk(env)
-        for _ in range(4):
-            with pytest.raises(Refused, match=FULL):
-                await one.pull(first, 1)
-        second = await joined(two)
-        await one.call(m.Heartbeat(first, 2))
-        for client, member in ((one, first), (two, second)):
-            with pytest.raises(Refused, match=FULL):
-                await client.pull(member, 1)
-        free_disk(env)
-        got = [await pulled_all(one, first), await pulled_all(two, second)]
-        assert [len(some) for some in got] == [6, 6]
-        assert sorted(got[0] + got[1]) == sorted(published)
+@served(STREAM % 2 + 'delivery = "at-most-once"\n')
+async def test_at_most_once_a_new_owner_on_a_full_disk_gets_undelivered_records(
+    env: SimEnv, one: RawClient, two: RawClient
+) -> None:
+    published = await publish_some(one, 12, partitions=2)
+    first = await joined(one)
+    fill_disk(env)
+    for _ in range(4):
+        with pytest.raises(Refused, match=FULL):
+            await one.pull(first, 1)
+    second = await joined(two)
+    await one.call(m.Heartbeat(first, 2))
+    for client, member in ((one, first), (two, second)):
+        with pytest.raises(Refused, match=FULL):
+            await client.pull(member, 1)
+    free_disk(env)
+    got = [await pulled_all(one, first), await pulled_all(two, second)]
+    assert [len(some) for some in got] == [6, 6]
+    assert sorted(got[0] + got[1]) == sorted(published)
 
 
 # --- a group that is moved -------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
-from raw_client import ALWAYS, HEAD, RawClient, after_power_loss, broker_on, connected, records, simulated
+from raw_client import ALWAYS, HEAD, RawClient, after_power_loss, broker_on, connected, records, served, simulated
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch
@@ -193,17 +193,17 @@ async def test_unread_fetches_of_small_batches_fill_no_memory(tmp_path: Path, st
     assert peak[0] < UNCOUNTED_BYTES + 12 * CONNECTION_BYTES
 
 
-@simulated
-async def test_a_hundred_unread_fetches_buffer_about_one_answer_which_is_counted(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nkind = "stream"\nstorage = "dram"\n') as broker:
-        client, stalled = await connected(env), await connected(env)
-        for _ in range(4):
-            await client.publish("t", [LARGE])
-        asked = [await stalled.send(m.Fetch("t", 0, 0, bytes_max=16 * MIB)) for _ in range(100)]
-        await trio.sleep(5)
-        assert len(LARGE) < broker.memory.unsent.used_bytes < READ_AHEAD_BYTES_MAX + 5 * len(LARGE)
-        for correlation in asked:
-            assert len((await stalled.answer(correlation)).batches) == 4
+@served('[topics.t]\nkind = "stream"\nstorage = "dram"\n')
+async def test_a_hundred_unread_fetches_buffer_about_one_answer_which_is_counted(
+    broker: Broker, client: RawClient, stalled: RawClient
+) -> None:
+    for _ in range(4):
+        await client.publish("t", [LARGE])
+    asked = [await stalled.send(m.Fetch("t", 0, 0, bytes_max=16 * MIB)) for _ in range(100)]
+    await trio.sleep(5)
+    assert len(LARGE) < broker.memory.unsent.used_bytes < READ_AHEAD_BYTES_MAX + 5 * len(LARGE)
+    for correlation in asked:
+        assert len((await stalled.answer(correlation)).batches) == 4
 
 
 def test_a_buffer_is_counted_whole_and_once_however_small_its_views_are() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import RawClient, broker_on, connected, simulated, values
+from raw_client import RawClient, broker_on, connected, served, simulated, values
 
+from linn.core.broker.broker import Broker
 from linn.core.errors.tree import StorageError
 from linn.core.queue.lease import Lease
 from linn.core.queue.partition_queue import PartitionQueue
@@ -73,41 +74,37 @@ def test_only_partitions_with_ready_records_are_asked(asked: list[int]) -> None:
     scenario()
 
 
-@simulated
-async def test_partitions_are_served_in_turn_for_any_backlog_of_one(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\npartitions = 3\n"):
-        client = await connected(env)
-        for place, count in enumerate((20, 3, 3)):
-            await client.publish("t", [str(place)] * count, partition=place)
-        subscription = await consumer(client)
-        served = [(await next_of(client, subscription))[0] for _ in range(9)]
-        assert sorted(served[:3]) == sorted(served[3:6]) == sorted(served[6:]) == [0, 1, 2]
+@served("[topics.t]\npartitions = 3\n")
+async def test_partitions_are_served_in_turn_for_any_backlog_of_one(client: RawClient) -> None:
+    for place, count in enumerate((20, 3, 3)):
+        await client.publish("t", [str(place)] * count, partition=place)
+    subscription = await consumer(client)
+    served = [(await next_of(client, subscription))[0] for _ in range(9)]
+    assert sorted(served[:3]) == sorted(served[3:6]) == sorted(served[6:]) == [0, 1, 2]
 
 
-@simulated
-async def test_a_waiting_consumer_is_served_from_added_partitions(env: SimEnv) -> None:
-    async with broker_on(env, "") as broker:
-        client, other = await connected(env), await connected(env)
-        await other.administer("topic.create", name="t", settings={})
-        subscription = await consumer(client)
-        await other.administer("topic.alter", name="t", settings={"partitions": 3})
-        await other.publish("t", ["late"], partition=2)
-        assert await next_of(client, subscription) == (2, "late")
-        assert not broker.topics["t"].queue.listed, "what has nothing is not listed"  # type: ignore[union-attr]
+@served("")
+async def test_a_waiting_consumer_is_served_from_added_partitions(
+    broker: Broker, client: RawClient, other: RawClient
+) -> None:
+    await other.administer("topic.create", name="t", settings={})
+    subscription = await consumer(client)
+    await other.administer("topic.alter", name="t", settings={"partitions": 3})
+    await other.publish("t", ["late"], partition=2)
+    assert await next_of(client, subscription) == (2, "late")
+    assert not broker.topics["t"].queue.listed, "what has nothing is not listed"  # type: ignore[union-attr]
 
 
-@simulated
-async def test_records_returned_to_an_empty_partition_are_redelivered(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\npartitions = 3\nlease = "1s"\nredelivery_delay = "5s"\n'):
-        client, other = await connected(env), await connected(env)
-        await other.publish("t", ["a"], partition=1)
-        subscription = await consumer(client)
-        held = await client.delivery()
-        waits = await consumer(other)
-        again = await other.delivery(30)  # First its lease ends, then the delay.
-        assert (again.message.partition, again.message.attempt) == (1, 2)
-        assert [refusal.code for refusal in await client.settle(subscription, held)] == ["delivery.not_current"]
-        assert await other.settle(waits, again) == []
+@served('[topics.t]\npartitions = 3\nlease = "1s"\nredelivery_delay = "5s"\n')
+async def test_records_returned_to_an_empty_partition_are_redelivered(client: RawClient, other: RawClient) -> None:
+    await other.publish("t", ["a"], partition=1)
+    subscription = await consumer(client)
+    held = await client.delivery()
+    waits = await consumer(other)
+    again = await other.delivery(30)  # First its lease ends, then the delay.
+    assert (again.message.partition, again.message.attempt) == (1, 2)
+    assert [refusal.code for refusal in await client.settle(subscription, held)] == ["delivery.not_current"]
+    assert await other.settle(waits, again) == []
 
 
 def test_a_consumer_that_fails_at_one_partition_passes_the_wake_up_on(broken: int) -> None:

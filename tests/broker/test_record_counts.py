@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from raw_client import RawClient, broker_on, connected, records, simulated, values
+from raw_client import RawClient, broker_on, connected, records, served, values
 from seeds import tiered
 from test_transactions import TOPICS, Owner
 
@@ -59,26 +59,24 @@ async def records_of(client: RawClient, topic: str) -> tuple[int, int]:
     return by_topic[topic], sum(partition["records"] for partition in described["partitions"])
 
 
-@simulated
-async def test_a_group_that_has_committed_all_it_can_read_has_no_lag(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        client = await connected(env)
-        owner = await Owner.open(client)
-        await client.publish("s", ["plain"])
-        reader = (await client.call(m.Subscribe("s", group="g"))).subscription
-        for commit, read, left in ((True, 4, 3), (False, 5, 0), (True, 12, 3)):
-            await owner.publish("s", ["a", "b", "c"])
-            before = await lag_of(client, "g")
-            await owner.end(commit=commit)
-            assert await lag_of(client, "g") == before + left, "the records, and no marker"
-            await client.commit(reader, "s", {0: read})
-            assert await lag_of(client, "g") == 0
-        assert await records_of(client, "s") == (7, 7)
-        await wait_committed(broker, "s", "g")
-        (samples,) = await client.administer("metrics.show", names=["linn_group_lag_records"])
-        assert samples["samples"] == [[["s", "g"], 0]]
-        (published,) = await client.administer("metrics.show", names=["linn_topic_published_records_total"])
-        assert [value for labels, value in published["samples"] if labels == ["s"]] == [10], "aborted ones were stored"
+@served(TOPICS)
+async def test_a_group_that_has_committed_all_it_can_read_has_no_lag(broker: Broker, client: RawClient) -> None:
+    owner = await Owner.open(client)
+    await client.publish("s", ["plain"])
+    reader = (await client.call(m.Subscribe("s", group="g"))).subscription
+    for commit, read, left in ((True, 4, 3), (False, 5, 0), (True, 12, 3)):
+        await owner.publish("s", ["a", "b", "c"])
+        before = await lag_of(client, "g")
+        await owner.end(commit=commit)
+        assert await lag_of(client, "g") == before + left, "the records, and no marker"
+        await client.commit(reader, "s", {0: read})
+        assert await lag_of(client, "g") == 0
+    assert await records_of(client, "s") == (7, 7)
+    await wait_committed(broker, "s", "g")
+    (samples,) = await client.administer("metrics.show", names=["linn_group_lag_records"])
+    assert samples["samples"] == [[["s", "g"], 0]]
+    (published,) = await client.administer("metrics.show", names=["linn_topic_published_records_total"])
+    assert [value for labels, value in published["samples"] if labels == ["s"]] == [10], "aborted ones were stored"
 
 
 class Walk:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from raw_client import RawClient, broker_on, connected, records
+from raw_client import RawClient, broker_on, connected, records, served
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.broker.broker import running_broker
@@ -58,23 +58,19 @@ async def pushed(client: RawClient, count: int, credit: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_readers_get_every_record_once_and_in_order(seed: int) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM):
-            client = await connected(env)
-            stored = await fill(client, seed)
-            for credit in (1_000, 7, 1):
-                assert await pushed(await connected(env), len(stored), credit) == stored
-            for bytes_max in (1, 30_000, 1 << 20):
-                offset, found = 0, list[bytes]()
-                while offset < len(stored):
-                    event = await client.ask(m.Fetch("t", 0, offset, bytes_max=bytes_max))
-                    found += contents(event.batches)
-                    offset = len(found)
-                    assert len(event.batches) == 1 or sum(batch.size for batch in event.batches) <= bytes_max
-                assert found == stored
-
-    run_simulation(seed, scenario)
+@served(STREAM)
+async def test_readers_get_every_record_once_and_in_order(env: SimEnv, client: RawClient, seed: int) -> None:
+    stored = await fill(client, seed)
+    for credit in (1_000, 7, 1):
+        assert await pushed(await connected(env), len(stored), credit) == stored
+    for bytes_max in (1, 30_000, 1 << 20):
+        offset, found = 0, list[bytes]()
+        while offset < len(stored):
+            event = await client.ask(m.Fetch("t", 0, offset, bytes_max=bytes_max))
+            found += contents(event.batches)
+            offset = len(found)
+            assert len(event.batches) == 1 or sum(batch.size for batch in event.batches) <= bytes_max
+        assert found == stored
 
 
 def test_damage_is_found_by_the_broker_or_the_receiver_and_never_read() -> None:

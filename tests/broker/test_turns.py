@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from raw_client import ALWAYS, broker_on, records
+from raw_client import ALWAYS, broker_on, records, served
 
 from linn.core.batch.steps import TURN_S
 from linn.core.broker.broker import Broker, running_broker
@@ -73,12 +73,9 @@ def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path
     trio.run(scenario)
 
 
-def test_one_task_of_long_work_runs_between_the_turns_of_others() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, "") as broker:
-            assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
-
-    run_simulation(0, scenario)
+@served("")
+async def test_one_task_of_long_work_runs_between_the_turns_of_others(broker: Broker) -> None:
+    assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
 
 
 def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
@@ -285,16 +282,13 @@ def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more() -> 
     run_simulation(0, scenario)
 
 
-def test_once_a_broker_stops_long_work_waits_for_nobody() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, "") as broker:
-            work = broker.long_work.task()
-            async with broker.long_work.turn:
-                broker.stopping = broker.long_work.is_stopping = True
-                with trio.fail_after(1):
-                    await work.give_turn()
-
-    run_simulation(0, scenario)
+@served("")
+async def test_once_a_broker_stops_long_work_waits_for_nobody(broker: Broker) -> None:
+    work = broker.long_work.task()
+    async with broker.long_work.turn:
+        broker.stopping = broker.long_work.is_stopping = True
+        with trio.fail_after(1):
+            await work.give_turn()
 
 
 def test_a_long_wait_polls_rarely() -> None:
