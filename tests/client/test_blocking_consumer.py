@@ -17,12 +17,13 @@ from linn.core.errors.tree import (
     MessageInvalid,
     RequestTimeout,
 )
+from linn.sync import Client
 from linn.wire import messages as m
 
 WAIT_S = 300.0
 
 
-def publish(client: linn.sync.Client, topic: str, count: int, first: int = 0) -> None:
+def publish(client: Client, topic: str, count: int, first: int = 0) -> None:
     with client.producer(topic) as producer:
         producer.publish_many([b"%d" % number for number in range(first, first + count)])
 
@@ -34,16 +35,15 @@ def read(consumer: linn.sync.Consumer, count: int) -> list[int]:
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
-def test_get_gives_none_when_the_time_has_passed_and_loses_nothing(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.consumer(name) as consumer:
-            assert consumer.get(timeout_s=0) is None
-            assert consumer.get(timeout_s=0.05) is None
-            assert consumer.next_batch(timeout_s=0.01) is None
-            publish(client, name, 3)
-            found = [consumer.get(timeout_s=WAIT_S), consumer.get(), consumer.get(timeout_s=0)]
-            assert [message.value for message in found if message is not None] == [b"0", b"1", b"2"]
+def test_get_gives_none_when_the_time_has_passed_and_loses_nothing(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    with client.consumer(name) as consumer:
+        assert consumer.get(timeout_s=0) is None
+        assert consumer.get(timeout_s=0.05) is None
+        assert consumer.next_batch(timeout_s=0.01) is None
+        publish(client, name, 3)
+        found = [consumer.get(timeout_s=WAIT_S), consumer.get(), consumer.get(timeout_s=0)]
+        assert [message.value for message in found if message is not None] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("group", [None, "g"])
@@ -66,92 +66,86 @@ def test_acks_that_a_lost_connection_made_void_interrupt_nothing(broker: str, na
             held[3].ack()
 
 
-def test_acks_of_adjoining_messages_are_one(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        publish(client, name, 6)
-        with client.consumer(name, prefetch=20) as consumer:
-            messages = [next(consumer) for _ in range(6)]
-            with consumer._settlements._lock:  # The loop can't take them meanwhile.
-                zero, one, three, four, two = [messages[place].ack() for place in (0, 1, 3, 4, 2)]
-            assert (zero is one, one is three, three is four, four is two) == (True, False, True, False)
-            two.wait()
-            assert client.admin.topic(name)["queue"]["unsettled"] == 1
-
-
-def test_iterating_ends_when_the_consumer_is_closed(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        publish(client, name, 2)
-        consumer = client.consumer(name)
-        for message in consumer:
-            message.ack()
-            consumer.close()
-        assert list(consumer.batches()) == []
-        for use in (consumer.get, lambda: consumer.get(timeout_s=0), consumer.next_batch):
-            with pytest.raises(ConnectionLost, match="the consumer is closed"):
-                use()
+def test_acks_of_adjoining_messages_are_one(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    publish(client, name, 6)
+    with client.consumer(name, prefetch=20) as consumer:
+        messages = [next(consumer) for _ in range(6)]
+        with consumer._settlements._lock:  # The loop can't take them meanwhile.
+            zero, one, three, four, two = [messages[place].ack() for place in (0, 1, 3, 4, 2)]
+        assert (zero is one, one is three, three is four, four is two) == (True, False, True, False)
+        two.wait()
         assert client.admin.topic(name)["queue"]["unsettled"] == 1
+
+
+def test_iterating_ends_when_the_consumer_is_closed(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    publish(client, name, 2)
+    consumer = client.consumer(name)
+    for message in consumer:
+        message.ack()
+        consumer.close()
+    assert list(consumer.batches()) == []
+    for use in (consumer.get, lambda: consumer.get(timeout_s=0), consumer.next_batch):
+        with pytest.raises(ConnectionLost, match="the consumer is closed"):
+            use()
+    assert client.admin.topic(name)["queue"]["unsettled"] == 1
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_nack_a_group_reads_on_from_there_at_once(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream")
-        for first in (0, 10, 20):
-            publish(client, name, 10, first)
-        with client.consumer(name, "g") as member:
-            messages = [next(member) for _ in range(15)]
-            messages[3].nack()
-            assert read(member, 27) == list(range(3, 30))
+def test_after_a_nack_a_group_reads_on_from_there_at_once(client: Client, name: str) -> None:
+    client.admin.create_topic(name, kind="stream")
+    for first in (0, 10, 20):
+        publish(client, name, 10, first)
+    with client.consumer(name, "g") as member:
+        messages = [next(member) for _ in range(15)]
+        messages[3].nack()
+        assert read(member, 27) == list(range(3, 30))
 
 
-def test_a_member_is_handed_nothing_of_a_partition_that_it_lost(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream", partitions=2)
-        with client.producer(name) as producer:
-            producer.publish_many([b""] * 200, keys=[b"%d" % number for number in range(200)])
-        with client.consumer(name, "g") as first:
-            next(first)
-            with client.consumer(name, "g") as second:
-                next(second)
-                while not len(first.partitions[name]) == len(second.partitions.get(name, ())) == 1:
-                    assert first.get(timeout_s=0.01) is not None
-                kept, moved = first.partitions[name], second.partitions[name]
-                assert kept != moved
-                while (message := first.get(timeout_s=0.2)) is not None:
-                    assert [message.partition] == kept
+def test_a_member_is_handed_nothing_of_a_partition_that_it_lost(client: Client, name: str) -> None:
+    client.admin.create_topic(name, kind="stream", partitions=2)
+    with client.producer(name) as producer:
+        producer.publish_many([b""] * 200, keys=[b"%d" % number for number in range(200)])
+    with client.consumer(name, "g") as first:
+        next(first)
+        with client.consumer(name, "g") as second:
+            next(second)
+            while not len(first.partitions[name]) == len(second.partitions.get(name, ())) == 1:
+                assert first.get(timeout_s=0.01) is not None
+            kept, moved = first.partitions[name], second.partitions[name]
+            assert kept != moved
+            while (message := first.get(timeout_s=0.2)) is not None:
+                assert [message.partition] == kept
 
 
-def test_a_pull_may_begin_in_the_middle_of_a_queue(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        publish(client, name, 10)
-        with client.consumer(name, mode="pull") as consumer:
-            (batch,) = consumer.pull(3, partition=0, start=5)
-            assert [int(message.value or b"") for message in batch] == [5, 6, 7]
-            assert consumer.pull(3, partition=0, start=10) == []
-            assert sorted(read(consumer, 7)) == [0, 1, 2, 3, 4, 8, 9]
-            for partition, start in ((-1, 0), (0, -1), ("0", 0)):
-                with pytest.raises(MessageInvalid):
-                    consumer.pull(1, partition=partition, start=start)
+def test_a_pull_may_begin_in_the_middle_of_a_queue(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    publish(client, name, 10)
+    with client.consumer(name, mode="pull") as consumer:
+        (batch,) = consumer.pull(3, partition=0, start=5)
+        assert [int(message.value or b"") for message in batch] == [5, 6, 7]
+        assert consumer.pull(3, partition=0, start=10) == []
+        assert sorted(read(consumer, 7)) == [0, 1, 2, 3, 4, 8, 9]
+        for partition, start in ((-1, 0), (0, -1), ("0", 0)):
+            with pytest.raises(MessageInvalid):
+                consumer.pull(1, partition=partition, start=start)
 
 
-def test_a_wait_that_ends_early_loses_nothing_where_iterations_pull(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.consumer(name, mode="pull") as consumer:
-            assert consumer.get(timeout_s=0.05) is None
-            publish(client, name, 2)
-            assert read(consumer, 2) == [0, 1]
-            assert consumer.get(timeout_s=0) is None
-            publish(client, name, 3)
-            count = 0
-            while count < 3:  # An hour would be over the time of any test: no wait goes on once something has come.
-                count += sum(len(batch) for batch in consumer.pull(3 - count, wait_s=3600))
-            assert count == 3
+def test_a_wait_that_ends_early_loses_nothing_where_iterations_pull(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    with client.consumer(name, mode="pull") as consumer:
+        assert consumer.get(timeout_s=0.05) is None
+        publish(client, name, 2)
+        assert read(consumer, 2) == [0, 1]
+        assert consumer.get(timeout_s=0) is None
+        publish(client, name, 3)
+        count = 0
+        while count < 3:  # An hour would be over the time of any test: no wait goes on once something has come.
+            count += sum(len(batch) for batch in consumer.pull(3 - count, wait_s=3600))
+        assert count == 3
 
 
 # --- a peer that errs ------------------------------------------------------------------------------------------------

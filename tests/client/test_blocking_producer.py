@@ -10,9 +10,10 @@ from linn.core.errors.tree import (
     LimitExceeded,
     RequestTimeout,
 )
+from linn.sync import Client
 
 
-def read(client: linn.sync.Client, topic: str, count: int) -> list[linn.sync.Message]:
+def read(client: Client, topic: str, count: int) -> list[linn.sync.Message]:
     with client.consumer(topic) as reader:
         return [next(reader) for _ in range(count)]
 
@@ -35,15 +36,14 @@ def test_the_buffer_is_bounded_and_flush_makes_room(broker: str, name: str) -> N
     assert refused >= 2
 
 
-def test_a_timeout_withdraws_waiting_messages_and_reports_it(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream")
-        with client.producer(name, linger_ms=60_000) as producer:
-            with pytest.raises(RequestTimeout, match=r"publish took longer than 0\.05 s"):
-                producer.publish(b"withdrawn", timeout_s=0.05)
-            assert producer.publish_many([b"1"], timeout_s=30).count == 1
-            producer.flush(timeout_s=30)
-        assert [message.value for message in read(client, name, 1)] == [b"1"]
+def test_a_timeout_withdraws_waiting_messages_and_reports_it(client: Client, name: str) -> None:
+    client.admin.create_topic(name, kind="stream")
+    with client.producer(name, linger_ms=60_000) as producer:
+        with pytest.raises(RequestTimeout, match=r"publish took longer than 0\.05 s"):
+            producer.publish(b"withdrawn", timeout_s=0.05)
+        assert producer.publish_many([b"1"], timeout_s=30).count == 1
+        producer.flush(timeout_s=30)
+    assert [message.value for message in read(client, name, 1)] == [b"1"]
 
 
 @given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=60), bytes_max=st.integers(1, 120))

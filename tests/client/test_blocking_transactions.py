@@ -26,23 +26,22 @@ def _unsettled(client: Client, topic: str) -> int:
     return int(client.admin.topic(topic)["queue"]["unsettled"])
 
 
-def test_only_what_was_received_is_settled(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client, client.transaction(f"{name}-tx") as tx:
+def test_only_what_was_received_is_settled(client: linn.sync.Client, name: str) -> None:
+    with client.transaction(f"{name}-tx") as tx:
         for settle in (tx.ack, tx.commit):
             with pytest.raises(MessageInvalid):
                 settle(b"0")  # type: ignore[operator]
 
 
-def test_threads_share_a_transaction(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name)
-        with client.transaction(f"{name}-tx") as tx:
-            works = [threading.Thread(target=tx.publish, args=(f"{name}-out", b"%d" % n)) for n in range(8)]
-            for work in works:
-                work.start()
-            for work in works:
-                work.join()
-        assert sorted(_values(client, f"{name}-out")) == [b"%d" % n for n in range(8)]  # type: ignore[type-var]
+def test_threads_share_a_transaction(client: linn.sync.Client, name: str) -> None:
+    _filled(client, name)
+    with client.transaction(f"{name}-tx") as tx:
+        works = [threading.Thread(target=tx.publish, args=(f"{name}-out", b"%d" % n)) for n in range(8)]
+        for work in works:
+            work.start()
+        for work in works:
+            work.join()
+    assert sorted(_values(client, f"{name}-out")) == [b"%d" % n for n in range(8)]  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("group", [None, "readers"])

@@ -109,18 +109,17 @@ MESSAGE = [
 
 
 @on_both_loops
-async def test_objects_of_a_client_have_the_names_on_the_page(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name)
-        async with client.producer(name) as producer, client.consumer(name) as consumer:
-            await producer.publish(b"1")
-            message = await anext(consumer)
-            assert shown(client) == CLIENT
-            assert shown(producer) == PRODUCER
-            assert shown(consumer) == CONSUMER
-            assert shown(message) == MESSAGE
-            assert shown(message.batch) == BATCH
-        assert shown(client.consumer(name, name="ann", exactly_once=SqliteParticipant(":memory:"))) == EXACTLY_ONCE
+async def test_objects_of_a_client_have_the_names_on_the_page(client: linn.client.Client, name: str) -> None:
+    await client.admin.create_topic(name)
+    async with client.producer(name) as producer, client.consumer(name) as consumer:
+        await producer.publish(b"1")
+        message = await anext(consumer)
+        assert shown(client) == CLIENT
+        assert shown(producer) == PRODUCER
+        assert shown(consumer) == CONSUMER
+        assert shown(message) == MESSAGE
+        assert shown(message.batch) == BATCH
+    assert shown(client.consumer(name, name="ann", exactly_once=SqliteParticipant(":memory:"))) == EXACTLY_ONCE
 
 
 def test_objects_of_a_blocking_client_have_the_same_names(broker: str, name: str) -> None:
