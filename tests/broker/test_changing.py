@@ -8,7 +8,6 @@ from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, r
 
 from linn import __version__
 from linn.core.broker.broker import Broker
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -413,23 +412,20 @@ async def test_a_queue_that_grows_takes_publishes_meanwhile_and_delivers_them_al
     assert sorted(map(int, got)) == list(range(200))
 
 
-def test_bindings_that_an_exchange_of_another_type_refuses_are_left_out_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
+@simulated
+async def test_bindings_that_an_exchange_of_another_type_refuses_are_left_out_with_a_warning(
+    env: SimEnv, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, '[exchanges.e]\ntype = "topic"\n[topics.t]\n'):
-            client = await connected(env)
-            bindings = [{"exchange": "e", "key": "a.*"}, {"exchange": "e", "key": "7"}]
-            await client.administer("topic.create", name="live", settings={"bindings": bindings})
-            for topic in ("live", "t"):
-                await client.administer("exchange.bind", exchange="e", topic=topic, key="b.#")
-        async with broker_on(env, '[exchanges.e]\ntype = "consistent-hash"\n[topics.t]\n'):
-            client = await connected(env)
-            shown = {topic["name"]: topic["settings"]["bindings"] for topic in await client.administer("topic.list")}
-            assert shown == {"live": [{"exchange": "e", "key": "7", "arguments": {}}], "t": []}
-
-    scenario()
+    async with broker_on(env, '[exchanges.e]\ntype = "topic"\n[topics.t]\n'):
+        client = await connected(env)
+        bindings = [{"exchange": "e", "key": "a.*"}, {"exchange": "e", "key": "7"}]
+        await client.administer("topic.create", name="live", settings={"bindings": bindings})
+        for topic in ("live", "t"):
+            await client.administer("exchange.bind", exchange="e", topic=topic, key="b.#")
+    async with broker_on(env, '[exchanges.e]\ntype = "consistent-hash"\n[topics.t]\n'):
+        client = await connected(env)
+        shown = {topic["name"]: topic["settings"]["bindings"] for topic in await client.administer("topic.list")}
+        assert shown == {"live": [{"exchange": "e", "key": "7", "arguments": {}}], "t": []}
     warnings = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
     assert sorted(warning.split(" to e ")[0] for warning in warnings) == [
         "a binding of topic live",
@@ -439,44 +435,40 @@ def test_bindings_that_an_exchange_of_another_type_refuses_are_left_out_with_a_w
 
 
 @pytest.mark.parametrize("storage", ["dram", "segmented-log"])
-def test_a_queue_continues_at_its_position_after_a_time_as_a_stream(storage: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
-            client = await connected(env)
-            await client.publish("t", ["a", "b", "c"])
-            subscription = (await client.call(m.Subscribe("t", credit=2))).subscription
-            first = await client.delivery()
-            assert values(first.batches) == ["a", "b"]
-            entry = m.Settlement(0, first.message.delivery_id, 0, 1)  # type: ignore[attr-defined]
-            assert (await client.call(m.Settle(subscription, [entry]))).refused == []
-            for kind in ("stream", "both"):
-                await client.administer("topic.alter", name="t", settings={"kind": kind})
-            other = await connected(env)
-            await other.call(m.Subscribe("t", credit=1))
-            again = await other.delivery()
-            assert (values(again.batches), again.message.attempt) == (["b"], 2)  # type: ignore[attr-defined]
-            assert again.message.delivery_id > first.message.delivery_id  # type: ignore[attr-defined]
-
-    run_simulation(0, scenario)
+@simulated
+async def test_a_queue_continues_at_its_position_after_a_time_as_a_stream(env: SimEnv, storage: str) -> None:
+    async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
+        client = await connected(env)
+        await client.publish("t", ["a", "b", "c"])
+        subscription = (await client.call(m.Subscribe("t", credit=2))).subscription
+        first = await client.delivery()
+        assert values(first.batches) == ["a", "b"]
+        entry = m.Settlement(0, first.message.delivery_id, 0, 1)  # type: ignore[attr-defined]
+        assert (await client.call(m.Settle(subscription, [entry]))).refused == []
+        for kind in ("stream", "both"):
+            await client.administer("topic.alter", name="t", settings={"kind": kind})
+        other = await connected(env)
+        await other.call(m.Subscribe("t", credit=1))
+        again = await other.delivery()
+        assert (values(again.batches), again.message.attempt) == (["b"], 2)  # type: ignore[attr-defined]
+        assert again.message.delivery_id > first.message.delivery_id  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("storage", ["dram", "segmented-log"])
-def test_groups_keep_their_places_when_the_topic_was_a_queue_meanwhile(storage: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
-            client = await connected(env)
-            await client.publish("t", ["a", "b", "c"])
-            subscription = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
-            generation = (await client.push()).message.epoch  # type: ignore[attr-defined]
-            assert await client.settle(subscription, await client.delivery()) == []
-            for kind in ("queue", "both"):
-                await client.administer("topic.alter", name="t", settings={"kind": kind})
-            other = await connected(env)
-            await other.call(m.Subscribe("t", group="g", credit=5))
-            assert (await other.push()).message.epoch > generation  # type: ignore[attr-defined]
-            assert values((await other.delivery()).batches) == ["c"]
-
-    run_simulation(0, scenario)
+@simulated
+async def test_groups_keep_their_places_when_the_topic_was_a_queue_meanwhile(env: SimEnv, storage: str) -> None:
+    async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
+        client = await connected(env)
+        await client.publish("t", ["a", "b", "c"])
+        subscription = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
+        generation = (await client.push()).message.epoch  # type: ignore[attr-defined]
+        assert await client.settle(subscription, await client.delivery()) == []
+        for kind in ("queue", "both"):
+            await client.administer("topic.alter", name="t", settings={"kind": kind})
+        other = await connected(env)
+        await other.call(m.Subscribe("t", group="g", credit=5))
+        assert (await other.push()).message.epoch > generation  # type: ignore[attr-defined]
+        assert values((await other.delivery()).batches) == ["c"]
 
 
 @served('[topics.t]\nkind = "both"\n')

@@ -12,7 +12,6 @@ from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, 
 from linn.core.admin.deliveries import DECIDED_SHOWN_MAX
 from linn.core.broker.broker import RETENTION_INTERVAL_S, Broker
 from linn.core.queue.decided import OVERDUE_MS
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 from linn.wire.connection import Event
@@ -417,41 +416,41 @@ async def test_old_decisions_of_a_consumer_that_is_here_are_warned_of_once(
     assert _lines(caplog) == [], "once until they are done"
 
 
-def test_old_decisions_of_a_consumer_that_is_away_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+@simulated
+async def test_old_decisions_of_a_consumer_that_is_away_are_warned_of_once(
+    env: SimEnv, caplog: pytest.LogCaptureFixture
+) -> None:
     overdue_s = OVERDUE_MS / 1000
-
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, QUEUE):
-            client, subscription, _ = await _with_decision(env, "a", "b")
-            await client.call(m.Unsubscribe(subscription))
-            await _stay(client, overdue_s - RETENTION_INTERVAL_S)
-            assert _lines(caplog) == [], "it is not old"
-            await _stay(client, 2 * RETENTION_INTERVAL_S)
-            (line,) = _lines(caplog)
-            assert "2 records were decided to ledger" in line
-            assert "it is not connected" in line
-            assert line.endswith("linn deliveries list t --consumer ledger")
-            await _stay(client, overdue_s)
-            subscription = await _joined(client)
-            await client.delivery()
-            await client.call(m.Unsubscribe(subscription))
-            await _stay(client, overdue_s)
-            assert _lines(caplog) == [], "once until it is resolved"
-            subscription = await _joined(client)
-            again = await client.delivery()
-            assert await client.settle(subscription, again, m.Verdict.DONE) == []
-            await client.publish("t", ["c"])
-            await _decided(client, subscription)
-            await client.call(m.Unsubscribe(subscription))
-            await _stay(client, overdue_s - RETENTION_INTERVAL_S)
-            assert _lines(caplog) == [], "it is not old"
-            await _stay(client, 2 * RETENTION_INTERVAL_S)
-            assert len(_lines(caplog)) == 1
-
-    run_simulation(0, scenario)
+    async with broker_on(env, QUEUE):
+        client, subscription, _ = await _with_decision(env, "a", "b")
+        await client.call(m.Unsubscribe(subscription))
+        await _stay(client, overdue_s - RETENTION_INTERVAL_S)
+        assert _lines(caplog) == [], "it is not old"
+        await _stay(client, 2 * RETENTION_INTERVAL_S)
+        (line,) = _lines(caplog)
+        assert "2 records were decided to ledger" in line
+        assert "it is not connected" in line
+        assert line.endswith("linn deliveries list t --consumer ledger")
+        await _stay(client, overdue_s)
+        subscription = await _joined(client)
+        await client.delivery()
+        await client.call(m.Unsubscribe(subscription))
+        await _stay(client, overdue_s)
+        assert _lines(caplog) == [], "once until it is resolved"
+        subscription = await _joined(client)
+        again = await client.delivery()
+        assert await client.settle(subscription, again, m.Verdict.DONE) == []
+        await client.publish("t", ["c"])
+        await _decided(client, subscription)
+        await client.call(m.Unsubscribe(subscription))
+        await _stay(client, overdue_s - RETENTION_INTERVAL_S)
+        assert _lines(caplog) == [], "it is not old"
+        await _stay(client, 2 * RETENTION_INTERVAL_S)
+        assert len(_lines(caplog)) == 1
 
 
-def test_each_holder_is_warned_of_also_after_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+@simulated
+async def test_each_holder_is_warned_of_also_after_a_restart(env: SimEnv, caplog: pytest.LogCaptureFixture) -> None:
     async def process(env: SimEnv) -> None:
         async with broker_on(env, QUEUE):
             client = await connected(env)
@@ -460,11 +459,8 @@ def test_each_holder_is_warned_of_also_after_a_restart(caplog: pytest.LogCapture
                 await _decided(client, await _joined(client, name=name, credit=1))
             env.crash()
 
-    async def scenario(env: SimEnv) -> None:
-        await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, QUEUE):
-            await env.clock.sleep(OVERDUE_MS / 1000 + RETENTION_INTERVAL_S)
-            assert [line.rpartition(" ")[2] for line in _lines(caplog)] == ["ledger", "mails"]
-
-    run_simulation(0, scenario)
+    await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, QUEUE):
+        await env.clock.sleep(OVERDUE_MS / 1000 + RETENTION_INTERVAL_S)
+        assert [line.rpartition(" ")[2] for line in _lines(caplog)] == ["ledger", "mails"]

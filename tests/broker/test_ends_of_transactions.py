@@ -239,45 +239,41 @@ async def test_who_gains_a_partition_begins_behind_what_was_decided_before(
     assert values(event.batches) == ["c"]
 
 
-def test_names_that_were_not_used_for_an_hour_make_room_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+@simulated
+async def test_names_that_were_not_used_for_an_hour_make_room_and_others_do_not(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(coordinator, "NAMES_MAX", 3)
-
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TOPICS):
-            client = await connected(env)
-            first, *_ = [await Owner.open(client, name, branch=A + at) for at, name in enumerate("abc")]
-            await refused("limit.exceeded", client.call(m.OpenTransactions("d", 60_000)))
-            await trio.sleep(UNUSED_S)
-            client = first.client = await connected(env)
-            await first.publish("s", ["one"])
-            await first.end(commit=True)
-            await trio.sleep(1)
-            await Owner.open(client, "d", branch=A + 3)
-            assert [each["name"] for each in (await client.administer("transaction.list"))["transactions"]] == [
-                "a",
-                "d",
-            ]
-            await first.end(commit=True, number=first.number - 1)  # It is known what was committed.
-
-    run_simulation(0, scenario)
+    async with broker_on(env, TOPICS):
+        client = await connected(env)
+        first, *_ = [await Owner.open(client, name, branch=A + at) for at, name in enumerate("abc")]
+        await refused("limit.exceeded", client.call(m.OpenTransactions("d", 60_000)))
+        await trio.sleep(UNUSED_S)
+        client = first.client = await connected(env)
+        await first.publish("s", ["one"])
+        await first.end(commit=True)
+        await trio.sleep(1)
+        await Owner.open(client, "d", branch=A + 3)
+        assert [each["name"] for each in (await client.administer("transaction.list"))["transactions"]] == [
+            "a",
+            "d",
+        ]
+        await first.end(commit=True, number=first.number - 1)  # It is known what was committed.
 
 
-def test_one_connection_opens_so_many_names_and_the_broker_knows_so_many_branches(
-    monkeypatch: pytest.MonkeyPatch,
+@simulated
+async def test_one_connection_opens_so_many_names_and_the_broker_knows_so_many_branches(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transacting, "NAMES_MAX", 2)
     monkeypatch.setattr(coordinator, "ALL_BRANCHES_MAX", 3)
-
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TOPICS):
-            client, other = await connected(env), await connected(env)
-            for at, name in enumerate(("a", "b", "a")):
-                owner = await Owner.open(client, name, branch=A + at)
-            await refused("limit.exceeded", client.call(m.OpenTransactions("c", 60_000)))
-            third = await Owner.open(other, "c", branch=A + 3)
-            await refused("limit.exceeded", third.add(A + 4))
-            await third.add(A + 3)
-            await owner.publish("s", ["one"], branch=A + 2)
-            await owner.end(commit=True, branches=[A + 2])
-
-    run_simulation(0, scenario)
+    async with broker_on(env, TOPICS):
+        client, other = await connected(env), await connected(env)
+        for at, name in enumerate(("a", "b", "a")):
+            owner = await Owner.open(client, name, branch=A + at)
+        await refused("limit.exceeded", client.call(m.OpenTransactions("c", 60_000)))
+        third = await Owner.open(other, "c", branch=A + 3)
+        await refused("limit.exceeded", third.add(A + 4))
+        await third.add(A + 3)
+        await owner.publish("s", ["one"], branch=A + 2)
+        await owner.end(commit=True, branches=[A + 2])

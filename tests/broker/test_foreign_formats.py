@@ -140,59 +140,53 @@ async def fetched(client: RawClient, topic: str, offset: int = 0, **options: Any
 
 
 @pytest.mark.parametrize("storage", ["", DRAM])
-def test_a_stream_keeps_the_body_and_each_reader_gets_what_it_reads(storage: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        plugin = Plugin()
-        async with broker_on(env, STREAM + storage, plugins=[plugin]):
-            client = await connected(env)
-            records = some_records(10)
-            batch = foreign(records)
-            sent = bytes(batch.raw_fields[0] or b"")
-            await client.call(m.Publish("t"), [batch])
-            assert plugin.codec.calls == ["check"]
-            (same,) = await fetched(client, "t", formats=[0, NUMBER])
-            assert same.format == NUMBER
-            assert bytes(same.raw_fields[0] or b"") == sent
-            assert plugin.codec.calls == ["check"]
-            (native,) = await fetched(client, "t")
-            assert native.format == 0
-            assert contents([native]) == expected(records)
-            assert (native.base_id, native.offset_span, native.append_time_ms) == (
-                same.base_id,
-                same.offset_span,
-                same.append_time_ms,
-            )
-            native.check_stored()
-            await fetched(client, "t")
-            assert plugin.codec.calls == ["check", "to_native"], "the translation is cached"
-
-    scenario()
+@simulated
+async def test_a_stream_keeps_the_body_and_each_reader_gets_what_it_reads(env: SimEnv, storage: str) -> None:
+    plugin = Plugin()
+    async with broker_on(env, STREAM + storage, plugins=[plugin]):
+        client = await connected(env)
+        records = some_records(10)
+        batch = foreign(records)
+        sent = bytes(batch.raw_fields[0] or b"")
+        await client.call(m.Publish("t"), [batch])
+        assert plugin.codec.calls == ["check"]
+        (same,) = await fetched(client, "t", formats=[0, NUMBER])
+        assert same.format == NUMBER
+        assert bytes(same.raw_fields[0] or b"") == sent
+        assert plugin.codec.calls == ["check"]
+        (native,) = await fetched(client, "t")
+        assert native.format == 0
+        assert contents([native]) == expected(records)
+        assert (native.base_id, native.offset_span, native.append_time_ms) == (
+            same.base_id,
+            same.offset_span,
+            same.append_time_ms,
+        )
+        native.check_stored()
+        await fetched(client, "t")
+        assert plugin.codec.calls == ["check", "to_native"], "the translation is cached"
 
 
 @pytest.mark.parametrize("storage", ["", DRAM])
-def test_nothing_is_lost_of_a_stream_that_is_read_from_the_middle(storage: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM + storage, plugins=[Plugin()]):
-            client = await connected(env)
-            records = some_records(40)
-            for first in range(0, 40, 10):
-                await client.call(m.Publish("t"), [foreign(records[first : first + 10])])
-            for offset in range(40):
-                for formats in ([], [0], [0, NUMBER]):
-                    found, at = [], offset
-                    while at < 40:
-                        batches = await fetched(client, "t", at, formats=formats)
-                        found += batches
-                        at = batches[-1].end_offset
-                    opened(found)
-                    assert contents(found) == expected(records[offset:], offset)
-            subscription = (await client.call(m.Subscribe("t", start=13))).subscription
-            event = await client.pull(subscription, 4)
-            assert contents(event.batches) == expected(records[13:17], 13)
-
-    scenario()
+@simulated
+async def test_nothing_is_lost_of_a_stream_that_is_read_from_the_middle(env: SimEnv, storage: str) -> None:
+    async with broker_on(env, STREAM + storage, plugins=[Plugin()]):
+        client = await connected(env)
+        records = some_records(40)
+        for first in range(0, 40, 10):
+            await client.call(m.Publish("t"), [foreign(records[first : first + 10])])
+        for offset in range(40):
+            for formats in ([], [0], [0, NUMBER]):
+                found, at = [], offset
+                while at < 40:
+                    batches = await fetched(client, "t", at, formats=formats)
+                    found += batches
+                    at = batches[-1].end_offset
+                opened(found)
+                assert contents(found) == expected(records[offset:], offset)
+        subscription = (await client.call(m.Subscribe("t", start=13))).subscription
+        event = await client.pull(subscription, 4)
+        assert contents(event.batches) == expected(records[13:17], 13)
 
 
 def opened(batches: Sequence[RecordBatch]) -> None:
@@ -240,22 +234,19 @@ async def test_a_native_batch_is_written_in_the_format_that_a_reader_asks_for(en
 
 @pytest.mark.parametrize("storage", ["", DRAM])
 @pytest.mark.parametrize("at_once", [1, 3, 7, 100])
-def test_a_queue_hands_over_every_record_however_it_is_cut(storage: str, at_once: int) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, QUEUE.replace("[topics.dead]", storage + "[topics.dead]"), plugins=[Plugin()]):
-            client = await connected(env)
-            records = some_records(30)
-            for first in range(0, 30, 10):
-                await client.call(m.Publish("t"), [foreign(records[first : first + 10])])
-            subscription = (await client.call(m.Subscribe("t"))).subscription
-            found = []
-            while (event := await client.pull(subscription, at_once)).batches:
-                found += contents(event.batches)
-                await client.settle(subscription, event)
-            assert found == expected(records)
-
-    scenario()
+@simulated
+async def test_a_queue_hands_over_every_record_however_it_is_cut(env: SimEnv, storage: str, at_once: int) -> None:
+    async with broker_on(env, QUEUE.replace("[topics.dead]", storage + "[topics.dead]"), plugins=[Plugin()]):
+        client = await connected(env)
+        records = some_records(30)
+        for first in range(0, 30, 10):
+            await client.call(m.Publish("t"), [foreign(records[first : first + 10])])
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        found = []
+        while (event := await client.pull(subscription, at_once)).batches:
+            found += contents(event.batches)
+            await client.settle(subscription, event)
+        assert found == expected(records)
 
 
 @served(QUEUE, plugins=[Plugin()])
@@ -474,14 +465,11 @@ async def test_a_message_that_the_format_compresses_is_no_larger_either(env: Sim
 
 
 @pytest.mark.parametrize("number", [0, 256, -1, "7", True, None])
-def test_a_number_that_is_none_stops_the_start(number: object) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        with pytest.raises(PluginError, match='format "pages" has the number'):
-            async with broker_on(env, STREAM, plugins=[Plugin(number=number)]):
-                pass
-
-    scenario()
+@simulated
+async def test_a_number_that_is_none_stops_the_start(env: SimEnv, number: object) -> None:
+    with pytest.raises(PluginError, match='format "pages" has the number'):
+        async with broker_on(env, STREAM, plugins=[Plugin(number=number)]):
+            pass
 
 
 @simulated
@@ -516,43 +504,36 @@ class Broken(Pages):
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("broken"), "many"])
-def test_a_codec_whose_check_fails_refuses_that_publish_by_name(answer: object) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("check", answer))]):
-            client = await connected(env)
-            with pytest.raises(Refused, match=r"batch\.malformed: format pages, of plugin .pages.*could not check"):
-                await client.call(m.Publish("t"), [foreign(some_records(2))])
-            await client.publish("t", ["native"])
-            assert await client.fetch("t") == ["native"]
-
-    scenario()
-
-
-@pytest.mark.parametrize("answer", [RuntimeError("broken"), BodyColumns([b"one"]), BodyColumns(["x", "y"]), 3])  # type: ignore[list-item]
-def test_a_batch_that_can_not_be_decoded_is_handed_over_as_it_is_and_costs_no_other(answer: object) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("to_native", answer))]):
-            client = await connected(env)
+@simulated
+async def test_a_codec_whose_check_fails_refuses_that_publish_by_name(env: SimEnv, answer: object) -> None:
+    async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("check", answer))]):
+        client = await connected(env)
+        with pytest.raises(Refused, match=r"batch\.malformed: format pages, of plugin .pages.*could not check"):
             await client.call(m.Publish("t"), [foreign(some_records(2))])
-            await client.publish("t", ["native"])
-            assert [batch.format for batch in await fetched(client, "t")] == [NUMBER, 0]
-            assert await client.fetch("t", offset=2) == ["native"]
+        await client.publish("t", ["native"])
+        assert await client.fetch("t") == ["native"]
 
-    scenario()
+
+@pytest.mark.parametrize("answer", [RuntimeError("broken"), BodyColumns([b"one"]), BodyColumns(["x", "y"]), 3])
+@simulated
+async def test_a_batch_that_can_not_be_decoded_is_handed_over_as_it_is_and_costs_no_other(
+    env: SimEnv, answer: object
+) -> None:
+    async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("to_native", answer))]):
+        client = await connected(env)
+        await client.call(m.Publish("t"), [foreign(some_records(2))])
+        await client.publish("t", ["native"])
+        assert [batch.format for batch in await fetched(client, "t")] == [NUMBER, 0]
+        assert await client.fetch("t", offset=2) == ["native"]
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("broken"), 3])
-def test_a_codec_that_can_not_encode_gives_readers_linns_own_format(answer: object) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("from_native", answer))]):
-            client = await connected(env)
-            await client.publish("t", ["native"])
-            assert [batch.format for batch in await fetched(client, "t", formats=[NUMBER])] == [0]
-
-    scenario()
+@simulated
+async def test_a_codec_that_can_not_encode_gives_readers_linns_own_format(env: SimEnv, answer: object) -> None:
+    async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("from_native", answer))]):
+        client = await connected(env)
+        await client.publish("t", ["native"])
+        assert [batch.format for batch in await fetched(client, "t", formats=[NUMBER])] == [0]
 
 
 # --- the registry ----------------------------------------------------------------------------------------------------

@@ -377,7 +377,8 @@ async def test_a_group_at_most_once_gives_no_record_twice(env: SimEnv) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "crash"])
-def test_commits_survive(end: str) -> None:
+@simulated
+async def test_commits_survive(env: SimEnv, end: str) -> None:
     async def process(env: SimEnv) -> None:
         async with broker_on(env, ALWAYS + TEXT):
             await _fill(env)
@@ -389,18 +390,15 @@ def test_commits_survive(end: str) -> None:
             elif end == "crash":
                 env.crash()
 
-    async def scenario(env: SimEnv) -> None:
-        await env.run_until_death(process)
-        env = env.restart() if env.is_dead else env
-        async with broker_on(env, ALWAYS + TEXT):
-            client = await connected(env)
-            shown = (await client.administer("group.show", group="g"))["offsets"]
-            assert [row["offset"] for row in shown] == [0, 1, 2, 0]
-            two = await _member(env)
-            expected = [(n % 4, str(n)) for n in range(12) if n // 4 >= (n % 4) % 3]
-            assert sorted(two.seen) == sorted(expected)
-
-    run_simulation(0, scenario)
+    await env.run_until_death(process)
+    env = env.restart() if env.is_dead else env
+    async with broker_on(env, ALWAYS + TEXT):
+        client = await connected(env)
+        shown = (await client.administer("group.show", group="g"))["offsets"]
+        assert [row["offset"] for row in shown] == [0, 1, 2, 0]
+        two = await _member(env)
+        expected = [(n % 4, str(n)) for n in range(12) if n // 4 >= (n % 4) % 3]
+        assert sorted(two.seen) == sorted(expected)
 
 
 def test_commits_of_records_lost_with_power_skip_no_new_ones() -> None:

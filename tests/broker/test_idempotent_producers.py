@@ -225,7 +225,8 @@ async def test_a_batch_of_many_keys_goes_to_the_same_partitions_again(env: SimEn
 
 @pytest.mark.parametrize("death", ["stop", "kill", "power loss"])
 @pytest.mark.parametrize("segment_bytes", [4_096, 1 << 20])
-def test_a_restart_knows_what_was_stored(death: str, segment_bytes: int) -> None:
+@simulated
+async def test_a_restart_knows_what_was_stored(env: SimEnv, death: str, segment_bytes: int) -> None:
     text = ALWAYS + f'segment_bytes_max = {segment_bytes}\n[topics.t]\nkind = "stream"\n[topics.q]\n'
 
     async def before(env: SimEnv) -> None:
@@ -249,21 +250,18 @@ def test_a_restart_knows_what_was_stored(death: str, segment_bytes: int) -> None
             taken += sum(batch.count for batch in event.batches)
             await client.settle(worker, event)
 
-    async def scenario(env: SimEnv) -> None:
-        died = await env.run_until_death(before)
-        assert died is (death != "stop")
-        env = await after_power_loss(env, text) if died else env
-        async with broker_on(env, text) as broker:
-            client = await connected(env)
-            for topic in ("t", "q"):
-                for sequence in range(12, 20):
-                    again = await send(client, numbered(sequence, ["x" * 900]), target=topic)
-                    assert again.base_offset == sequence
-                assert (await send(client, numbered(20, ["y"]), target=topic)).base_offset == 20
-            assert len(await client.fetch("t")) == 21
-            assert unsettled(broker) == 1
-
-    run_simulation(0, scenario)
+    died = await env.run_until_death(before)
+    assert died is (death != "stop")
+    env = await after_power_loss(env, text) if died else env
+    async with broker_on(env, text) as broker:
+        client = await connected(env)
+        for topic in ("t", "q"):
+            for sequence in range(12, 20):
+                again = await send(client, numbered(sequence, ["x" * 900]), target=topic)
+                assert again.base_offset == sequence
+            assert (await send(client, numbered(20, ["y"]), target=topic)).base_offset == 20
+        assert len(await client.fetch("t")) == 21
+        assert unsettled(broker) == 1
 
 
 def unsettled(broker: Broker) -> int:

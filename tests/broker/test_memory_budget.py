@@ -18,7 +18,6 @@ from linn.core.broker.broker import Broker
 from linn.core.env.real.env import RealEnv
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.protocols.capnp.outbox import FRAME_BYTES, READ_AHEAD_BYTES_MAX, memory_bytes
-from linn.testing.deterministic import run_simulation
 from linn.testing.process import BrokerProcess
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -333,7 +332,8 @@ BATCH = "z" * (64 << 10)
 DISK_BYTES_PER_S = 4 * MIB
 
 
-def test_a_publisher_at_twice_the_disks_speed_waits_and_nothing_confirmed_is_lost() -> None:
+@simulated
+async def test_a_publisher_at_twice_the_disks_speed_waits_and_nothing_confirmed_is_lost(env: SimEnv) -> None:
     confirmed, sent = 0, 0
 
     async def publish(client: RawClient) -> None:
@@ -360,16 +360,13 @@ def test_a_publisher_at_twice_the_disks_speed_waits_and_nothing_confirmed_is_los
             await other.publish("t", ["others are served"])
             env.crash()
 
-    async def scenario(env: SimEnv) -> None:
-        began = trio.current_time()
-        assert await env.run_until_death(life)
-        assert trio.current_time() - began > 298 * len(BATCH) / DISK_BYTES_PER_S
-        after = await after_power_loss(env, ALWAYS + TEXT_OF_STREAM)
-        async with broker_on(after, ALWAYS + TEXT_OF_STREAM):
-            found = await (await connected(after)).fetch("t", offset=confirmed - 1)
-            assert found[0] == BATCH
-
-    run_simulation(0, scenario)
+    began = trio.current_time()
+    assert await env.run_until_death(life)
+    assert trio.current_time() - began > 298 * len(BATCH) / DISK_BYTES_PER_S
+    after = await after_power_loss(env, ALWAYS + TEXT_OF_STREAM)
+    async with broker_on(after, ALWAYS + TEXT_OF_STREAM):
+        found = await (await connected(after)).fetch("t", offset=confirmed - 1)
+        assert found[0] == BATCH
 
 
 TEXT_OF_STREAM = '[topics.t]\nkind = "stream"\n'

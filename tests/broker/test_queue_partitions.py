@@ -58,20 +58,17 @@ async def next_of(client: RawClient, subscription: int) -> tuple[int, str]:
     return event.message.partition, value
 
 
-def test_only_partitions_with_ready_records_are_asked(asked: list[int]) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, f'[topics.t]\nstorage = "dram"\npartitions = {WIDE}\n'):
-            client = await connected(env)
-            subscriptions = [await consumer(client) for _ in range(3)]
-            assert await client.is_silent(1)
-            asked.clear()
-            for place in (700, 3):
-                await client.publish("t", ["a"], partition=place)
-                assert (await client.delivery()).message.subscription in subscriptions
-        assert set(asked) == {700, 3}
-
-    scenario()
+@simulated
+async def test_only_partitions_with_ready_records_are_asked(env: SimEnv, asked: list[int]) -> None:
+    async with broker_on(env, f'[topics.t]\nstorage = "dram"\npartitions = {WIDE}\n'):
+        client = await connected(env)
+        subscriptions = [await consumer(client) for _ in range(3)]
+        assert await client.is_silent(1)
+        asked.clear()
+        for place in (700, 3):
+            await client.publish("t", ["a"], partition=place)
+            assert (await client.delivery()).message.subscription in subscriptions
+    assert set(asked) == {700, 3}
 
 
 @served("[topics.t]\npartitions = 3\n")
@@ -107,23 +104,21 @@ async def test_records_returned_to_an_empty_partition_are_redelivered(client: Ra
     assert await other.settle(waits, again) == []
 
 
-def test_a_consumer_that_fails_at_one_partition_passes_the_wake_up_on(broken: int) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, '[topics.t]\nstorage = "dram"\npartitions = 2\n') as broker:
-            clients = [await connected(env) for _ in range(3)]
-            queue = broker.topics["t"].queue
-            assert queue is not None
-            queue.listed.clear()
-            for client in clients:
-                await consumer(client)
-            publisher = await connected(env)
-            for place in (broken, 1):  # Of the first only one that waits is woken, and is told what is wrong.
-                await publisher.publish("t", ["a"], partition=place)
-                assert await publisher.is_silent(1)
-            pushed = [(await client.push()).message for client in clients]
-            ended = [message.code for message in pushed if isinstance(message, m.Ended)]
-            served = [message.partition for message in pushed if isinstance(message, m.Deliver)]
-            assert (ended, served) == ([StorageError.code] * 2, [1])
-
-    scenario()
+@served('[topics.t]\nstorage = "dram"\npartitions = 2\n')
+async def test_a_consumer_that_fails_at_one_partition_passes_the_wake_up_on(
+    env: SimEnv, broker: Broker, broken: int
+) -> None:
+    clients = [await connected(env) for _ in range(3)]
+    queue = broker.topics["t"].queue
+    assert queue is not None
+    queue.listed.clear()
+    for client in clients:
+        await consumer(client)
+    publisher = await connected(env)
+    for place in (broken, 1):  # Of the first only one that waits is woken, and is told what is wrong.
+        await publisher.publish("t", ["a"], partition=place)
+        assert await publisher.is_silent(1)
+    pushed = [(await client.push()).message for client in clients]
+    ended = [message.code for message in pushed if isinstance(message, m.Ended)]
+    served = [message.partition for message in pushed if isinstance(message, m.Deliver)]
+    assert (ended, served) == ([StorageError.code] * 2, [1])

@@ -397,36 +397,33 @@ def _small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_small_snapshots")
-def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart() -> None:
+@simulated
+async def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart(env: SimEnv) -> None:
     text = '[storage.segmented-log]\nindex_interval_bytes = 512\nsegment_bytes_max = "16KiB"\n' + QUEUE
-
-    async def scenario(env: SimEnv) -> None:
-        settled: set[str] = set()
-        async with broker_on(env, text) as broker:
-            client = await connected(env)
-            worker = await _worker(client, 0)
-            state = broker.topics["t"].queue.partition_queues[0].log.state.partition.log
-            sizes = []
-            for number in range(150):
-                await client.publish("t", [f"{number}.{i}" for i in range(4)])
-                await client.call(m.Credit(worker, 4))
-                event = await client.delivery()
-                # Some of them are never settled, so that there are holes.
-                await client.settle(worker, event, ACK if number % 7 else NACK, ms=0 if number % 7 else 500_000)
-                if number % 7:
-                    settled |= set(values(event.batches))
-                sizes.append(state.size_bytes())
-            assert max(sizes) < 60_000
-            assert state.bounds()[0] > 100, "it was compacted"
-        async with broker_on(env, text) as broker:
-            subscription = broker.topics["t"].queue.partition_queues[0].subscription
-            subscription.check()
-            assert subscription.statistics().delayed == 22 * 4
-            client = await connected(env)
-            await trio.sleep(1)
-            assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 600 - len(settled)
-
-    run_simulation(0, scenario)
+    settled: set[str] = set()
+    async with broker_on(env, text) as broker:
+        client = await connected(env)
+        worker = await _worker(client, 0)
+        state = broker.topics["t"].queue.partition_queues[0].log.state.partition.log
+        sizes = []
+        for number in range(150):
+            await client.publish("t", [f"{number}.{i}" for i in range(4)])
+            await client.call(m.Credit(worker, 4))
+            event = await client.delivery()
+            # Some of them are never settled, so that there are holes.
+            await client.settle(worker, event, ACK if number % 7 else NACK, ms=0 if number % 7 else 500_000)
+            if number % 7:
+                settled |= set(values(event.batches))
+            sizes.append(state.size_bytes())
+        assert max(sizes) < 60_000
+        assert state.bounds()[0] > 100, "it was compacted"
+    async with broker_on(env, text) as broker:
+        subscription = broker.topics["t"].queue.partition_queues[0].subscription
+        subscription.check()
+        assert subscription.statistics().delayed == 22 * 4
+        client = await connected(env)
+        await trio.sleep(1)
+        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 600 - len(settled)
 
 
 @pytest.mark.usefixtures("_small_snapshots")
@@ -497,7 +494,10 @@ async def test_retention_on_a_queue_with_a_stream_drops_unsettled_records_and_co
 
 
 @pytest.mark.parametrize("ends", ["kill", "crash"])
-def test_delayed_records_are_redelivered_after_a_restart_though_nothing_else_happens(ends: str) -> None:
+@simulated
+async def test_delayed_records_are_redelivered_after_a_restart_though_nothing_else_happens(
+    env: SimEnv, ends: str
+) -> None:
     text = ALWAYS + '[topics.t]\nlease = "1h"\nredelivery_delay = "5s"\n'
 
     async def process(env: SimEnv) -> None:
@@ -509,18 +509,16 @@ def test_delayed_records_are_redelivered_after_a_restart_though_nothing_else_hap
             getattr(env, ends)()
             await trio.sleep_forever()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, text):
-            client = await connected(env)
-            await client.call(m.Subscribe("t", credit=1))
-            assert (await client.delivery(10)).message.attempt == 2  # type: ignore[attr-defined]
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, text):
+        client = await connected(env)
+        await client.call(m.Subscribe("t", credit=1))
+        assert (await client.delivery(10)).message.attempt == 2  # type: ignore[attr-defined]
 
 
-def test_a_queue_whose_first_segments_were_dropped_recovers_from_events_about_them() -> None:
+@simulated
+async def test_a_queue_whose_first_segments_were_dropped_recovers_from_events_about_them(env: SimEnv) -> None:
     text = '[storage.segmented-log]\nsegment_bytes_max = 4096\n[topics.t]\nlease = "1h"\n'
 
     async def process(env: SimEnv) -> None:
@@ -536,17 +534,14 @@ def test_a_queue_whose_first_segments_were_dropped_recovers_from_events_about_th
             env.kill()
             await trio.sleep_forever()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, text) as broker:
-            assert broker.topics["t"].partitions[0].start_offset > 0
-            client = await connected(env)
-            subscription = (await client.call(m.Subscribe("t"))).subscription
-            first, *_ = values((await client.pull(subscription)).batches)
-            assert first.strip() == "35"
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, text) as broker:
+        assert broker.topics["t"].partitions[0].start_offset > 0
+        client = await connected(env)
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        first, *_ = values((await client.pull(subscription)).batches)
+        assert first.strip() == "35"
 
 
 # --- credit and leases that end --------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, r
 
 from linn.core.broker.broker import Broker
 from linn.core.log.storage import READ_BATCHES_MAX
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 from linn.wire.connection import BATCHES_MAX, Event
@@ -105,41 +104,39 @@ async def test_an_offset_is_found_by_time(client: RawClient) -> None:
 
 @pytest.mark.parametrize("kind", ["queue", "group", "reader"])
 @pytest.mark.parametrize("pushes", [True, False])
-def test_nobody_gets_more_than_requested(kind: str, pushes: bool) -> None:
-    async def scenario(env: SimEnv) -> None:
-        text = "[topics.t]\npartitions = 3\n" + ('kind = "stream"\n' if kind != "queue" else "")
-        async with broker_on(env, text):
-            client = await connected(env)
-            for number in range(30):
-                await client.publish("t", [f"{number}.{i}" for i in range(7)], partition=number % 3)
-            group = "g" if kind == "group" else ""
-            subscribed = await client.call(m.Subscribe("t", group=group, credit=10 if pushes else 0))
-            if kind == "group":
-                await client.push()
-            seen: list[str] = []
-            while len(seen) < 210:
-                step = len(seen)
-                if pushes:
-                    events = []
-                    while len(seen) < step + 10:
-                        events.append(await client.delivery())
-                        seen += values(events[-1].batches)
-                    assert len(seen) == step + 10
-                    assert not await client.is_silent(0) or await client.is_silent(1)
-                    for event in events if kind == "queue" else ():
-                        await client.settle(subscribed.subscription, event)
-                    if kind != "queue":
-                        await client.call(m.Credit(subscribed.subscription, 10))
-                else:
-                    got = values((await client.pull(subscribed.subscription, 10)).batches)
-                    assert 0 < len(got) <= 10
-                    seen += got
-            for partition in range(3):
-                own = [value for value in seen if int(value.split(".")[0]) % 3 == partition]
-                assert own == sorted(own, key=lambda value: [int(part) for part in value.split(".")]), "in order"
-            assert len(set(seen)) == 210, "each once"
-
-    run_simulation(0, scenario)
+@simulated
+async def test_nobody_gets_more_than_requested(env: SimEnv, kind: str, pushes: bool) -> None:
+    text = "[topics.t]\npartitions = 3\n" + ('kind = "stream"\n' if kind != "queue" else "")
+    async with broker_on(env, text):
+        client = await connected(env)
+        for number in range(30):
+            await client.publish("t", [f"{number}.{i}" for i in range(7)], partition=number % 3)
+        group = "g" if kind == "group" else ""
+        subscribed = await client.call(m.Subscribe("t", group=group, credit=10 if pushes else 0))
+        if kind == "group":
+            await client.push()
+        seen: list[str] = []
+        while len(seen) < 210:
+            step = len(seen)
+            if pushes:
+                events = []
+                while len(seen) < step + 10:
+                    events.append(await client.delivery())
+                    seen += values(events[-1].batches)
+                assert len(seen) == step + 10
+                assert not await client.is_silent(0) or await client.is_silent(1)
+                for event in events if kind == "queue" else ():
+                    await client.settle(subscribed.subscription, event)
+                if kind != "queue":
+                    await client.call(m.Credit(subscribed.subscription, 10))
+            else:
+                got = values((await client.pull(subscribed.subscription, 10)).batches)
+                assert 0 < len(got) <= 10
+                seen += got
+        for partition in range(3):
+            own = [value for value in seen if int(value.split(".")[0]) % 3 == partition]
+            assert own == sorted(own, key=lambda value: [int(part) for part in value.split(".")]), "in order"
+        assert len(set(seen)) == 210, "each once"
 
 
 @served("[topics.t]\n")

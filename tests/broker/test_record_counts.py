@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from raw_client import RawClient, broker_on, connected, records, served, values
+from raw_client import RawClient, broker_on, connected, records, served, simulated, values
 from seeds import tiered
 from test_transactions import TOPICS, Owner
 
@@ -14,7 +14,6 @@ from linn.core.batch.builder import pick_batch
 from linn.core.broker.broker import Broker
 from linn.core.log.partition import Partition
 from linn.testing.broker_view import wait_committed
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -153,7 +152,8 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", tiered(range(12), 1))
-def test_all_counts_are_those_of_a_naive_reader_whatever_happened_before(seed: int) -> None:
+@simulated
+async def test_all_counts_are_those_of_a_naive_reader_whatever_happened_before(env: SimEnv, seed: int) -> None:
     visible = {PLAIN}
 
     async def life(env: SimEnv, number: int) -> None:
@@ -175,15 +175,13 @@ def test_all_counts_are_those_of_a_naive_reader_whatever_happened_before(seed: i
                 env.kill()
                 await client.fetch("s")
 
-    async def scenario(env: SimEnv) -> None:
-        for number in range(3):
-            if await env.run_until_death(lambda env, number=number: life(env, number)):
-                env = env.restart()
-
-    run_simulation(seed, scenario)
+    for number in range(3):
+        if await env.run_until_death(lambda env, number=number: life(env, number)):
+            env = env.restart()
 
 
-def test_aborted_records_stay_hidden_when_a_kill_takes_the_start_of_the_log_back() -> None:
+@simulated
+async def test_aborted_records_stay_hidden_when_a_kill_takes_the_start_of_the_log_back(env: SimEnv) -> None:
     async def process(env: SimEnv) -> None:
         async with broker_on(env, WALK) as broker:
             client = await connected(env)
@@ -197,12 +195,9 @@ def test_aborted_records_stay_hidden_when_a_kill_takes_the_start_of_the_log_back
             env.kill()
             await client.fetch("s")
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        async with broker_on(env.restart(), WALK) as broker:
-            partition = broker.topics["s"].partitions[0]
-            assert partition.start_offset == 0, "the case: the start was not durable"
-            assert set((await readable(partition)).values()) == {PLAIN}
-            assert partition.readable_count() == 25
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    async with broker_on(env.restart(), WALK) as broker:
+        partition = broker.topics["s"].partitions[0]
+        assert partition.start_offset == 0, "the case: the start was not durable"
+        assert set((await readable(partition)).values()) == {PLAIN}
+        assert partition.readable_count() == 25

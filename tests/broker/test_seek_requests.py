@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import RawClient, Refused, broker_on, connected, served, simulated, values
+from raw_client import RawClient, Refused, connected, served, values
 
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -30,45 +30,39 @@ async def _pushed(client: RawClient, wait_s: float = 2.0) -> list[str]:
 
 
 @pytest.mark.parametrize("group", ["", "g"])
-def test_a_seek_goes_on_at_the_offset_and_the_other_partitions_are_left_alone(group: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TEXT):
-            client = await _filled(env)
-            subscription = (await client.call(m.Subscribe("t", group=group, credit=1000))).subscription
-            assert len(await _pushed(client)) == 10
-            for offset, expected in ((3, ["0.3", "0.4"]), (0, [f"0.{n}" for n in range(5)]), (5, [])):
-                await client.call(m.Seek(subscription, 0, offset))
-                assert await _pushed(client) == expected
-            await client.publish("t", ["0.5"], partition=0)
-            await client.publish("t", ["1.5"], partition=1)
-            assert await _pushed(client) == ["0.5", "1.5"]
-
-    scenario()
+@served(TEXT)
+async def test_a_seek_goes_on_at_the_offset_and_the_other_partitions_are_left_alone(env: SimEnv, group: str) -> None:
+    client = await _filled(env)
+    subscription = (await client.call(m.Subscribe("t", group=group, credit=1000))).subscription
+    assert len(await _pushed(client)) == 10
+    for offset, expected in ((3, ["0.3", "0.4"]), (0, [f"0.{n}" for n in range(5)]), (5, [])):
+        await client.call(m.Seek(subscription, 0, offset))
+        assert await _pushed(client) == expected
+    await client.publish("t", ["0.5"], partition=0)
+    await client.publish("t", ["1.5"], partition=1)
+    assert await _pushed(client) == ["0.5", "1.5"]
 
 
 @pytest.mark.parametrize("group", ["", "g"])
-def test_a_paused_partition_delivers_nothing_until_it_is_resumed_where_it_was_or_elsewhere(group: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TEXT):
-            client = await _filled(env, 1)
-            subscription = (await client.call(m.Subscribe("t", group=group, credit=1000))).subscription
-            assert await _pushed(client) == ["0.0", "1.0"]
-            await client.call(m.Seek(subscription, 0, is_paused=True))
-            for number in (1, 2, 3):
-                await client.publish("t", [f"0.{number}"], partition=0)
-            await client.publish("t", ["1.1"], partition=1)
-            assert await _pushed(client) == ["1.1"]
-            await client.call(m.Seek(subscription, 0))
-            assert await _pushed(client) == ["0.1", "0.2", "0.3"]
-            await client.call(m.Seek(subscription, 0, is_paused=True))
-            await client.call(m.Seek(subscription, 0, 2, is_paused=True))
-            assert await _pushed(client) == []
-            await client.call(m.Seek(subscription, 0))
-            assert await _pushed(client) == ["0.2", "0.3"]
-
-    scenario()
+@served(TEXT)
+async def test_a_paused_partition_delivers_nothing_until_it_is_resumed_where_it_was_or_elsewhere(
+    env: SimEnv, group: str
+) -> None:
+    client = await _filled(env, 1)
+    subscription = (await client.call(m.Subscribe("t", group=group, credit=1000))).subscription
+    assert await _pushed(client) == ["0.0", "1.0"]
+    await client.call(m.Seek(subscription, 0, is_paused=True))
+    for number in (1, 2, 3):
+        await client.publish("t", [f"0.{number}"], partition=0)
+    await client.publish("t", ["1.1"], partition=1)
+    assert await _pushed(client) == ["1.1"]
+    await client.call(m.Seek(subscription, 0))
+    assert await _pushed(client) == ["0.1", "0.2", "0.3"]
+    await client.call(m.Seek(subscription, 0, is_paused=True))
+    await client.call(m.Seek(subscription, 0, 2, is_paused=True))
+    assert await _pushed(client) == []
+    await client.call(m.Seek(subscription, 0))
+    assert await _pushed(client) == ["0.2", "0.3"]
 
 
 @served(TEXT)

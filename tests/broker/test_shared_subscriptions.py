@@ -120,27 +120,24 @@ async def test_what_is_not_made(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("storage", ["segmented-log", "dram"])
-def test_what_is_settled_stays_so_over_a_restart(storage: str) -> None:
+@simulated
+async def test_what_is_settled_stays_so_over_a_restart(env: SimEnv, storage: str) -> None:
     text = STREAM + f'storage = "{storage}"\n' + ALWAYS
     is_kept = storage != "dram"
-
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, text):
-            client = await connected(env)
-            await _publish(client, VALUES)
-            assert await _taken(client, "work", 2) == VALUES[:2]
-            late = await client.administer("subscription.create", topic="t", subscription="late", offset=5)
-            assert late == {"created": True}
-            held = await _join(client, "work", 1)
-            assert values((await client.delivery()).batches) == VALUES[2:3]
-            assert held
-        async with broker_on(env, text):
-            client = await connected(env)
-            await _publish(client, [] if is_kept else VALUES)
-            assert await _taken(client, "work") == VALUES[2 * is_kept :]
-            assert await _taken(client, "late") == VALUES[5 * is_kept :]
-
-    run_simulation(0, scenario)
+    async with broker_on(env, text):
+        client = await connected(env)
+        await _publish(client, VALUES)
+        assert await _taken(client, "work", 2) == VALUES[:2]
+        late = await client.administer("subscription.create", topic="t", subscription="late", offset=5)
+        assert late == {"created": True}
+        held = await _join(client, "work", 1)
+        assert values((await client.delivery()).batches) == VALUES[2:3]
+        assert held
+    async with broker_on(env, text):
+        client = await connected(env)
+        await _publish(client, [] if is_kept else VALUES)
+        assert await _taken(client, "work") == VALUES[2 * is_kept :]
+        assert await _taken(client, "late") == VALUES[5 * is_kept :]
 
 
 async def _work(env: SimEnv, fsync: str, crash_at: int | None, seen: dict[str, list[str]]) -> range:
@@ -292,32 +289,29 @@ async def test_a_topic_of_the_name_of_a_deleted_one_has_no_subscriptions(env: Si
 
 
 @pytest.mark.parametrize("text", [STREAM, '[topics.t]\nlease = "10s"\n'])
-def test_a_name_is_taken_over(text: str) -> None:
+@simulated
+async def test_a_name_is_taken_over(env: SimEnv, text: str) -> None:
     """The older consumer is told, its leases are the next one's at once, and it settles nothing any more."""
     shared = "work" if "stream" in text else ""
-
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, text):
-            old, new = await connected(env), await connected(env)
-            await _publish(old, VALUES)
-            first = (await old.call(m.Subscribe("t", shared=shared, member="ann"))).subscription
-            assert values((await old.pull(first, 6)).batches) == VALUES
-            asked = await old.send(m.Pull(first, 1, 60_000))
-            await trio.sleep(1)  # It is at the broker by then, over another connection than the next request.
-            second = (await new.call(m.Subscribe("t", shared=shared, credit=6, member="ann"))).subscription
-            assert await old.code_of(asked) == "delivery.fenced"
-            got: list[str] = []
-            while len(got) < len(VALUES):
-                event = await new.delivery(1)
-                got += values(event.batches)
-                assert await new.settle(second, event) == []
-            assert sorted(got) == VALUES
+    async with broker_on(env, text):
+        old, new = await connected(env), await connected(env)
+        await _publish(old, VALUES)
+        first = (await old.call(m.Subscribe("t", shared=shared, member="ann"))).subscription
+        assert values((await old.pull(first, 6)).batches) == VALUES
+        asked = await old.send(m.Pull(first, 1, 60_000))
+        await trio.sleep(1)  # It is at the broker by then, over another connection than the next request.
+        second = (await new.call(m.Subscribe("t", shared=shared, credit=6, member="ann"))).subscription
+        assert await old.code_of(asked) == "delivery.fenced"
+        got: list[str] = []
+        while len(got) < len(VALUES):
+            event = await new.delivery(1)
+            got += values(event.batches)
+            assert await new.settle(second, event) == []
+        assert sorted(got) == VALUES
+        ended = await old.push()
+        while not isinstance(ended.message, m.Ended):
             ended = await old.push()
-            while not isinstance(ended.message, m.Ended):
-                ended = await old.push()
-            assert ended.message.code == "delivery.fenced"
-
-    run_simulation(0, scenario)
+        assert ended.message.code == "delivery.fenced"
 
 
 @served(STREAM)

@@ -30,15 +30,11 @@ async def read(client: RawClient, **place: object) -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("group", ["g", ""])
-def test_each_partition_begins_at_its_own_place(group: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TEXT):
-            client = await fill(env)
-            starts = [3, m.START_LATEST, m.START_EARLIEST]
-            assert await read(client, group=group, starts=starts) == {0: ["9"], 2: ["2", "5", "8", "11"]}
-
-    scenario()
+@served(TEXT)
+async def test_each_partition_begins_at_its_own_place(env: SimEnv, group: str) -> None:
+    client = await fill(env)
+    starts = [3, m.START_LATEST, m.START_EARLIEST]
+    assert await read(client, group=group, starts=starts) == {0: ["9"], 2: ["2", "5", "8", "11"]}
 
 
 @served(TEXT)

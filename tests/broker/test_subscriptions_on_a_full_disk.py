@@ -18,6 +18,7 @@ from raw_client import (
     connected,
     records,
     served,
+    simulated,
     values,
 )
 
@@ -79,26 +80,24 @@ async def test_at_most_once_a_waiting_consumer_gets_an_error_on_a_full_disk_or_t
     assert values(waited.batches) == ["x"]
 
 
-def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_after_a_stop() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, AT_MOST_ONCE) as broker:
-            client = await connected(env)
-            await client.publish("t", ["before"])
-            worker = (await client.call(m.Subscribe("t"))).subscription
-            assert values((await client.pull(worker)).batches) == ["before"]
-            await publish_where_only_records_have_room(env, client)
-            with pytest.raises(Refused, match=r"storage\.disk_full"):
-                await client.pull(worker)
-            env.disk.capacity_bytes = ROOM_BYTES
-            await trio.sleep(5)
-            assert partition_queue_of(broker).is_ready()
-        async with broker_on(env, AT_MOST_ONCE) as broker:
-            client = await connected(env)
-            worker = (await client.call(m.Subscribe("t"))).subscription
-            assert values((await client.pull(worker)).batches) == ["x"]
-            partition_queue_of(broker).subscription.check()
-
-    run_simulation(0, scenario)
+@simulated
+async def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_after_a_stop(env: SimEnv) -> None:
+    async with broker_on(env, AT_MOST_ONCE) as broker:
+        client = await connected(env)
+        await client.publish("t", ["before"])
+        worker = (await client.call(m.Subscribe("t"))).subscription
+        assert values((await client.pull(worker)).batches) == ["before"]
+        await publish_where_only_records_have_room(env, client)
+        with pytest.raises(Refused, match=r"storage\.disk_full"):
+            await client.pull(worker)
+        env.disk.capacity_bytes = ROOM_BYTES
+        await trio.sleep(5)
+        assert partition_queue_of(broker).is_ready()
+    async with broker_on(env, AT_MOST_ONCE) as broker:
+        client = await connected(env)
+        worker = (await client.call(m.Subscribe("t"))).subscription
+        assert values((await client.pull(worker)).batches) == ["x"]
+        partition_queue_of(broker).subscription.check()
 
 
 # --- what waits ------------------------------------------------------------------------------------------------------
@@ -114,8 +113,9 @@ async def return_often(client: RawClient, worker: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("waiting_bytes_max", [state_log.WAITING_BYTES_MAX, 500])
-def test_events_that_waited_for_the_disk_hold_after_a_kill(
-    monkeypatch: pytest.MonkeyPatch, waiting_bytes_max: int
+@simulated
+async def test_events_that_waited_for_the_disk_hold_after_a_kill(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch, waiting_bytes_max: int
 ) -> None:
     monkeypatch.setattr(state_log, "WAITING_BYTES_MAX", waiting_bytes_max)
     text = ALWAYS + "[topics.t]\n"
@@ -135,16 +135,13 @@ def test_events_that_waited_for_the_disk_hold_after_a_kill(
             await client.settle(worker, await client.pull(worker, 1), m.Verdict.NACK)
             env.kill()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, text) as broker:
-            client = await connected(env)
-            event = await client.pull((await client.call(m.Subscribe("t"))).subscription)
-            assert (values(event.batches), event.message.attempt) == (["b"], 52)  # type: ignore[attr-defined]
-            partition_queue_of(broker).subscription.check()
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, text) as broker:
+        client = await connected(env)
+        event = await client.pull((await client.call(m.Subscribe("t"))).subscription)
+        assert (values(event.batches), event.message.attempt) == (["b"], 52)  # type: ignore[attr-defined]
+        partition_queue_of(broker).subscription.check()
 
 
 @contextmanager

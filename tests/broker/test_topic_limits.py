@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 import trio
-from raw_client import RawClient, after_power_loss, broker_on, connected, records, served, values
+from raw_client import RawClient, after_power_loss, broker_on, connected, records, served, simulated, values
 from seeds import tiered
 from test_transactions import Owner
 
@@ -99,28 +99,26 @@ async def _reject_all(client: RawClient, count: int) -> None:
 
 
 @pytest.mark.parametrize("overflow", ["block", "reject"])
-def test_dead_letters_wait_for_room_in_their_topic_and_come_once(overflow: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, DEAD.format("queue", overflow)) as broker:
-            client = await connected(env)
-            await _reject_all(client, 20)
-            await trio.sleep(10)
-            dead = broker.topics["dead"].partitions[0].log
-            assert dead.size_bytes() <= LIMIT
-            waiting = await metric(client, "linn_queue_dead_records", "t")
-            assert waiting == 20 - dead.bounds()[1] > 10
-            found: list[str] = []
-            worker = (await client.call(m.Subscribe("dead"))).subscription
-            while event := await client.pull(worker, 1, wait_max_ms=5000):
-                if not event.batches:
-                    break
-                found += values(event.batches)
-                await client.settle(worker, event)
-                assert dead.size_bytes() <= 20 * 1000
-            assert found == [text_of(number) for number in range(20)]
-            assert await metric(client, "linn_queue_dead_records", "t") == 0
-
-    run_simulation(0, scenario)
+@simulated
+async def test_dead_letters_wait_for_room_in_their_topic_and_come_once(env: SimEnv, overflow: str) -> None:
+    async with broker_on(env, DEAD.format("queue", overflow)) as broker:
+        client = await connected(env)
+        await _reject_all(client, 20)
+        await trio.sleep(10)
+        dead = broker.topics["dead"].partitions[0].log
+        assert dead.size_bytes() <= LIMIT
+        waiting = await metric(client, "linn_queue_dead_records", "t")
+        assert waiting == 20 - dead.bounds()[1] > 10
+        found: list[str] = []
+        worker = (await client.call(m.Subscribe("dead"))).subscription
+        while event := await client.pull(worker, 1, wait_max_ms=5000):
+            if not event.batches:
+                break
+            found += values(event.batches)
+            await client.settle(worker, event)
+            assert dead.size_bytes() <= 20 * 1000
+        assert found == [text_of(number) for number in range(20)]
+        assert await metric(client, "linn_queue_dead_records", "t") == 0
 
 
 @served(DEAD.format("stream", "drop-head"))
@@ -222,30 +220,32 @@ class Walk:
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 @pytest.mark.parametrize("seed", tiered(range(6), 1))
-def test_the_running_sum_is_what_the_partitions_hold_whatever_happens(seed: int, delivery: str) -> None:
+@simulated
+async def test_the_running_sum_is_what_the_partitions_hold_whatever_happens(
+    env: SimEnv, seed: int, delivery: str
+) -> None:
     kind, overflow = [("queue", "drop-head"), ("queue", "block"), ("both", "drop-head")][seed % 3]
     size = "16KiB" if overflow == "drop-head" else "1MiB"
     limits = f'kind = "{kind}"\noverflow = "{overflow}"\nbytes_max = "{size}"\nmessage_bytes_max = 1000\n'
     text = f'[storage.segmented-log]\nsegment_bytes_max = "4KiB"\n[topics.t]\npartitions = 4\n{limits}'
-
-    async def scenario(env: SimEnv) -> None:
-        for _ in range(2):
-            async with broker_on(env, f'{text}delivery = "{delivery}"\nmax_deliveries = 3\n') as broker:
-                client = await connected(env)
-                walk = Walk(seed, broker, client)
-                walk.worker = (await client.call(m.Subscribe("t"))).subscription
-                for _ in range(80):
-                    await walk.step()
-                    walk.check()
-
-    run_simulation(seed, scenario)
+    for _ in range(2):
+        async with broker_on(env, f'{text}delivery = "{delivery}"\nmax_deliveries = 3\n') as broker:
+            client = await connected(env)
+            walk = Walk(seed, broker, client)
+            walk.worker = (await client.call(m.Subscribe("t"))).subscription
+            for _ in range(80):
+                await walk.step()
+                walk.check()
 
 
 # --- trimming ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", tiered(range(8), 1))
-def test_a_power_loss_after_trimming_brings_no_settled_record_back_and_calls_none_lost(seed: int) -> None:
+@simulated
+async def test_a_power_loss_after_trimming_brings_no_settled_record_back_and_calls_none_lost(
+    env: SimEnv, seed: int
+) -> None:
     """Although the records are gone for good before their settlement is durable."""
     text = '[storage.segmented-log]\nsegment_bytes_max = "4KiB"\n[topics.t]\n'
 
@@ -265,18 +265,15 @@ def test_a_power_loss_after_trimming_brings_no_settled_record_back_and_calls_non
             assert state.partition.log.durable() == durable < state.partition.log.bounds()[1], "the case"
             env.crash()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        async with broker_on(await after_power_loss(env, text), text) as broker:
-            client, (partition_queue,) = (
-                await connected(broker.env),
-                broker.topics["t"].subscriptions[""].partition_queues,
-            )  # type: ignore[arg-type]
-            start = partition_queue.partition.start_offset
-            assert 0 < start <= 20 + seed
-            assert partition_queue.subscription.settled_before() >= start
-            assert partition_queue.missed_records == 0
-            found = await client.taken("t")
-            assert found == [text_of(number) for number in range(start, 30)]
-
-    run_simulation(seed, scenario)
+    assert await env.run_until_death(process)
+    async with broker_on(await after_power_loss(env, text), text) as broker:
+        client, (partition_queue,) = (
+            await connected(broker.env),
+            broker.topics["t"].subscriptions[""].partition_queues,
+        )  # type: ignore[arg-type]
+        start = partition_queue.partition.start_offset
+        assert 0 < start <= 20 + seed
+        assert partition_queue.subscription.settled_before() >= start
+        assert partition_queue.missed_records == 0
+        found = await client.taken("t")
+        assert found == [text_of(number) for number in range(start, 30)]

@@ -21,7 +21,6 @@ from raw_client import (
 
 from linn.core.batch.batch import CONTROL, TRANSACTIONAL, RecordBatch
 from linn.core.broker.broker import Broker
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -279,7 +278,8 @@ async def _job(client: RawClient) -> tuple[int, m.Deliver, Sequence[RecordBatch]
 
 @pytest.mark.parametrize("end", ["stop", "kill", "crash"])
 @pytest.mark.parametrize("storage", ["", ALWAYS], ids=["os", "always"])
-def test_a_restart_aborts_what_is_open_and_keeps_what_was_committed(storage: str, end: str) -> None:
+@simulated
+async def test_a_restart_aborts_what_is_open_and_keeps_what_was_committed(env: SimEnv, storage: str, end: str) -> None:
     text = storage + TOPICS
 
     async def process(env: SimEnv) -> None:
@@ -296,20 +296,17 @@ def test_a_restart_aborts_what_is_open_and_keeps_what_was_committed(storage: str
                 getattr(env, end)()
                 await trio.sleep(1)
 
-    async def scenario(env: SimEnv) -> None:
-        if await env.run_until_death(process):
-            env = await after_power_loss(env, text) if end == "crash" else env.restart()
-        async with broker_on(env, text):
-            client = await connected(env)
-            kept = ["committed"] if storage or end != "crash" else []
-            assert await client.fetch("s") == kept
-            assert await client.fetch("both") == []
-            if kept:
-                assert await states(client) == (1, 0), "the job waits for the next"
-            await client.publish("s", ["next"])
-            assert await client.fetch("s") == [*kept, "next"], "nothing holds readers back"
-
-    run_simulation(0, scenario)
+    if await env.run_until_death(process):
+        env = await after_power_loss(env, text) if end == "crash" else env.restart()
+    async with broker_on(env, text):
+        client = await connected(env)
+        kept = ["committed"] if storage or end != "crash" else []
+        assert await client.fetch("s") == kept
+        assert await client.fetch("both") == []
+        if kept:
+            assert await states(client) == (1, 0), "the job waits for the next"
+        await client.publish("s", ["next"])
+        assert await client.fetch("s") == [*kept, "next"], "nothing holds readers back"
 
 
 @simulated
@@ -333,7 +330,8 @@ async def test_an_owner_goes_on_after_a_restart_only_if_nobody_took_the_name_mea
 
 
 @pytest.mark.parametrize("end", ["kill", "crash"])
-def test_a_decision_is_carried_out_after_a_restart_that_came_before_the_markers(end: str) -> None:
+@simulated
+async def test_a_decision_is_carried_out_after_a_restart_that_came_before_the_markers(env: SimEnv, end: str) -> None:
     text = ALWAYS + TOPICS
 
     async def process(env: SimEnv) -> None:
@@ -356,19 +354,16 @@ def test_a_decision_is_carried_out_after_a_restart_that_came_before_the_markers(
             getattr(env, end)()
             await trio.sleep(1)
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = await after_power_loss(env, text) if end == "crash" else env.restart()
-        for _ in range(2):
-            async with broker_on(env, text) as broker:
-                client = await connected(env)
-                assert await client.fetch("s") == ["read", "yes"]
-                assert await client.fetch("both") == []
-                assert await states(client) == (0, 0)
-                assert broker.groups.groups["g"].position("s", 0) == 1
-                assert [each.subscription.decided_count for each in broker.topics["q"].partition_queues()] == [0]
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = await after_power_loss(env, text) if end == "crash" else env.restart()
+    for _ in range(2):
+        async with broker_on(env, text) as broker:
+            client = await connected(env)
+            assert await client.fetch("s") == ["read", "yes"]
+            assert await client.fetch("both") == []
+            assert await states(client) == (0, 0)
+            assert broker.groups.groups["g"].position("s", 0) == 1
+            assert [each.subscription.decided_count for each in broker.topics["q"].partition_queues()] == [0]
 
 
 @served(ALWAYS + TOPICS)

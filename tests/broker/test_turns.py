@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from raw_client import ALWAYS, broker_on, records, served
+from raw_client import ALWAYS, broker_on, records, served, simulated
 
 from linn.core.batch.steps import TURN_S
 from linn.core.broker.broker import Broker, running_broker
@@ -78,7 +78,8 @@ async def test_one_task_of_long_work_runs_between_the_turns_of_others(broker: Br
     assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
 
 
-def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
+@simulated
+async def test_the_longer_a_step_was_the_more_turns_others_get(env: SimEnv) -> None:
     async def turns_in(work: Callable[[], Awaitable[None]]) -> int:
         count = 0
 
@@ -102,42 +103,37 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
         await env.clock.sleep(step_s)
         return await turns_in(work.give_turn)
 
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, "") as broker:
-            assert await turns_after(broker, env, TURN_S / 2) == 0
-            short, long = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 3)]
-            assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
-            assert 3 * TURNS_OF_OTHERS <= long <= 3 * TURNS_OF_OTHERS + 2
-            longest = await turns_in(partial(yield_turns, env.clock.monotonic, 1_000 * TURN_S))
-            assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
-
-    run_simulation(0, scenario)
+    async with broker_on(env, "") as broker:
+        assert await turns_after(broker, env, TURN_S / 2) == 0
+        short, long = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 3)]
+        assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
+        assert 3 * TURNS_OF_OTHERS <= long <= 3 * TURNS_OF_OTHERS + 2
+        longest = await turns_in(partial(yield_turns, env.clock.monotonic, 1_000 * TURN_S))
+        assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
 
 
-def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
-            topic = broker.topics["t"]
-            partition, told, late, turn = topic.partitions[0], [], [], 0
+@simulated
+async def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time(env: SimEnv) -> None:
+    async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
+        topic = broker.topics["t"]
+        partition, told, late, turn = topic.partitions[0], [], [], 0
 
-            def tell(number: int) -> None:
-                told.append((number, turn))
-                if number == 0:  # Who asks while others are told comes behind them.
-                    partition.committed.when_passed(1, lambda: late.append(len(told)))
+        def tell(number: int) -> None:
+            told.append((number, turn))
+            if number == 0:  # Who asks while others are told comes behind them.
+                partition.committed.when_passed(1, lambda: late.append(len(told)))
 
-            for number in range(20 * TOLD_AT_ONCE_MAX):
-                end = topic.append(partition, records(["x"])) + 1
-                partition.committed.when_passed(end, partial(tell, number))
-            assert not told
-            await partition.watchers.wait()
-            while not late:
-                turn += 1
-                await trio.lowlevel.checkpoint()
-        assert [number for number, _ in told] == list(range(20 * TOLD_AT_ONCE_MAX))
-        assert max(Counter(turn for _, turn in told).values()) <= 2 * TOLD_AT_ONCE_MAX
-        assert late == [len(told)]
-
-    run_simulation(0, scenario)
+        for number in range(20 * TOLD_AT_ONCE_MAX):
+            end = topic.append(partition, records(["x"])) + 1
+            partition.committed.when_passed(end, partial(tell, number))
+        assert not told
+        await partition.watchers.wait()
+        while not late:
+            turn += 1
+            await trio.lowlevel.checkpoint()
+    assert [number for number, _ in told] == list(range(20 * TOLD_AT_ONCE_MAX))
+    assert max(Counter(turn for _, turn in told).values()) <= 2 * TOLD_AT_ONCE_MAX
+    assert late == [len(told)]
 
 
 class SlowTurns:

@@ -11,7 +11,6 @@ from test_draining import stopping
 
 from linn.core.broker.broker import Broker
 from linn.core.queue.partition_queue import PartitionQueue
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 from linn.wire.connection import Event
@@ -369,7 +368,8 @@ async def test_a_reader_of_a_stream_has_nothing_to_resolve(client: RawClient) ->
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "crash"])
-def test_what_was_decided_is_repeated_after_a_restart(end: str) -> None:
+@simulated
+async def test_what_was_decided_is_repeated_after_a_restart(env: SimEnv, end: str) -> None:
     """Ready was answered, so it is decided, also after a power failure; a lease is not, and done is for good."""
 
     async def process(env: SimEnv) -> None:
@@ -390,29 +390,26 @@ def test_what_was_decided_is_repeated_after_a_restart(end: str) -> None:
             elif end == "crash":
                 env.crash()
 
-    async def scenario(env: SimEnv) -> None:
-        if end == "stop":
-            await process(env)
-        else:
-            assert await env.run_until_death(process)
-            env = env.restart()
-        async with broker_on(env, QUEUE) as broker:
-            client, other = await connected(env), await connected(env)
-            assert await _unsettled(client) == 2
-            bobs = await _join(other, "bob")
-            leased = await other.delivery()
-            assert (*_phase(leased), leased.message.attempt) == (PREPARE, ["c"], 2)  # type: ignore[attr-defined]
-            subscription = await _join(client)
-            again = await client.delivery()
-            assert _phase(again) == (COMMIT, ["b"])
-            assert again.message.delivery_id < leased.message.delivery_id  # type: ignore[attr-defined]
-            assert await _resolved(client, subscription, again.message.delivery_id)  # type: ignore[attr-defined]
-            await _settled(client, subscription, again, DONE)
-            await _settled(other, bobs, leased, READY, DONE)
-            assert await _unsettled(client) == 0
-            _partition_queue(broker).subscription.check()
-
-    run_simulation(0, scenario)
+    if end == "stop":
+        await process(env)
+    else:
+        assert await env.run_until_death(process)
+        env = env.restart()
+    async with broker_on(env, QUEUE) as broker:
+        client, other = await connected(env), await connected(env)
+        assert await _unsettled(client) == 2
+        bobs = await _join(other, "bob")
+        leased = await other.delivery()
+        assert (*_phase(leased), leased.message.attempt) == (PREPARE, ["c"], 2)  # type: ignore[attr-defined]
+        subscription = await _join(client)
+        again = await client.delivery()
+        assert _phase(again) == (COMMIT, ["b"])
+        assert again.message.delivery_id < leased.message.delivery_id  # type: ignore[attr-defined]
+        assert await _resolved(client, subscription, again.message.delivery_id)  # type: ignore[attr-defined]
+        await _settled(client, subscription, again, DONE)
+        await _settled(other, bobs, leased, READY, DONE)
+        assert await _unsettled(client) == 0
+        _partition_queue(broker).subscription.check()
 
 
 async def _attempts_are_durable(broker: Broker) -> None:
@@ -563,7 +560,8 @@ async def test_what_was_decided_survives_a_time_as_a_stream(client: RawClient) -
 # --- shared subscriptions of streams ---------------------------------------------------------------------------------
 
 
-def test_shared_subscriptions_of_a_stream_decide_each_for_itself_and_over_a_restart() -> None:
+@simulated
+async def test_shared_subscriptions_of_a_stream_decide_each_for_itself_and_over_a_restart(env: SimEnv) -> None:
     async def process(env: SimEnv) -> None:
         async with broker_on(env, STREAM):
             client = await connected(env)
@@ -577,21 +575,18 @@ def test_shared_subscriptions_of_a_stream_decide_each_for_itself_and_over_a_rest
                     await _settled(client, subscription, event, DONE)
             env.kill()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, STREAM):
-            client = await connected(env)
-            await _join(client, shared="audit")
-            assert await client.is_silent(1)
-            subscription = await _join(client, shared="work")
-            again = await client.delivery()
-            assert _phase(again) == (COMMIT, ["a", "b"])
-            await _settled(client, subscription, again, DONE)
-            rows = await client.administer("subscription.list", topic="t")
-            assert {row["subscription"]: row["unsettled"] for row in rows} == {"work": 0, "audit": 0}
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, STREAM):
+        client = await connected(env)
+        await _join(client, shared="audit")
+        assert await client.is_silent(1)
+        subscription = await _join(client, shared="work")
+        again = await client.delivery()
+        assert _phase(again) == (COMMIT, ["a", "b"])
+        await _settled(client, subscription, again, DONE)
+        rows = await client.administer("subscription.list", topic="t")
+        assert {row["subscription"]: row["unsettled"] for row in rows} == {"work": 0, "audit": 0}
 
 
 # --- a full disk -----------------------------------------------------------------------------------------------------
