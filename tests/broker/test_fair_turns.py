@@ -256,60 +256,52 @@ class SlowMachine(RealClock):
         return 20 * super().monotonic()
 
 
-def test_few_of_many_simultaneous_hellos_are_answered_in_a_turn(tmp_path: Path) -> None:
+async def test_few_of_many_simultaneous_hellos_are_answered_in_a_turn(tmp_path: Path) -> None:
     greeting = b"".join(frames_of(hello("crowd"), 1))
-
-    async def on_loopback() -> None:
-        config, plugins = BrokerSetup().load(str(tmp_path))
-        env = RealEnv()
-        env.clock = SlowMachine()
-        async with running_broker(config, env, plugins) as broker:
-            host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.connections.traffic["native"].open
-            with ExitStack() as stack, trio.fail_after(60):
-                crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(CROWD)]
-                while len(open_now) < CROWD:
-                    await trio.lowlevel.checkpoint()
-                await trio.testing.wait_all_tasks_blocked(0.01)
-                for one in crowd:
-                    one.sendall(greeting)
-                welcomed = [0]
-                while welcomed[-1] < CROWD:
-                    await trio.lowlevel.checkpoint()
-                    welcomed.append(sum(each.read().sent_bytes > 0 for each in open_now.values()))
-            assert max(after - before for before, after in pairwise(welcomed)) <= 2 * FIRST_TOGETHER
-
-    trio.run(on_loopback)
+    config, plugins = BrokerSetup().load(str(tmp_path))
+    env = RealEnv()
+    env.clock = SlowMachine()
+    async with running_broker(config, env, plugins) as broker:
+        host, port = broker.addresses["native"].rsplit(":", 1)
+        open_now = broker.connections.traffic["native"].open
+        with ExitStack() as stack, trio.fail_after(60):
+            crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(CROWD)]
+            while len(open_now) < CROWD:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            for one in crowd:
+                one.sendall(greeting)
+            welcomed = [0]
+            while welcomed[-1] < CROWD:
+                await trio.lowlevel.checkpoint()
+                welcomed.append(sum(each.read().sent_bytes > 0 for each in open_now.values()))
+        assert max(after - before for before, after in pairwise(welcomed)) <= 2 * FIRST_TOGETHER
 
 
-def test_few_busy_connections_run_in_a_turn(tmp_path: Path) -> None:
+async def test_few_busy_connections_run_in_a_turn(tmp_path: Path) -> None:
     greeting, pings = b"".join(frames_of(hello("crowd"), 1)), b"".join(frames_of(m.Ping(), 1)) * 500
+    config, plugins = BrokerSetup().load(str(tmp_path))
+    async with running_broker(config, RealEnv(), plugins) as broker:
+        host, port = broker.addresses["native"].rsplit(":", 1)
+        open_now = broker.connections.traffic["native"].open
 
-    async def on_loopback() -> None:
-        config, plugins = BrokerSetup().load(str(tmp_path))
-        async with running_broker(config, RealEnv(), plugins) as broker:
-            host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.connections.traffic["native"].open
+        def received() -> dict[int, int]:
+            return {each.number: each.read().received_bytes for each in open_now.values()}
 
-            def received() -> dict[int, int]:
-                return {each.number: each.read().received_bytes for each in open_now.values()}
-
-            with ExitStack() as stack, trio.fail_after(60):
-                crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(CROWD)]
-                for one in crowd:
-                    one.sendall(greeting)
-                while len(open_now) < CROWD or not all(each.read().sent_bytes for each in open_now.values()):
-                    await trio.lowlevel.checkpoint()
-                greeted_bytes = before = received()
-                for one in crowd:
-                    one.sendall(pings)
-                went_on = []
-                while any(before[number] < greeted_bytes[number] + len(pings) for number in before):
-                    await trio.lowlevel.checkpoint()
-                    now = received()
-                    went_on.append(sum(now[number] != before[number] for number in now))
-                    before = now
-            assert sum(went_on) >= CROWD
-            assert max(went_on) <= 2 * FIRST_TOGETHER
-
-    trio.run(on_loopback)
+        with ExitStack() as stack, trio.fail_after(60):
+            crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(CROWD)]
+            for one in crowd:
+                one.sendall(greeting)
+            while len(open_now) < CROWD or not all(each.read().sent_bytes for each in open_now.values()):
+                await trio.lowlevel.checkpoint()
+            greeted_bytes = before = received()
+            for one in crowd:
+                one.sendall(pings)
+            went_on = []
+            while any(before[number] < greeted_bytes[number] + len(pings) for number in before):
+                await trio.lowlevel.checkpoint()
+                now = received()
+                went_on.append(sum(now[number] != before[number] for number in now))
+                before = now
+        assert sum(went_on) >= CROWD
+        assert max(went_on) <= 2 * FIRST_TOGETHER

@@ -53,24 +53,21 @@ async def most_in_turns(work: Callable[[], Awaitable[None]], turns: int) -> int:
     return max(sum(first <= at < first + turns for at in went_on) for first in went_on)
 
 
-def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        config, plugins = BrokerSetup().load(str(tmp_path))
-        async with running_broker(config, RealEnv(), plugins) as broker:
-            host, port = broker.listening.addresses["native"].rsplit(":", 1)
-            crowd = [socket.create_connection((host, int(port))) for _ in range(CROWD)]
-            with trio.fail_after(10):
-                while broker.listening.connections < CROWD:
-                    await trio.lowlevel.checkpoint()
-                for one in crowd:
-                    one.close()
-                closed = [0]
-                while broker.listening.connections:
-                    await trio.lowlevel.checkpoint()
-                    closed.append(CROWD - broker.listening.connections)
-            assert max(after - before for before, after in pairwise(closed)) <= FIRST_TOGETHER
-
-    trio.run(scenario)
+async def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path) -> None:
+    config, plugins = BrokerSetup().load(str(tmp_path))
+    async with running_broker(config, RealEnv(), plugins) as broker:
+        host, port = broker.listening.addresses["native"].rsplit(":", 1)
+        crowd = [socket.create_connection((host, int(port))) for _ in range(CROWD)]
+        with trio.fail_after(10):
+            while broker.listening.connections < CROWD:
+                await trio.lowlevel.checkpoint()
+            for one in crowd:
+                one.close()
+            closed = [0]
+            while broker.listening.connections:
+                await trio.lowlevel.checkpoint()
+                closed.append(CROWD - broker.listening.connections)
+        assert max(after - before for before, after in pairwise(closed)) <= FIRST_TOGETHER
 
 
 @served("")
@@ -222,39 +219,35 @@ def test_a_watcher_that_leaves_during_notification_skips_no_other() -> None:
 
 
 @pytest.mark.parametrize("wait", [m.Subscribe("news", credit=10), m.Fetch("news", 0, 0, wait_max_ms=60_000)])
-def test_few_of_many_readers_waiting_for_a_record_get_it_in_a_turn(tmp_path: Path, wait: m.Message) -> None:
+async def test_few_of_many_readers_waiting_for_a_record_get_it_in_a_turn(tmp_path: Path, wait: m.Message) -> None:
     waits = b"".join([*frames_of(hello("crowd"), 1), *frames_of(wait, 2)])
     crowd_size = 4 * TOLD_AT_ONCE_MAX
+    config, plugins = BrokerSetup(topics={"news": {"kind": "stream"}}).load(str(tmp_path))
+    async with running_broker(config, RealEnv(), plugins) as broker:
+        host, port = broker.addresses["native"].rsplit(":", 1)
+        open_now = broker.connections.traffic["native"].open
+        partition = broker.topic("news").partition(0)
 
-    async def on_loopback() -> None:
-        config, plugins = BrokerSetup(topics={"news": {"kind": "stream"}}).load(str(tmp_path))
-        async with running_broker(config, RealEnv(), plugins) as broker:
-            host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.connections.traffic["native"].open
-            partition = broker.topic("news").partition(0)
+        def given() -> dict[int, int]:
+            now = {each.number: each.read() for each in open_now.values()}
+            return {number: traffic.sent_bytes + traffic.unsent_bytes for number, traffic in now.items()}
 
-            def given() -> dict[int, int]:
-                now = {each.number: each.read() for each in open_now.values()}
-                return {number: traffic.sent_bytes + traffic.unsent_bytes for number, traffic in now.items()}
-
-            with ExitStack() as stack, trio.fail_after(60):
-                crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(crowd_size)]
-                for one in crowd:
-                    one.sendall(waits)
-                while len(partition.watchers) < crowd_size:
-                    await trio.lowlevel.checkpoint()
-                await trio.testing.wait_all_tasks_blocked(0.01)
-                went_on, before = [], given()
-                partition.append(records(["one for all"]))
-                while sum(went_on) < crowd_size:
-                    await trio.lowlevel.checkpoint()
-                    now = given()
-                    went_on.append(sum(now[number] != before[number] for number in now))
-                    before = now
-            assert sum(went_on) == crowd_size
-            assert max(went_on) <= 2 * TOLD_AT_ONCE_MAX
-
-    trio.run(on_loopback)
+        with ExitStack() as stack, trio.fail_after(60):
+            crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(crowd_size)]
+            for one in crowd:
+                one.sendall(waits)
+            while len(partition.watchers) < crowd_size:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            went_on, before = [], given()
+            partition.append(records(["one for all"]))
+            while sum(went_on) < crowd_size:
+                await trio.lowlevel.checkpoint()
+                now = given()
+                went_on.append(sum(now[number] != before[number] for number in now))
+                before = now
+        assert sum(went_on) == crowd_size
+        assert max(went_on) <= 2 * TOLD_AT_ONCE_MAX
 
 
 def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more() -> None:

@@ -174,28 +174,25 @@ async def test_a_group_of_two_applies_each_record_once_through_rebalances(
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-def test_a_commit_in_the_middle_of_a_delivery_keeps_the_rest(broker: str, kind: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        topic = f"middle-{kind}"
-        async with linn.connect(broker) as client:
-            delivery = {"delivery": "exactly-once"} if kind == "queue" else {}
-            await _filled(client, topic, kind=kind, **delivery)
-            async with client.consumer(topic, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-                for value in VALUES[:5]:
-                    message, db = await anext(consumer)
-                    assert message.text == value
-                    db.execute("INSERT INTO effects VALUES (?)", (message.text,))
-                await consumer.commit()
-                assert _effects(tmp_path) == VALUES[:5]
+async def test_a_commit_in_the_middle_of_a_delivery_keeps_the_rest(broker: str, kind: str, tmp_path: Path) -> None:
+    topic = f"middle-{kind}"
+    async with linn.connect(broker) as client:
+        delivery = {"delivery": "exactly-once"} if kind == "queue" else {}
+        await _filled(client, topic, kind=kind, **delivery)
+        async with client.consumer(topic, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+            for value in VALUES[:5]:
                 message, db = await anext(consumer)
-                assert message.text == VALUES[5]
-                db.execute("INSERT INTO effects VALUES (?)", ("undone",))
-            assert _effects(tmp_path) == VALUES[:5], "the block has ended without a commit"
-            async with client.consumer(topic, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-                assert sorted(await _apply(consumer)) == sorted(VALUES[5:])
-            assert sorted(_effects(tmp_path)) == sorted(VALUES)
-
-    trio.run(run)
+                assert message.text == value
+                db.execute("INSERT INTO effects VALUES (?)", (message.text,))
+            await consumer.commit()
+            assert _effects(tmp_path) == VALUES[:5]
+            message, db = await anext(consumer)
+            assert message.text == VALUES[5]
+            db.execute("INSERT INTO effects VALUES (?)", ("undone",))
+        assert _effects(tmp_path) == VALUES[:5], "the block has ended without a commit"
+        async with client.consumer(topic, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+            assert sorted(await _apply(consumer)) == sorted(VALUES[5:])
+        assert sorted(_effects(tmp_path)) == sorted(VALUES)
 
 
 @on_both_loops
@@ -328,54 +325,50 @@ class Flaky(SqliteParticipant):
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("method", ["begin", "applied", "prepare", "commit"])
 @pytest.mark.parametrize("kind", ["queue", "stream", "group"])
-def test_a_participant_that_fails_once_has_each_effect_once(
+async def test_a_participant_that_fails_once_has_each_effect_once(
     broker: str, kind: str, method: str, after: bool, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        topic = f"flaky-{kind}-{method}-{after}"
-        async with linn.connect(broker) as client:
-            settings = {"delivery": "exactly-once"} if kind == "queue" else {"kind": "stream"}
-            await _filled(client, topic, **settings)
-            participant = Flaky(tmp_path, method, after=after)
-            group = "books" if kind == "group" else None
-            raised = 0
-            async with client.consumer(topic, group, name="ann", exactly_once=participant) as consumer:
-                for _ in range(3):
-                    try:
-                        await _apply(consumer)
-                    except OSError:
-                        raised += 1
-            assert raised == 1
-            assert sorted(_effects(tmp_path)) == sorted(VALUES)
-            if kind == "queue":
-                assert await _unsettled(client, topic) == 0
-
-    trio.run(run)
+    topic = f"flaky-{kind}-{method}-{after}"
+    async with linn.connect(broker) as client:
+        settings = {"delivery": "exactly-once"} if kind == "queue" else {"kind": "stream"}
+        await _filled(client, topic, **settings)
+        participant = Flaky(tmp_path, method, after=after)
+        group = "books" if kind == "group" else None
+        raised = 0
+        async with client.consumer(topic, group, name="ann", exactly_once=participant) as consumer:
+            for _ in range(3):
+                try:
+                    await _apply(consumer)
+                except OSError:
+                    raised += 1
+        assert raised == 1
+        assert sorted(_effects(tmp_path)) == sorted(VALUES)
+        if kind == "queue":
+            assert await _unsettled(client, topic) == 0
 
 
 @pytest.mark.parametrize("method", ["prepare", "commit"])
-def test_what_was_applied_before_is_passed_over_by_a_second_try_too(broker: str, method: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        topic = f"again-{method}"
-        async with linn.connect(broker) as client:
-            await _filled(client, topic, VALUES[:10], kind="stream")
-            async with linn.connect(broker) as own:
-                dying = own.consumer(topic, "books", name="ann", session_timeout_s=1, exactly_once=_ledger(tmp_path))
-                dying._source.applied = lambda work: None  # type: ignore[method-assign]
-                async with dying:
-                    await _apply(dying)
-            await _filled(client, topic, VALUES[10:])
-            raised = 0
-            async with client.consumer(topic, "books", name="bob", exactly_once=Flaky(tmp_path, method)) as consumer:
-                for _ in range(3):
-                    try:
-                        await _apply(consumer, 1.5)
-                    except OSError:
-                        raised += 1
-            assert raised == 1
-            assert sorted(_effects(tmp_path)) == sorted(VALUES)
-
-    trio.run(run)
+async def test_what_was_applied_before_is_passed_over_by_a_second_try_too(
+    broker: str, method: str, tmp_path: Path
+) -> None:
+    topic = f"again-{method}"
+    async with linn.connect(broker) as client:
+        await _filled(client, topic, VALUES[:10], kind="stream")
+        async with linn.connect(broker) as own:
+            dying = own.consumer(topic, "books", name="ann", session_timeout_s=1, exactly_once=_ledger(tmp_path))
+            dying._source.applied = lambda work: None  # type: ignore[method-assign]
+            async with dying:
+                await _apply(dying)
+        await _filled(client, topic, VALUES[10:])
+        raised = 0
+        async with client.consumer(topic, "books", name="bob", exactly_once=Flaky(tmp_path, method)) as consumer:
+            for _ in range(3):
+                try:
+                    await _apply(consumer, 1.5)
+                except OSError:
+                    raised += 1
+        assert raised == 1
+        assert sorted(_effects(tmp_path)) == sorted(VALUES)
 
 
 class Rival(SqliteParticipant):
@@ -395,28 +388,24 @@ class Rival(SqliteParticipant):
 
 
 @pytest.mark.parametrize("kind", ["queue", "group"])
-def test_of_a_conflict_what_the_other_has_not_applied_is_applied(broker: str, kind: str, tmp_path: Path) -> None:
+async def test_of_a_conflict_what_the_other_has_not_applied_is_applied(broker: str, kind: str, tmp_path: Path) -> None:
     """The other has applied the first three, for which the effects of this transaction stand in."""
-
-    async def run() -> None:
-        topic, raised = f"rival-{kind}", 0
-        async with linn.connect(broker) as client:
-            settings = {"delivery": "exactly-once"} if kind == "queue" else {"kind": "stream"}
-            await _filled(client, topic, **settings)
-            group = "books" if kind == "group" else None
-            seen: list[str] = []
-            async with client.consumer(topic, group, name="ann", exactly_once=Rival(tmp_path)) as consumer:
-                for _ in range(3):
-                    try:
-                        seen = await _apply(consumer) or seen
-                    except ParticipantConflict:
-                        raised += 1
-            assert raised == (1 if kind == "queue" else 0)
-            assert seen[-17:] == VALUES[3:]
-            if kind == "queue":
-                assert await _unsettled(client, topic) == 0
-
-    trio.run(run)
+    topic, raised = f"rival-{kind}", 0
+    async with linn.connect(broker) as client:
+        settings = {"delivery": "exactly-once"} if kind == "queue" else {"kind": "stream"}
+        await _filled(client, topic, **settings)
+        group = "books" if kind == "group" else None
+        seen: list[str] = []
+        async with client.consumer(topic, group, name="ann", exactly_once=Rival(tmp_path)) as consumer:
+            for _ in range(3):
+                try:
+                    seen = await _apply(consumer) or seen
+                except ParticipantConflict:
+                    raised += 1
+        assert raised == (1 if kind == "queue" else 0)
+        assert seen[-17:] == VALUES[3:]
+        if kind == "queue":
+            assert await _unsettled(client, topic) == 0
 
 
 @on_both_loops

@@ -9,6 +9,7 @@ from random import Random
 import anyio
 import pytest
 from both_loops import on_both_loops
+from simulated_time import simulated
 
 import linn
 from linn.api import partition_of
@@ -24,7 +25,6 @@ from linn.core.errors.tree import (
     PartitionUnknown,
     SubscriptionWrongKind,
 )
-from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import URL, plugin_broker
 from linn.testing.sim_env import SimEnv
 
@@ -226,41 +226,38 @@ def test_a_blocking_consumer_seeks_pauses_and_commits(client: linn.sync.Client, 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_walk_of_seeks_and_pauses_leaves_no_record_out(seed: int) -> None:
+@simulated
+async def test_a_walk_of_seeks_and_pauses_leaves_no_record_out(env: SimEnv, seed: int) -> None:
     """Whatever a consumer does, each partition's next record is the one behind the last, or the one it went to."""
     choose = Random(seed)
     group = "g" if seed % 2 else None
-
-    async def scenario(env: SimEnv) -> None:
-        async with plugin_broker(env, '[topics.t]\nkind = "stream"\npartitions = 2\n'):
-            async with linn.connect(URL, env=env) as client:
-                await more(client, "t", range(COUNT))
-                async with client.consumer("t", group, prefetch=choose.choice([4, 16, 4096])) as consumer:
-                    expected, paused = [0, 0], {0: False, 1: False}
-                    if group is not None:
-                        while not consumer.partitions.get("t"):
-                            await env.clock.sleep(0.01)
-                    for _ in range(200):
-                        partition = choose.randrange(2)
-                        match choose.choice(["read"] * 6 + ["seek", "pause", "resume"]):
-                            case "read":
-                                with anyio.move_on_after(0.2):
-                                    message = await anext(consumer)
-                                    assert not paused[message.partition]
-                                    assert message.offset == expected[message.partition]
-                                    expected[message.partition] += 1
-                            case "seek":
-                                expected[partition] = await consumer.seek(partition, choose.randrange(COUNT))
-                            case "pause":
-                                await consumer.pause(partition)
-                                paused[partition] = True
-                            case "resume":
-                                await consumer.resume(partition)
-                                paused[partition] = False
-                    await consumer.resume(0, 1)
-                    while expected != [COUNT, COUNT]:
-                        message = await anext(consumer)
-                        assert message.offset == expected[message.partition]
-                        expected[message.partition] += 1
-
-    run_simulation(seed, scenario)
+    async with plugin_broker(env, '[topics.t]\nkind = "stream"\npartitions = 2\n'):
+        async with linn.connect(URL, env=env) as client:
+            await more(client, "t", range(COUNT))
+            async with client.consumer("t", group, prefetch=choose.choice([4, 16, 4096])) as consumer:
+                expected, paused = [0, 0], {0: False, 1: False}
+                if group is not None:
+                    while not consumer.partitions.get("t"):
+                        await env.clock.sleep(0.01)
+                for _ in range(200):
+                    partition = choose.randrange(2)
+                    match choose.choice(["read"] * 6 + ["seek", "pause", "resume"]):
+                        case "read":
+                            with anyio.move_on_after(0.2):
+                                message = await anext(consumer)
+                                assert not paused[message.partition]
+                                assert message.offset == expected[message.partition]
+                                expected[message.partition] += 1
+                        case "seek":
+                            expected[partition] = await consumer.seek(partition, choose.randrange(COUNT))
+                        case "pause":
+                            await consumer.pause(partition)
+                            paused[partition] = True
+                        case "resume":
+                            await consumer.resume(partition)
+                            paused[partition] = False
+                await consumer.resume(0, 1)
+                while expected != [COUNT, COUNT]:
+                    message = await anext(consumer)
+                    assert message.offset == expected[message.partition]
+                    expected[message.partition] += 1

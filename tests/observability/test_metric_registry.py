@@ -22,7 +22,6 @@ from linn.wire import messages as m
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 OF_SERVICES = [metric for kind in built_in().services.values() for metric in kind.metrics]
 DOCUMENTED: list[Metric | ServiceMetric] = [*METRICS, *OF_SERVICES]
-UNITS = ("seconds", "bytes", "records", "batches")
 
 
 def test_the_page_says_what_the_code_has() -> None:

@@ -207,7 +207,6 @@ async def test_a_disk_without_room_does_not_end_the_service(world: VirtualWorld,
 
 # --- alerts ----------------------------------------------------------------------------------------------------------
 
-Series = list[dict[tuple[str, ...], float]]
 MINUTES = 60
 
 
