@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from typing import Protocol
@@ -61,30 +62,38 @@ DROP_HEAD_SHARE = 16
 """Fraction of `bytes_max`, as 1/n, that `overflow = "drop-head"` drops at once, so that it need not for each batch."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TopicHost:
+    """The parts of a broker that one of its topics works with."""
+
+    engine: StorageEngine
+    storage: StorageStats
+    """Counts of the topic's storage."""
+    formats: Formats
+    clock: Clock
+    spawn: Spawn
+    copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
+    leader_epoch: int
+
+
 class Topic:
-    """A topic, made and opened by `open_topic`."""
+    """A topic, made by `TopicMaker`, and then opened."""
 
     def __init__(
         self,
         name: str,
+        id: UUID,
         settings: TopicSettings,
-        engine: StorageEngine,
-        storage: StorageStats,
         semantics: DeliverySemantics,
         choice: PartitionChoice,
-        formats: Formats,
-        clock: Clock,
-        spawn: Spawn,
-        copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]],
-        id: UUID,
-        leader_epoch: int,
+        host: TopicHost,
     ) -> None:
         self.name = name
         self.id = id
         """The topic's own, and of no other topic that has its name before or after it."""
         self.id_halves = id.int >> 64, id.int & (1 << 64) - 1
         """The upper and the lower half of `id`."""
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = host.leader_epoch
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
@@ -100,19 +109,18 @@ class Topic:
         self.readers: dict[StreamReader, None] = {}
         """Readers without a group."""
         self.choice = choice
-        self.storage = storage
-        self._engine = engine
-        self._formats = formats
-        self._clock = clock
-        self._spawn = spawn
-        self._copy_dead_letters = copy_dead_letters
+        self.storage = host.storage
+        self._host = host
+        self._engine = host.engine
+        self._clock = host.clock
+        self._spawn = host.spawn
         self.publish_errors = 0
         """Failed publishes to this topic by its name."""
         self.dropped_records = 0
         """Records dropped by `overflow = "drop-head"`; of a queue only unsettled ones."""
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
-        self._deletion = TopicDeletion(engine, self._open_log)
+        self._deletion = TopicDeletion(host.engine, self._open_log)
         self._room = ReadySignal()
         self._waits_for_room = False
         self._dropping = False
@@ -143,7 +151,8 @@ class Topic:
 
     async def _open_log(self, id: PartitionId) -> Partition:
         log = await self._engine.open(id)
-        return Partition(id, log, self.storage, self._clock, self._spawn, self.leader_epoch, self._formats)
+        host = self._host
+        return Partition(id, log, host.storage, host.clock, host.spawn, host.leader_epoch, host.formats)
 
     async def _open_state(self, number: int, index: int) -> StateLog | None:
         if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
@@ -198,7 +207,7 @@ class Topic:
         await partition_queue.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
 
     async def _copy(self, partition_queue: PartitionQueue) -> None:
-        await self._copy_dead_letters(self, partition_queue)
+        await self._host.copy_dead_letters(self, partition_queue)
 
     async def switch(self, change: TopicChange) -> None:
         """Put a prepared change into effect, all at once; this needs no room. Raises SyncFailed."""
