@@ -99,7 +99,7 @@ class Transaction(BaseTransaction):
     def ack(self, received: Message | Batch) -> None:
         """Ack what a consumer of a queue, or of a shared subscription, has received, if this is committed.
 
-        Raises SubscriptionWrongKind, TransactionError.
+        Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 
         Example:
             message = next(consumer)
@@ -112,7 +112,7 @@ class Transaction(BaseTransaction):
     def commit(self, received: Message | Batch) -> None:
         """Commit the offset behind what a member of a group has received, if this is committed.
 
-        Raises SubscriptionWrongKind, TransactionError.
+        Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 
         Example:
             with client.consumer("prices", group="billing") as member:
