@@ -70,7 +70,6 @@ from linn.core.errors.tree import (
 )
 from linn.core.gateway.fetch import FETCH_BYTES_MAX, Fetch
 from linn.core.gateway.gateway import Gateway
-from linn.core.gateway.principal import Principal
 from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
 from linn.core.gateway.requests import (
     START_EARLIEST,
@@ -104,6 +103,7 @@ from linn.core.metrics.registry import Family
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.ports.interceptor import Interceptor, InterceptorKind
 from linn.core.ports.observer import Observer, Observers
+from linn.core.ports.principal import Principal
 from linn.core.ports.service import Service, ServiceHost, ServiceKind, ServiceListener, ServiceMetric, ServiceTopic
 from linn.core.publish.publisher import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult

@@ -21,6 +21,7 @@ from code_block import CodeBlock, code_blocks
 
 import linn
 from linn import descriptions, verbs
+from linn.api import Principal
 from linn.core.batch import schema
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
@@ -190,13 +191,13 @@ async def test_the_plugin_on_the_plugins_page_routes(by_length: tuple[TomlSource
     config = load_config(*by_length)
     with trio.fail_after(10):
         async with running_broker(config, RealEnv(), by_length[1]) as broker:
-            (shown,) = json.loads(await broker.administration.perform("exchange.list", "{}"))
+            (shown,) = json.loads(await broker.gateway.session(Principal("test")).perform("exchange.list", "{}"))
             assert (shown["type"], len(shown["bindings"])) == ("by-length", 2)
             for key, topic in (("ab", "even"), ("abc", "odd")):
                 batch = build_from_records([Record(value=b"", routing_key=key)], base_id=1)
                 assert [name for name, _ in broker.router("spread").route(batch)] == [topic]
             unbind = {"exchange": "spread", "topic": "odd", "key": "1"}
-            await broker.administration.perform("exchange.unbind", json.dumps(unbind))
+            await broker.gateway.session(Principal("test")).perform("exchange.unbind", json.dumps(unbind))
             assert broker.router("spread").route(batch) == []
 
 

@@ -12,10 +12,10 @@ from raw_client import records, served, values
 from linn.core.batch.batch import RecordBatch
 from linn.core.broker.broker import Broker
 from linn.core.errors.tree import OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
-from linn.core.gateway.principal import Principal
 from linn.core.gateway.requests import START_LATEST, FetchRequest, SubscribeRequest
 from linn.core.gateway.session import Session
 from linn.core.loop.waiting import WaitDeadline
+from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest
 
 TOPICS = """

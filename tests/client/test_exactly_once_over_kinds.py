@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+from linn.api import Principal
 from linn.client.client import Client
 from linn.client.consume.exactly_once import ExactlyOnceConsumer
 from linn.client.participants.files import FileParticipant
@@ -207,7 +208,7 @@ async def _alter_unseen(world: VirtualWorld, client: Client) -> None:
     world.cut_network()
     await connection.aclose()
     altered = {"name": "payments", "settings": {"kind": "stream"}}
-    await world.broker.administration.perform("topic.alter", json.dumps(altered))
+    await world.broker.gateway.session(Principal("test")).perform("topic.alter", json.dumps(altered))
     world.heal_network()
 
 

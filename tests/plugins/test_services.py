@@ -12,7 +12,7 @@ import trio
 from plugin_world import broker_with, client_of
 from simulated_time import simulated
 
-from linn.api import ServiceHost, ServiceKind, ServiceMetric, ServiceTopic, hookimpl
+from linn.api import Principal, ServiceHost, ServiceKind, ServiceMetric, ServiceTopic, hookimpl
 from linn.core.errors.tree import ConfigError, InternalError, PluginError, ServiceFailed, ServiceUnknown
 from linn.descriptions import ServiceDescription
 from linn.testing.sim_env import SimEnv
@@ -62,9 +62,9 @@ class Bell:
         self._fail("describe")
         return {"tone": self.settings.tone, "topics": sorted(self.host.topics())}
 
-    async def perform(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
+    async def perform(self, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
         self._fail("perform")
-        return [action, dict(arguments), caller]
+        return [action, dict(arguments), caller.described()]
 
     def metrics(self) -> Mapping[str, Iterable[tuple[tuple[str, ...], int | float]]]:
         self._fail("metrics")

@@ -67,6 +67,7 @@ from linn.core.loop.long_work import LongWork
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.report import metric_report
 from linn.core.ports.observer import Observers
+from linn.core.ports.principal import Principal
 from linn.core.routing.exchange import Target
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
@@ -91,15 +92,15 @@ logger = logging.getLogger("linn.administration")
 REASON_CHARACTERS_MAX = 1_000
 """Limit of the reason that a client is given when its connection is closed by an operator."""
 T = TypeVar("T")
-Handler = Callable[[Any, str], Awaitable[Any]]
-"""A function that performs a verb, given its arguments and the caller's name."""
+Handler = Callable[[Any, Principal], Awaitable[Any]]
+"""A function that performs a verb, given its arguments and its caller."""
 
 
 def _on(verb: Verb[A, R], perform: Callable[[A], Awaitable[R | JsonText]]) -> tuple[str, Handler]:
     return verb.name, lambda asked, _: perform(asked)
 
 
-def _on_behalf(verb: Verb[A, R], perform: Callable[[A, str], Awaitable[R]]) -> tuple[str, Handler]:
+def _on_behalf(verb: Verb[A, R], perform: Callable[[A, Principal], Awaitable[R]]) -> tuple[str, Handler]:
     return verb.name, perform
 
 
@@ -185,7 +186,7 @@ class Administration:
             ]
         )
 
-    async def perform(self, verb: str, arguments: str, caller: str = "anonymous") -> str:
+    async def perform(self, verb: str, arguments: str, caller: Principal) -> str:
         """Carry out a verb; arguments and result are JSON. A request that waits for another change keeps only its text.
 
         Raises:
@@ -565,7 +566,7 @@ class Administration:
     async def _list_services(self, _: verbs.NoArguments) -> list[ServiceDescription]:
         return self.services.describe()
 
-    async def _perform_action(self, asked: verbs.ServiceAction, caller: str) -> Any:
+    async def _perform_action(self, asked: verbs.ServiceAction, caller: Principal) -> Any:
         return await self.services.perform(asked.service, asked.action, asked.arguments, caller)
 
     async def _show_broker(self, _: verbs.NoArguments) -> BrokerDescription:

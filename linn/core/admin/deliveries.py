@@ -17,6 +17,7 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import ConfigError, DeliveryNotCurrent, StorageError, TransactionError
 from linn.core.loop.long_work import LongWork
+from linn.core.ports.principal import Principal
 from linn.core.queue.decided import PlacedDecision, decisions_of, end_decision, is_transactions
 from linn.core.queue.queue import Queue
 from linn.core.topics.catalog import Catalog
@@ -55,7 +56,7 @@ class DeliveryAdministration:
         found, more = await self._long_work.run(_first_of(queues, *chosen), immediate=True)
         return {"deliveries": [self._as_json(placed) for placed in found], "more": more}
 
-    async def resolve(self, asked: verbs.DeliveryResolution, caller: str) -> verbs.Resolved:
+    async def resolve(self, asked: verbs.DeliveryResolution, caller: Principal) -> verbs.Resolved:
         """End a decision for its consumer, which may never come back. Durable when it is answered."""
         topic, outcome = self._catalog.topic(asked.topic), asked.outcome
         queue = queue_of(topic, asked.subscription)
@@ -170,7 +171,7 @@ def _warnings(topic: Topic, placed: PlacedDecision, outcome: verbs.Outcome) -> I
             yield f"{topic.name} has no dead-letter topic: the records are dropped"
 
 
-def _record(found: Sequence[PlacedDecision], outcome: verbs.Outcome, records: int, caller: str) -> None:
+def _record(found: Sequence[PlacedDecision], outcome: verbs.Outcome, records: int, caller: Principal) -> None:
     """Put a resolution on record."""
     queue, partition, (_, _, (holder, delivery_id, attempt)) = found[0]
     text = (
@@ -182,7 +183,7 @@ def _record(found: Sequence[PlacedDecision], outcome: verbs.Outcome, records: in
         "topic": queue.topic,
         "subscription": queue.name,
         "partition": partition,
-        "caller": caller,
+        "caller": caller.described(),
         "delivery_id": delivery_id,
         "consumer": holder.name,
         "is_connected": found[0].is_connected,

@@ -14,6 +14,7 @@ from linn.core.env.env import Clock
 from linn.core.errors.tree import TransactionUnknown
 from linn.core.log.partition import Partition
 from linn.core.loop.long_work import LongWork
+from linn.core.ports.principal import Principal
 from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.holder import holder_of
@@ -130,7 +131,7 @@ class TransactionAdministration:
                 yield
         return found
 
-    async def abort(self, asked: verbs.TransactionAbort, caller: str) -> verbs.Aborted:
+    async def abort(self, asked: verbs.TransactionAbort, caller: Principal) -> verbs.Aborted:
         """Abort a name's open transaction, for a client that is lost, or in the way of others.
 
         With a `number` only that one: a client goes on with the next one as soon as one has ended.
@@ -151,7 +152,7 @@ class TransactionAdministration:
         }
         if asked.validate_only:
             return result
-        about = {**summary, "caller": caller}
+        about = {**summary, "caller": caller.described()}
         coordinator.abort_by_operator(name)
         text = (
             'an operator, %(caller)s, has aborted transaction %(number)d of "%(name)s", which was open for '

@@ -12,12 +12,12 @@ from typing import Literal
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env, Spawn
-from linn.core.gateway.principal import Principal
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.session import Session
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import MemoryBudget
+from linn.core.ports.principal import Principal
 
 State = Literal["starting", "ready", "stopping"]
 

@@ -18,7 +18,6 @@ from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, RequestUnknown, SubscriptionWrongKind
 from linn.core.gateway.fetch import Fetch
-from linn.core.gateway.principal import Principal
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.subscribing import consumer_of, is_missing, make_missing, partitions_read, selection_of
@@ -26,6 +25,7 @@ from linn.core.groups.member import GroupMember
 from linn.core.log.selection import Selection
 from linn.core.log.uncommitted import UncommittedView
 from linn.core.metrics.registry import Family
+from linn.core.ports.principal import Principal
 from linn.core.publish.publisher import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.consumer import QueueConsumer
@@ -298,4 +298,4 @@ class Session:
 
         Raises LinnErrors of the verb. Cancellation: a change that has begun is completed.
         """
-        return await self._rooms.administration.perform(verb, arguments, self.principal.described())
+        return await self._rooms.administration.perform(verb, arguments, self.principal)

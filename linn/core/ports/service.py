@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from linn.core.config.service_tables import Report
 from linn.core.config.service_tables import ServiceTopic as ServiceTopic
 from linn.core.env.env import Env
+from linn.core.ports.principal import Principal
 
 
 class ServiceListener(NamedTuple):
@@ -79,7 +80,7 @@ class Service(Protocol):
     def describe(self) -> Any:
         """The service's state as a JSON value, for `service.list`."""
 
-    async def perform(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
+    async def perform(self, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
         """Carry out an action of the service's own, asked for by `service.perform`; returns a JSON value.
 
         Raises RequestUnknown: there is no such action. LinnError: as the action says.

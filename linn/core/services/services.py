@@ -20,6 +20,7 @@ from linn.core.env.env import Env, Spawn
 from linn.core.errors.texts import did_you_mean, one_line
 from linn.core.errors.tree import InternalError, LinnError, ServiceFailed, ServiceUnknown
 from linn.core.log.partition import Partition
+from linn.core.ports.principal import Principal
 from linn.core.ports.service import Sample, Service, ServiceKind, ServiceListener
 from linn.core.topics.topic import Topic
 from linn.descriptions import ServiceDescription
@@ -267,7 +268,7 @@ class Services:
             running.scope.cancel()
             return None
 
-    async def perform(self, name: str, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
+    async def perform(self, name: str, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
         """Carry out an action of a service. Raises ServiceUnknown, ServiceFailed, and the LinnErrors of the action."""
         running = self._running.get(name)
         if running is None and name in self._kinds:

@@ -18,6 +18,7 @@ import trio
 
 from linn.api import (
     LimitExceeded,
+    Principal,
     ProgramEnded,
     RequestUnknown,
     ServiceHost,
@@ -250,7 +251,7 @@ class SparkService:
 
     # --- acting ---
 
-    async def perform(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
+    async def perform(self, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
         """Do what `linn spark` asks for: start, stop, restart, logs, files."""
         match action:
             case "start" | "stop" | "restart":
@@ -265,7 +266,7 @@ class SparkService:
         actions = ("start", "stop", "restart", "logs", "files")
         raise RequestUnknown(f'Spark has no action "{action[:80]}"{did_you_mean(action, actions)}')
 
-    def _change(self, action: str, arguments: Mapping[str, Any], caller: str) -> Any:
+    def _change(self, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
         names = arguments.get("pipelines")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise ConfigError('the argument "pipelines" must be a list of names')
@@ -278,7 +279,7 @@ class SparkService:
                 raise ConfigError(f"pipeline {name}: {self._blocked[name].text}: {self._blocked[name].remedy}")
             if name not in self._blocked:
                 by_driver.setdefault(pipeline.driver, []).append(name)
-        about = {"action": action, "pipelines": ", ".join(names), "caller": caller}
+        about = {"action": action, "pipelines": ", ".join(names), "caller": caller.described()}
         logger.info("an operator, %(caller)s, asks for a %(action)s of Spark pipelines: %(pipelines)s", about)
         for group, chosen in by_driver.items():
             driver = self._drivers[group]
