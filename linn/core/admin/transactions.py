@@ -1,6 +1,6 @@
-"""The verbs about transactions: which are known and open, what each holds back, and how an operator aborts one.
+"""The verbs about transactions: list the known and open ones, show what a transaction holds back, and abort it.
 
-Law: a transaction that was aborted by an operator is on record, with who asked.
+Law: when an operator aborts a transaction, the log records it with the caller.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from linn.descriptions import (
 logger = logging.getLogger("linn.administration")
 
 TRANSACTIONS_SHOWN_MAX = 1_000
-"""Limit of the transactions in one answer, which is about 250 KiB; the others are counted."""
+"""Limit of the transactions in one answer of about 250 KiB; further transactions are counted."""
 _STEP = 100
-"""Entries that are described in one step, which takes well below a millisecond."""
+"""Entries described in one step, which takes well below a millisecond."""
 
 
 class TransactionAdministration:
@@ -47,9 +47,8 @@ class TransactionAdministration:
         self._long_work = long_work
 
     async def list_all(self, asked: verbs.TransactionFilter) -> TransactionSummaries:
-        """The names: those with an open transaction, the oldest first, then those whose end is under way, then idle
-        ones.
-        """
+        """The names: first names with an open transaction, oldest first; then names whose end is under way; then idle
+        names."""
         state = None if asked.state is None else State(asked.state)
         limit = min(asked.limit or TRANSACTIONS_SHOWN_MAX, TRANSACTIONS_SHOWN_MAX)
         return await self._long_work.run(self._first_of(state, limit), immediate=True)
@@ -88,7 +87,7 @@ class TransactionAdministration:
         }
 
     async def show(self, asked: verbs.Named) -> TransactionDescription:
-        """One name: the same, and what its transaction has touched."""
+        """One name, and everything that its transaction has touched."""
         each = self._transactions.named(asked.name)
         return await self._long_work.run(self._described(each), immediate=True)
 
@@ -111,7 +110,7 @@ class TransactionAdministration:
         return {**shown, "wrote": [wrote[key] for key in sorted(wrote)], "holds": holds, "commits": offsets}
 
     def _holds(self, each: TransactionalProducer) -> Steps[list[HeldRecords]]:
-        """The partitions of queues of which its transaction holds records."""
+        """The partitions of queues with records held by the transaction."""
         found: list[HeldRecords] = []
         held, holder = dict.fromkeys(each.work.held), holder_of(each.producer_id, each.number)
         for _, topic in sorted(self._topics.items()):
@@ -131,9 +130,9 @@ class TransactionAdministration:
         return found
 
     async def abort(self, asked: verbs.TransactionAbort, caller: str) -> verbs.Aborted:
-        """Abort a name's open transaction, for a client that is lost, or in the way of others.
+        """Abort a name's open transaction, for a client that is lost or blocks others.
 
-        With a `number` only that one: a client goes on with the next one as soon as one has ended.
+        With a `number`, abort only that transaction: a client starts the next one as soon as the last has ended.
         """
         name, coordinator = asked.name, self._transactions
         each = coordinator.opened(name)
@@ -162,6 +161,6 @@ class TransactionAdministration:
 
 
 def _first(partition: Partition, branch: int, number: int) -> int | None:
-    """The offset from which a producer's transaction holds readers of a partition back; None if it does not."""
+    """The first offset that a producer's transaction holds back from a partition's readers; None if there is none."""
     opened = partition.open_transactions().get(branch)
     return opened.first if opened is not None and opened.number == number else None
