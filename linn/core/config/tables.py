@@ -1,4 +1,5 @@
-"""Tables of a configuration file other than topics: one frozen struct each, with a default and help for every key."""
+"""Tables of a configuration file other than topics: one frozen struct per table, with a default and help for every
+key."""
 
 from __future__ import annotations
 
@@ -192,4 +193,4 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "topics": TopicSettings,
     "groups": GroupTable,
 }
-"""The top-level tables; all except `broker`, `log` and `plugins` hold tables with names of the user's choice."""
+"""The top-level tables; all except `broker`, `log` and `plugins` hold tables with user-defined names."""
