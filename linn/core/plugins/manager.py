@@ -48,10 +48,10 @@ def installed() -> list[EntryPoint]:
 
 
 class PluginManager:
-    """The registered kinds: one dict per sort of kind, by the kind's name."""
+    """The registered kinds: one dict per sort of kind, by name."""
 
     def __init__(self, settings: PluginSettings, installed: Iterable[EntryPoint]) -> None:
-        """Load the installed plugins and those that `settings` list, except the blocked ones.
+        """Load the installed plugins and the modules listed in `settings`, except blocked ones.
 
         Raises:
             PluginError: a plugin can't be imported, has a hook that does not exist or takes the wrong arguments,
@@ -68,7 +68,7 @@ class PluginManager:
         self.formats: dict[str, FormatKind] = {}
         self.services: dict[str, ServiceKind] = {}
         self.plugin_names: list[str] = []
-        """Every plugin found, in order, blocked ones included."""
+        """All plugins found, in order, including blocked ones."""
         self._pluggy = pluggy.PluginManager("linn")
         self._pluggy.add_hookspecs(hookspecs)
         self._origins: dict[str, str] = {}
@@ -91,20 +91,18 @@ class PluginManager:
         self.code_owners = CodeOwners({self._described(name): names for name, names in self._modules.items()})
 
     def owner_of(self, kind: Kind) -> str:
-        """The plugin that registered a kind, in a form for people: `plugin "tape" (linn-paper-tape 1.2)`."""
+        """Describe the plugin that registered a kind: `plugin "tape" (linn-paper-tape 1.2)`."""
         return self._described(self._owners[type(kind), kind.name])
 
     def blamed(self, error: BaseException, otherwise: str = "linn itself") -> str:
-        """The code that raised an error, in a form for people: `plugin "tape" (linn-paper-tape 1.2) in read
-        (tape.py:7)`.
-        """
+        """Describe the code that raised an error: `plugin "tape" (linn-paper-tape 1.2) in read (tape.py:7)`."""
         return str(self.code_owners.behind(error) or otherwise)
 
     def make(self, kind: Kind, *arguments: Any) -> Any:
         """Call the factory of a kind.
 
         Raises:
-            LinnError: as the factory raises it. PluginError: it raised anything else.
+            LinnError: raised by the factory. PluginError: the factory raised another exception.
         """
         try:
             return kind.make(*arguments)
@@ -115,7 +113,7 @@ class PluginManager:
             raise PluginError(one_line(text)) from error
 
     def made_formats(self) -> Iterator[BoundFormat]:
-        """Make the codec of each format. Raises PluginError, and the LinnErrors of a factory."""
+        """Make the codec of each format. Raises PluginError, and the factories' LinnErrors."""
         for kind in self.formats.values():
             yield BoundFormat(kind.number, kind.name, self.owner_of(kind), self.make(kind))
 
@@ -159,7 +157,7 @@ class PluginManager:
         self._modules[name] = [plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__]
 
     def _check_hooks(self) -> None:
-        """Refuse hooks that nothing calls, mostly misspelt ones."""
+        """Refuse hooks that do not exist, mostly misspelt ones."""
         try:
             self._pluggy.check_pending()
         except pluggy.PluginValidationError as error:
@@ -172,13 +170,13 @@ class PluginManager:
     # --- what plugins bring ----------------------------------------------------------------------------------------
 
     def _bring(self, hook: str, kind_type: type[K], registry: dict[str, K], table: str | None, noun: str) -> None:
-        """Fill one registry; `table` is the kind's table in TOML, None if it is its own; `noun` its name in errors."""
+        """Fill one registry. `table`: the kind's table in TOML, None if it has its own; `noun`: its name in errors."""
         reserved = known_keys(TABLES[table]) if table is not None else ()
         for plugin_name, brought in self._results(hook):
             for kind in brought:
                 wrong = _wrong_with(kind, kind_type, reserved)
                 if wrong is not None:
-                    raise self._failure(plugin_name, f"{hook} returned what is no good {noun}: {wrong}")
+                    raise self._failure(plugin_name, f"{hook} did not return a valid {noun}: {wrong}")
                 assert isinstance(kind, kind_type), "checked just now"
                 if kind.name in registry:
                     owner = self._owners[kind_type, kind.name]
@@ -203,7 +201,7 @@ class PluginManager:
             taken[number] = kind
 
     def _check_services(self) -> None:
-        """Refuse services whose tables or metrics belong to linn itself, or to another one."""
+        """Refuse services whose tables or metrics belong to linn itself or to another service."""
         tables, metrics = dict.fromkeys(known_keys(TopicSettings), "linn itself"), dict[str, str]()
         for kind in self.services.values():
             owner = self._owners[ServiceKind, kind.name]
@@ -236,14 +234,14 @@ class PluginManager:
         return found
 
     def _owns(self, plugin_name: str, brought: object) -> None:
-        """Record the module of a registered object as the plugin's, unless it is borrowed from elsewhere."""
+        """Record the module of a registered object as the plugin's, unless it was imported from elsewhere."""
         module = getattr(brought, "__module__", None)
         names = self._modules[plugin_name]
         if isinstance(module, str) and module.partition(".")[0] == names[0].partition(".")[0]:
             names.append(module)
 
     def _results(self, hook: str) -> Iterator[tuple[str, Sequence[Any]]]:
-        """The results of a hook, one plugin at a time, so that a failure can be attributed."""
+        """The results of a hook, one plugin at a time, so that failures can be attributed."""
         plugins = dict(self._pluggy.list_name_plugin())
         for name in self.plugin_names:
             plugin = plugins.get(name)
@@ -265,10 +263,10 @@ class PluginManager:
 
 
 def _origin(entry: EntryPoint, known: dict[Distribution, str]) -> str:
-    """The origin of an installed plugin, in a form for people: "linn-paper-tape 1.2".
+    """Describe the origin of an installed plugin: "linn-paper-tape 1.2".
 
-    A distribution rereads its metadata, which includes its whole README, for each look at its name or version: linn,
-    which registers many plugins, is read once.
+    A distribution rereads its metadata, including its README, on each access to its name or version; the cache reads
+    linn, which registers many plugins, only once.
     """
     if entry.dist is None:
         return entry.value
@@ -278,7 +276,7 @@ def _origin(entry: EntryPoint, known: dict[Distribution, str]) -> str:
 
 
 def built_in() -> PluginManager:
-    """linn's own plugins alone, whatever else is installed."""
+    """Load only linn's own plugins."""
     return PluginManager(PluginSettings(), [entry for entry in installed() if entry.dist and entry.dist.name == "linn"])
 
 
@@ -287,7 +285,7 @@ def _said(error: BaseException) -> str:
 
 
 def _wrong_with(kind: object, kind_type: type[Kind], reserved: Sequence[str]) -> str | None:
-    """The reason why an object is no valid kind; None if it is."""
+    """The reason why an object is not a valid kind; None if it is valid."""
     if not isinstance(kind, kind_type):
         return f"a {type(kind).__name__}, not a {kind_type.__name__}"
     wrong = name_problem(kind.name) if isinstance(kind.name, str) else "its name is not text"
