@@ -19,7 +19,7 @@ class Settlement:
     partition: int
     delivery_id: int
     first: int
-    """As for `end`, -1 means all records that the lease still holds."""
+    """The first offset; -1, also for `end`: all records that the lease still holds."""
     end: int
     verdict: int
     """A `Verdict`; other numbers are refused with SubscriptionWrongKind."""

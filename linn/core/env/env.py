@@ -46,7 +46,7 @@ class Rng(Protocol):
 
 
 class File(Protocol):
-    """One open file. `write` appends, synchronously, to the page cache; only `sync` makes it survive power loss."""
+    """One open file. `write` appends, synchronously, to the page cache; only `sync` protects it against power loss."""
 
     def write(self, buffers: Sequence[Buffer]) -> int:
         """Append all buffers; return the number of bytes written, always their sum.

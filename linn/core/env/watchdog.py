@@ -87,5 +87,5 @@ class Watchdog:
             "place": place,
             "times": self.held[plugin],
         }
-        text = "%(plugin)s holds up the loop, and with it everybody, for %(held_s).2f s so far, in %(place)s"
+        text = "%(plugin)s holds up the loop, and all connections with it, for %(held_s).2f s so far, in %(place)s"
         logger.warning(text + " (%(times)d times by now)", about)
