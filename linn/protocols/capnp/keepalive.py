@@ -1,7 +1,8 @@
-"""Keepalive, flushing and shutdown for all sessions of one listener in three tasks, so that an idle session has one.
+"""Keepalive, flushing and shutdown of all sessions of one listener, in three tasks, so that an idle session needs only
+one.
 
-Laws: each session is visited once per keepalive interval, a slice of them at a time, so that many sessions block
-nothing. A bug met while visiting one session ends that session alone. Without sessions the tasks do nothing.
+Laws: each session is visited once per keepalive interval, a slice at a time, so that many sessions do not block the
+loop. A bug in one session's visit ends only that session. Without sessions the tasks do nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from linn.wire.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 logger = logging.getLogger("linn.capnp")
 
 SLICES = 16
-"""Slices of a keepalive interval: with 10,000 sessions each takes less than a millisecond."""
+"""Slices of a keepalive interval: with 10,000 sessions each slice takes less than a millisecond."""
 SESSIONS_IN_A_ROW_MAX = 256
-"""Sessions that are visited before other tasks run."""
+"""Sessions visited before other tasks run."""
 DRAIN_POLL_S = 0.01
 DRAIN_POLL_S_MAX = 0.25
-"""Longest interval of a wait's polls: a thousand waiting sessions poll less and less often, or would
-do nothing else.
-"""
+"""Longest polling interval of a wait: a thousand waiting sessions poll at growing intervals, to leave time for other
+work."""
 
 
 async def wait_while(waits: Callable[[], object], clock: Clock, wait_max_s: float) -> None:
@@ -42,38 +42,38 @@ async def wait_while(waits: Callable[[], object], clock: Clock, wait_max_s: floa
 
 
 class KeptSession(Protocol):
-    """The part of a session that the keepalive uses, from `join` to `leave`."""
+    """The part of a session that the keepalive uses."""
 
     peer: str
     """The client's address."""
     slice: dict[KeptSession, None]
-    """The slice of the keepalive that the session is in."""
+    """The slice of the keepalive that contains the session."""
 
     def watch(self) -> None:
-        """Once per keepalive interval: end a connection that has been silent for too long."""
+        """Called once per keepalive interval: end a connection that has been silent for too long."""
 
     def flush(self) -> None:
-        """Send as much as the client takes now."""
+        """Send as much as the client can take now."""
 
     def say_goodbye(self) -> None:
         """Tell the client that the broker is stopping."""
 
     def leave_if_done(self) -> None:
-        """After goodbye: end if no work is in progress."""
+        """After goodbye, end if no work is in progress."""
 
     def end(self) -> None:
         """Drop the connection, and all its work in progress."""
 
 
 class Keepalive:
-    """The care for the sessions of one listener. Its tasks start with the first session, in the broker's nursery."""
+    """The keepalive of one listener's sessions. Its tasks start with the first session, in the broker's nursery."""
 
     def __init__(self, keepalive_s: float) -> None:
         self.keepalive_s = keepalive_s
         self.free_buffers = ReceiveBuffers(SHARED_BYTES_MAX)
         self._slices: list[dict[KeptSession, None]] = [{} for _ in range(SLICES)]
         self._slice = 0
-        """The slice visited last: a session that joins it is visited after nearly a whole interval."""
+        """The last visited slice; a new session joins it, to be visited after nearly a whole interval."""
         self._count = 0
         self._works = False
         self._draining = False
@@ -82,7 +82,7 @@ class Keepalive:
         self._put: trio.Event | None = None
 
     def join(self, session: KeptSession, gateway: Gateway) -> None:
-        """Take care of a session until it leaves."""
+        """Serve a session until it leaves."""
         session.slice = self._slices[self._slice]
         session.slice[session] = None
         self._count += 1
@@ -96,7 +96,7 @@ class Keepalive:
             session.say_goodbye()
 
     def leave(self, session: KeptSession) -> None:
-        """Remove a session that has ended. Idempotent; also for one that never joined."""
+        """Remove a session that has ended. Idempotent, also for a session that never joined."""
         if session in session.slice:
             del session.slice[session]
             self._count -= 1
@@ -125,7 +125,7 @@ class Keepalive:
             await self._each([*self._slices[self._slice]], lambda session: session.watch())
 
     async def _see_off(self, gateway: Gateway) -> None:
-        """End idle sessions at once when the broker stops, and the others when they are done."""
+        """When the broker stops, end idle sessions at once, and the others when they are done."""
         await gateway.connections.draining.wait()
         self._draining = True
         await self._each(self._everybody(), lambda session: session.say_goodbye())
