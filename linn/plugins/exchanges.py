@@ -176,10 +176,10 @@ def explain_pattern(pattern: str, key: str) -> Explanation:
         count, end = len(words), len(given)
     parts = _alignment(words[:count], given, reached, end)
     if matched:
-        said = _said(parts)
+        said = _joined(parts)
     else:
         parts += [Explanation(word, False) for word in words[count:]]
-        said = _parting(words[count:], given[end:], behind_hash=count > 0 and words[count - 1] == "#")
+        said = _difference(words[count:], given[end:], behind_hash=count > 0 and words[count - 1] == "#")
     return Explanation(f'key matches "{pattern}"', matched, said, tuple(parts))
 
 
@@ -208,13 +208,13 @@ def _alignment(words: list[str], given: list[str], reached: list[list[int]], end
     return parts[::-1]
 
 
-def _said(parts: list[Explanation]) -> str:
+def _joined(parts: list[Explanation]) -> str:
     """The words matched by the wildcards, as text."""
     wild = [f"{part.text} {part.because}" for part in parts if part.text in ("*", "#")]
     return ", ".join(wild) or "word for word"
 
 
-def _parting(words: list[str], given: list[str], *, behind_hash: bool) -> str:
+def _difference(words: list[str], given: list[str], *, behind_hash: bool) -> str:
     """The reason why the match ends, given the rest of pattern and key, which are never both empty."""
     if not words:
         return f'the pattern ends before "{".".join(given)}"'

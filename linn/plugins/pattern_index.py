@@ -29,12 +29,12 @@ class PatternIndex:
 
     def add(self, number: int, pattern: str) -> None:
         """Add a pattern under an unused number."""
-        beginning, rest = _parted(pattern)
+        beginning, rest = _split(pattern)
         self._beginnings.setdefault(beginning, _Beginning()).add(number, rest)
 
     def remove(self, number: int, pattern: str) -> None:
         """Remove a pattern by its number."""
-        beginning, rest = _parted(pattern)
+        beginning, rest = _split(pattern)
         place = self._beginnings[beginning]
         place.remove(number, rest)
         if place.is_bare():
@@ -205,7 +205,7 @@ class _Block:
         return found
 
 
-def _parted(pattern: str) -> tuple[str, Sequence[str]]:
+def _split(pattern: str) -> tuple[str, Sequence[str]]:
     """Split a pattern: the words before the first wildcard, each with a dot before it, and the remaining words, with
     `#.#` reduced to `#`."""
     words = [word for first, same in groupby(pattern.split(".")) for word in (("#",) if first == "#" else same)]

@@ -5,9 +5,9 @@ Laws: a change is checked completely before any of it happens, and is in the met
 Changes run one at a time, and a change that has begun runs to its end even if its caller is cancelled. Verbs that only
 read wait for no change: a topic that is being made is not visible yet, and one that is altered changes all at once,
 except for its bindings, which follow one by one (`binding_changes`). The remains of a deleted topic are deleted before
-another topic of that name is made, even after a crash; a topic whose creation was interrupted by a crash does not exist
-afterwards. At a start, the TOML file wins for the topics and exchanges that it names; topics and exchanges made live
-stay, and so do live settings of a topic that the file does not name (`linn.core.topics.live_settings`).
+another topic of that name is created, even after a crash; a topic whose creation was interrupted by a crash does not
+exist afterwards. At a start, the TOML file wins for the topics and exchanges that it names; topics and exchanges made
+live stay, and so do live settings of a topic that the file does not name (`linn.core.topics.live_settings`).
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Administration:
             return result if isinstance(result, JsonText) else json.dumps(result)
 
         if known.changes:
-            return await self._alone(do)
+            return await self._run_change(do)
         self._check_serving()
         return await do()
 
@@ -217,7 +217,7 @@ class Administration:
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
 
-    async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
+    async def _run_change(self, change: Callable[[], Awaitable[T]]) -> T:
         """Make one change. Raises BrokerStopping, or what the change raises; a failed sync also ends the broker."""
         async with self._lock:
             self._check_serving()
@@ -414,14 +414,14 @@ class Administration:
             if name not in self.catalog.topics:
                 await self._create_topic(verbs.SettingsChange(name))
 
-        await self._alone(create)
+        await self._run_change(create)
 
     async def make_subscription(self, topic: str, name: str, starts: Sequence[int]) -> None:
         """Make a named subscription that begins at these offsets, by partition, unless it exists.
 
         Raises TopicUnknown, SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
         """
-        await self._alone(lambda: self._subscriptions.make(self.catalog.topic(topic), name, starts))
+        await self._run_change(lambda: self._subscriptions.make(self.catalog.topic(topic), name, starts))
 
     async def _alter_topic(self, asked: verbs.SettingsChange) -> verbs.Altered:
         topic = self.catalog.topic(asked.name)

@@ -43,7 +43,7 @@ class DeliveryAdministration:
         """The decided deliveries of one topic or of all, in the order of subscriptions, partitions and offsets."""
         topics, topic = self._catalog.topics, None if asked.topic is None else self._catalog.topic(asked.topic)
         among = [topics[name] for name in sorted(topics)] if topic is None else [topic]
-        queues = [queue for each in among for _, queue in sorted(each.subscriptions.items())]
+        queues = [queue for topic in among for _, queue in sorted(topic.subscriptions.items())]
         if topic is None and (asked.subscription, asked.partition) != (None, None):
             raise ConfigError('"subscription" and "partition" need the argument "topic"')
         if topic is not None and asked.subscription is not None:
@@ -92,9 +92,9 @@ class DeliveryAdministration:
         for holder in filter(is_transactions, holders):
             name = self._transactions.name_of(holder)
             advice = f": abort it with `linn transactions abort {quote(name)}`" if name else ", which is being ended"
-            raise TransactionError(f"the records are held by {self._shown(holder)}{advice}")
+            raise TransactionError(f"the records are held by {self._holder_name(holder)}{advice}")
 
-    def _shown(self, holder: str) -> str:
+    def _holder_name(self, holder: str) -> str:
         """The name of a holder, as shown to people."""
         if not is_transactions(holder):
             return holder
@@ -104,8 +104,8 @@ class DeliveryAdministration:
     def _holder(self, shown: str) -> str:
         """The holder that an operator names: a consumer's name, or a transaction as it is shown."""
         found = re.fullmatch('transaction "(.*)"', shown)
-        each = self._transactions.names.get(found[1]) if found is not None else None
-        return shown if each is None else holder_of(each.producer_id, each.number)
+        named = self._transactions.names.get(found[1]) if found is not None else None
+        return shown if named is None else holder_of(named.producer_id, named.number)
 
     def _as_json(self, placed: PlacedDecision) -> DecidedDelivery:
         queue, partition, (first, end, (holder, delivery_id, attempt)) = placed
@@ -116,7 +116,7 @@ class DeliveryAdministration:
             "delivery_id": delivery_id,
             "first": first,
             "end": end,
-            "consumer": self._shown(holder.name),
+            "consumer": self._holder_name(holder.name),
             "attempt": attempt,
             "since_ms": holder.since_ms,
             "connected": placed.is_connected,

@@ -166,8 +166,8 @@ class ExchangeAdministration:
         target = Target(name, is_exchange=True)
         bindings = [binding_to(target, binding) for binding in head.bindings]
 
-        def check(each: tuple[BindingSettings, Binding]) -> None:
-            self._check_source(each[0].exchange, router, each[1])
+        def check(pair: tuple[BindingSettings, Binding]) -> None:
+            self._check_source(pair[0].exchange, router, pair[1])
 
         pairs = zip(head.bindings, bindings, strict=True)
         await self._long_work.run(checks(check, pairs), immediate=True)
@@ -298,13 +298,15 @@ def _differences(existing: Router, declared: tuple[BindingSettings, ...], asked:
     has = {"type": existing.kind, "alternate": existing.alternate, **existing.settings}
     wanted = {"type": asked.kind, "alternate": head.alternate, **asked.settings}
     pairs = {key: (has.get(key), wanted.get(key)) for key in dict.fromkeys([*has, *wanted])}
-    different = [f"{key} is {_said(one)}, not {_said(other)}" for key, (one, other) in pairs.items() if one != other]
+    different = [
+        f"{key} is {_as_toml(one)}, not {_as_toml(other)}" for key, (one, other) in pairs.items() if one != other
+    ]
     if declared != head.bindings:
         different.append("it has other bindings")
     return "; ".join(different)
 
 
-def _said(value: object) -> str:
+def _as_toml(value: object) -> str:
     return "none" if value is None else json.dumps(value)
 
 

@@ -73,9 +73,9 @@ class GroupAdministration:
     def _places(self, group: ConsumerGroup, topic: Topic | None = None) -> list[Place]:
         """The partitions of the streams that a group reads, or of one topic."""
         known = [self._catalog.topics[name] for name in sorted(group.topics) if name in self._catalog.topics]
-        streams = [each for each in known if each.stream is not None] if topic is None else [topic]
+        streams = [stream for stream in known if stream.stream is not None] if topic is None else [topic]
         offsets = group.offsets()
-        return [(each, index, offsets.get((each.name, index))) for each in streams for index in each.partitions]
+        return [(stream, index, offsets.get((stream.name, index))) for stream in streams for index in stream.partitions]
 
     async def reset(self, asked: verbs.GroupReset) -> list[GroupOffset]:
         """Move a group's offsets in one or all of its topics. Returns the offsets, even if the change is only
@@ -84,14 +84,14 @@ class GroupAdministration:
         places = self._places(group, topic)
         chosen = places if asked.partitions is None else _chosen(places, asked.partitions)
         if asked.offset is not None:
-            check_offset(asked.offset, [each.partitions[index] for each, index, _ in chosen])
-        moved = {(each.name, index): await _committed(each, index, asked) for each, index, _ in chosen}
+            check_offset(asked.offset, [stream.partitions[index] for stream, index, _ in chosen])
+        moved = {(stream.name, index): await _committed(stream, index, asked) for stream, index, _ in chosen}
         if asked.validate_only:
-            for each in dict.fromkeys(each.name for each, _, _ in chosen):
-                group.check_idle(each)
+            for name in dict.fromkeys(stream.name for stream, _, _ in chosen):
+                group.check_idle(name)
         else:
             await self._groups.reset(group.name, list(moved.values()))
-        return _offsets(group, [(each, index, moved.get((each.name, index), old)) for each, index, old in places])
+        return _offsets(group, [(stream, index, moved.get((stream.name, index), old)) for stream, index, old in places])
 
     async def delete(self, asked: verbs.GroupDeletion) -> verbs.Nothing:
         """Delete a group with all its offsets; or its offsets in one topic, and the group when no offsets are left."""

@@ -340,7 +340,7 @@ class RecordBatch:
         else:
             raise BatchMalformed(f"codec {self.codec} is unknown")
 
-    # --- what the broker reads ---
+    # --- columns for the broker ---
 
     @property
     def routes(self) -> memoryview | None:
@@ -429,7 +429,7 @@ class RecordBatch:
             return int(min(max(0, offset - self.base_offset), self.count))
         return bisect_left(deltas, offset - self.base_offset)
 
-    # --- what readers read ---
+    # --- columns for readers ---
 
     def body(self) -> Body:
         """The columns, decompressed if needed, with all offsets into them, and the records' offsets, checked.

@@ -447,12 +447,12 @@ def edit_batch(
 
     Args:
         batch: the new one has linn's own format, whatever the format of this one.
-        pairs: for `batch.pairs()`, one for one, so that each record's pair changes and no record is looked at.
+        pairs: for `batch.pairs()`, one for one, so that each record's pair changes without a loop over records.
         values: one per record.
         headers: one per record.
 
     Raises:
-        BatchMalformed: the batch can't be read. MessageInvalid: what is new can't be carried.
+        BatchMalformed: the batch can't be read. MessageInvalid: a new column can't be encoded.
     """
     body, fields, pair_count = batch.body(), list[Buffer | None](batch.raw_fields[ROUTES:]), batch.pair_count
     try:

@@ -107,7 +107,7 @@ class Formats:
 
     def __init__(self, bound: Iterable[BoundFormat] = (), bytes_max: int = 8 << 20) -> None:
         """`bytes_max`: the limit of a batch, and of its body when decompressed."""
-        self._bound = {each.number: each for each in bound}
+        self._bound = {format.number: format for format in bound}
         self._bytes_max = bytes_max
         self._cache: OrderedDict[tuple[Owner, int, int, int], RecordBatch] = OrderedDict()
         """Translations by owner, both CRCs and format; most recent last. The stamp contains the offset."""

@@ -235,7 +235,7 @@ class ConfigChecker:
             check_services(self._kinds.services.values(), settings, topics, self.problems)
 
     def names(self, table: str) -> dict[str, Any]:
-        """The names under a top-level table, including those with invalid settings."""
+        """The names under a top-level table, including tables with invalid settings."""
         tables = self._data.get(table, {})
         return tables if isinstance(tables, dict) else {}
 
@@ -286,7 +286,7 @@ class ConfigChecker:
         """Decode a kind's own settings; None if it has none, is unknown (an error at `at`), or has invalid settings."""
         path, heads = at[:2], known_keys(head_type)
         if self.problems.any_wrong(path, *_SELECTORS):
-            self._misspelt(own, heads, path)
+            self._report_misspelt(own, heads, path)
             return None
         kind = kinds.get(kind_name)
         if kind is not None:
@@ -295,10 +295,10 @@ class ConfigChecker:
         noun = _NOUNS[str(path[0])]
         text = f'no plugin provides the {noun} "{kind_name[:80]}"{did_you_mean(kind_name, kinds)}'
         self.problems.add(at, text, error=PluginUnknown)
-        self._misspelt(own, heads, path)
+        self._report_misspelt(own, heads, path)
         return None
 
-    def _misspelt(self, keys: Iterable[str], known: Sequence[str], path: Path) -> None:
+    def _report_misspelt(self, keys: Iterable[str], known: Sequence[str], path: Path) -> None:
         """Report `keys` that resemble a known key, when only a plugin could tell that they are wrong."""
         for key in keys:
             meant = nearest(key, known)
@@ -344,7 +344,7 @@ class ConfigChecker:
         except LinnError as error:
             at = (*path, error.key) if isinstance(error, BindingInvalid) and error.key else path
             self.problems.add(at, error.text, error=type(error))
-            self._misspelt(binding.arguments, known_keys(BindingSettings), path)
+            self._report_misspelt(binding.arguments, known_keys(BindingSettings), path)
         except Exception as error:
             self._plugin_failed(path, binding.exchange, error)
 
@@ -366,7 +366,7 @@ class ConfigChecker:
 def check_links(tables: Mapping[str, ExchangeTable], known: Collection[str], problems: Problems) -> None:
     """Add an error for each alternate or binding that names an unknown exchange or closes a cycle.
 
-    `known` are the names of all exchanges, including those with invalid settings.
+    `known`: the names of all exchanges, including exchanges with invalid settings.
     """
     exits: dict[str, list[str]] = {}
     for source, target, path in _links(tables):

@@ -1,7 +1,7 @@
 """A TOML text with positions: tomllib gives the values, a small scanner finds the line of each key.
 
-Laws: tomllib alone decides what is TOML; the scanner only reads text that tomllib has accepted, and only when a problem
-needs a line number.
+Laws: only tomllib decides whether a text is TOML; the scanner only reads text that tomllib has accepted, and only when
+a problem needs a line number.
 """
 
 from __future__ import annotations

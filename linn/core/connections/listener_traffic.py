@@ -98,5 +98,5 @@ class ListenerTraffic:
 
     def total(self) -> Traffic:
         """The traffic of all connections, including closed ones."""
-        everybody = [self._closed, *(connection.read() for connection in self.open.values())]
-        return Traffic(*map(sum, zip(*everybody, strict=True)))
+        carried = [self._closed, *(connection.read() for connection in self.open.values())]
+        return Traffic(*map(sum, zip(*carried, strict=True)))

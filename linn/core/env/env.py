@@ -291,7 +291,7 @@ class Programs(Protocol):
         """Run a program inside the block, in a session and process group of its own.
 
         Args:
-            environment: variables in addition to those of this process.
+            environment: variables in addition to this process's.
             status_variable: the environment variable with the number of the program's status channel, an open file
                 descriptor; None: no channel.
 

@@ -22,7 +22,7 @@ REPORT_INTERVAL_S = 10.0
 LOOKS_PER_STEP = 4
 """Polls that must find the same step before it is reported: on an overloaded machine the polls are delayed as well,
 which is not a plugin's fault."""
-NOBODY = "linn itself"
+NO_PLUGIN = "linn itself"
 
 logger = logging.getLogger("linn.watchdog")
 
@@ -74,7 +74,7 @@ class Watchdog:
 
     def _report(self, now_s: float, innermost: FrameType) -> None:
         culprit = self._owners.in_stack(innermost)
-        plugin = culprit.plugin if culprit is not None else NOBODY
+        plugin = culprit.plugin if culprit is not None else NO_PLUGIN
         place = culprit.place if culprit is not None else place_of(innermost, innermost.f_lineno)
         self.held[plugin] = self.held.get(plugin, 0) + 1
         if now_s < self._quiet_until_s.get(plugin, now_s):

@@ -180,7 +180,7 @@ class ProducerError(LinnError):
 
 
 class ProducerDuplicate(ProducerError):
-    """The batch is older than those that the partition remembers of its producer."""
+    """The batch is older than its producer's batches that the partition remembers."""
 
     code = "producer.duplicate"
 

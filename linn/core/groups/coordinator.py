@@ -215,8 +215,8 @@ class GroupCoordinator:
         return group
 
     def leave(self, member: GroupMember) -> None:
-        """Give up a member's seat. Its partitions are redistributed at once, or together with those of members that
-        leave at the same time."""
+        """Give up a member's seat. Its partitions are redistributed at once, or together with the partitions of members
+        that leave at the same time."""
         if self.closed or not self._forget(member):
             return
         name = member.group.name

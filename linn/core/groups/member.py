@@ -180,7 +180,7 @@ class GroupMember:
     def heartbeat(self, epoch: int) -> None:
         """Renew the session; the member has given up the partitions revoked up to `epoch`. Raises GroupFenced."""
         if self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         self._coordinator.heartbeat(self, epoch)
 
     # --- reading ---
@@ -191,7 +191,7 @@ class GroupMember:
             try:
                 delivery = await self.reader.next(records_max, bytes_max, deadline)
             except TopicUnknown:
-                raise self._gone() from None
+                raise self._ended_error() from None
             if not delivery.batches:
                 return delivery
             epoch, place = self._since(delivery.partition), self.reader.place(delivery.partition)
@@ -200,7 +200,7 @@ class GroupMember:
                     continue  # The position moved while the commit was stored: the client expects no more records.
                 return replace(delivery, delivery_id=epoch)
 
-    def _gone(self) -> LinnError:
+    def _ended_error(self) -> LinnError:
         if self._reason is None and self._closed:
             return GroupFenced(f'the member has left group "{self.group.name}", or its connection was lost')
         return self._reason or TopicUnknown(f"topic {self.seat[1]} is gone")
@@ -226,7 +226,7 @@ class GroupMember:
     def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
         """Continue at `offset`, or pause; see `StreamReader.seek`. Commits nothing. Also raises GroupFenced."""
         if self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         if not self._since(partition):
             text = f'partition {partition} of {self.seat[1]} is not this member\'s in group "{self.group.name}"'
             raise GroupFenced(text)
@@ -262,7 +262,7 @@ class GroupMember:
                     self._coordinator.flush(self.group)
 
     def _behind_passed(self, partition: int, end: int) -> int:
-        """The offset to commit for records up to `end`: filtered records right behind them count as consumed."""
+        """The offset to commit for records up to `end`: filtered records right after them count as consumed."""
         passed = self._passed.get(partition)
         if not passed:
             return end
@@ -276,14 +276,14 @@ class GroupMember:
         Raises GroupFenced, PartitionUnknown, OffsetOutOfRange, LimitExceeded; StorageError: it is written later.
         """
         if self._coordinator.closed or self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         self._commit(partition, epoch, offset, text)
         return self._coordinator.flush(self.group)
 
     def checked_offset(self, partition: int, epoch: int, offset: int, text: str = "") -> OffsetCommitted:
         """Check an offset that a transaction commits later. Raises what `commit` raises; changes nothing."""
         if self._coordinator.closed or self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         self._check_offset(partition, offset)
         committed = self._committed(partition, offset, text)
         self.group.check_commit(self.seat[0], epoch, committed, len(self._partitions))
@@ -292,7 +292,7 @@ class GroupMember:
     def check_owner(self, partition: int, epoch: int) -> None:
         """Check that the member still owns a partition. Raises GroupFenced, or the reason for which it was ended."""
         if self._coordinator.closed or self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         self.group.membership.check_owner(self.seat[0], (self.seat[1], partition), epoch)
 
     def _check_offset(self, partition: int, offset: int) -> None:
@@ -312,7 +312,7 @@ class GroupMember:
                 yield
             try:
                 if self._coordinator.closed or self.reader.ended:
-                    raise self._gone()
+                    raise self._ended_error()
                 self._settle_one(settlement)
             except LinnError as error:
                 refused.append((index, error))

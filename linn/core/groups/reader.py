@@ -74,7 +74,7 @@ class StreamReader:
         self._entering: dict[int, None] = {}
         """Partitions with which the reader is not registered yet; its offsets in them hold from the start."""
         self._ready: dict[int, None] = {}
-        """Partitions that may have records to read, in turn: a step looks at one of a thousand."""
+        """Partitions that may have records to read, in turn: a step tries one of a thousand."""
         self._wakeup: trio.Event | None = None
         self.ended = False
         self.takes_stored = False

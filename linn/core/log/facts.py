@@ -1,6 +1,6 @@
 """Facts derived from a log's batches: its producers, its epochs and its transactions.
 
-Law: recovery rebuilds them from the stamps and numbers of the batches, or from a snapshot and the batches behind it.
+Law: recovery rebuilds them from the stamps and numbers of the batches, or from a snapshot and the batches after it.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ class Partition:
         if self.transactions.is_open(producer_id, number):
             self.append(build_marker(producer_id, epoch, number, self._clock.now_ms(), is_commit=is_commit))
 
-    def _shown(self, batches: list[AnyBatch]) -> list[AnyBatch]:
+    def _visible(self, batches: list[AnyBatch]) -> list[AnyBatch]:
         """Select the batches that are visible to readers, among batches below the stable offset."""
         transactions = self.transactions
         if not transactions.markers:
@@ -391,7 +391,7 @@ class Partition:
         """
         while stored := await self._read(offset, bytes_max):
             behind = stored[-1].end_offset
-            batches = self._shown(stored)
+            batches = self._visible(stored)
             if batches and batches[0].base_offset < offset:
                 batches[:1] = self._cut(batches[0], offset, batches[0].end_offset)
             if batches:
@@ -420,7 +420,7 @@ class Partition:
         if kept is not None and self.start_offset <= offset < self.stable_offset:
             return [kept]
         while stored := await self._read(offset, bytes_max):
-            if batches := self._shown(stored):
+            if batches := self._visible(stored):
                 return [RecordBatch(batch.message) for batch in batches]
             offset = stored[-1].end_offset
         return []
@@ -531,7 +531,7 @@ class Partition:
         end = min(end, self.stable_offset)
         while batches and batches[-1].end_offset > end:
             batches.pop()
-        batches = self._shown(batches)
+        batches = self._visible(batches)
         if not all(batch.format in accepts for batch in batches):
             return list(takewhile(lambda batch: batch.format in accepts, batches))
         return batches

@@ -148,10 +148,10 @@ class PartitionLog(Protocol):
     async def delete(self) -> None:
         """Close and remove everything stored for this partition."""
 
-    # --- what an engine may leave as it is ---
+    # --- optional for an engine ---
 
     def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
-        """Read what is available without waiting, from the batch that begins at `offset`: at least that one.
+        """Read available records without waiting, from the batch that begins at `offset`: at least that one.
 
         Empty if no batch begins there, or if `read` is needed, for example to report damage. Of a StoredBatch only the
         stamps are verified: the receiver checks the CRC of the rest. Synchronous. A log that has frequently read
@@ -203,7 +203,7 @@ class StorageEngine(Protocol):
     async def close(self) -> None:
         """Release the engine's own resources; its logs are closed before."""
 
-    # --- what an engine may leave as it is ---
+    # --- optional for an engine ---
 
     def count_in(self, share: MemoryShare) -> None:
         """Count the memory of its logs in `share`, and keep no more in memory while the share is exceeded.

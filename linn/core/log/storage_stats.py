@@ -17,7 +17,7 @@ class StorageStats:
     def __init__(self, name: str) -> None:
         self.name = name
         self.appends = 0
-        """Appended batches, including those of internal logs."""
+        """Appended batches, including batches of internal logs."""
         self.untidied_bytes = 0
         """Bytes appended to open logs since their last housekeeping."""
         self.producers = 0

@@ -22,7 +22,7 @@ class UncommittedView(Partition):
         """The high watermark: open transactions hold nothing back."""
         return self.high_watermark
 
-    def _shown(self, batches: list[AnyBatch]) -> list[AnyBatch]:
+    def _visible(self, batches: list[AnyBatch]) -> list[AnyBatch]:
         """All batches except markers."""
         if not self.transactions.markers:
             return batches

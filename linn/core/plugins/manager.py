@@ -109,7 +109,7 @@ class PluginManager:
         except LinnError:
             raise
         except Exception as error:
-            text = f'{self.owner_of(kind)}: the factory of "{kind.name}" failed: {_said(error)}'
+            text = f'{self.owner_of(kind)}: the factory of "{kind.name}" failed: {_error_text(error)}'
             raise PluginError(one_line(text)) from error
 
     def made_formats(self) -> Iterator[BoundFormat]:
@@ -143,7 +143,7 @@ class PluginManager:
             return load()
         except (Exception, SystemExit) as error:
             what = "" if module == name else f"its module {module} "
-            raise self._failure(name, f"{what}can't be imported: {_said(error)}") from error
+            raise self._failure(name, f"{what}can't be imported: {_error_text(error)}") from error
 
     def _register(self, name: str, plugin: Any) -> None:
         if self._pluggy.is_registered(plugin):
@@ -151,7 +151,7 @@ class PluginManager:
         try:
             self._pluggy.register(plugin, name)
         except (pluggy.PluginValidationError, ValueError, TypeError) as error:
-            raise self._failure(name, f"does not fit its hooks: {_said(error)}") from error
+            raise self._failure(name, f"does not fit its hooks: {_error_text(error)}") from error
         if not self._pluggy.get_hookcallers(plugin):
             raise self._failure(name, "has no function marked with linn.core.plugins.hookspecs.hookimpl")
         self._modules[name] = [plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__]
@@ -167,7 +167,7 @@ class PluginManager:
             name = self._pluggy.get_name(error.plugin) or ""
             raise self._failure(name, f"there is no hook {unknown[0]}{did_you_mean(unknown[0], known)}") from error
 
-    # --- what plugins bring ----------------------------------------------------------------------------------------
+    # --- what plugins register ---------------------------------------------------------------------------------------
 
     def _bring(self, hook: str, kind_type: type[K], registry: dict[str, K], table: str | None, noun: str) -> None:
         """Fill one registry. `table`: the kind's table in TOML, None if it has its own; `noun`: its name in errors."""
@@ -251,7 +251,7 @@ class PluginManager:
             try:
                 results = self._pluggy.subset_hook_caller(hook, others)()
             except Exception as error:
-                raise self._failure(name, f"{hook} failed: {_said(error)}") from error
+                raise self._failure(name, f"{hook} failed: {_error_text(error)}") from error
             for result in results:
                 yield name, result if isinstance(result, list | tuple) else (result,)
 
@@ -280,7 +280,7 @@ def built_in() -> PluginManager:
     return PluginManager(PluginSettings(), [entry for entry in installed() if entry.dist and entry.dist.name == "linn"])
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

@@ -97,8 +97,8 @@ class BoundInterceptor:
 def intercepted(bound: tuple[BoundInterceptor, ...], topic: str, batch: RecordBatch) -> RecordBatch | None:
     """Pass a batch through all interceptors of a topic; None if one of them drops it. Raises LinnError."""
     found: RecordBatch | None = batch
-    for each in bound:
+    for interceptor in bound:
         if found is None:
             return None
-        found = each.intercept(topic, found)
+        found = interceptor.intercept(topic, found)
     return found

@@ -99,7 +99,7 @@ class Work:
     """The work done in one transaction."""
 
     wrote: dict[int, dict[tuple[Topic, int], int]] = field(default_factory=dict)
-    """The offset behind the last batch, by producer, and by (topic, partition)."""
+    """The offset after the last batch, by producer, and by (topic, partition)."""
     offsets: dict[tuple[str, str, int], PendingOffset] = field(default_factory=dict)
     """Offsets by group, topic and partition."""
     held: dict[PartitionQueue, tuple[Mark, int] | None] = field(default_factory=dict)

@@ -242,10 +242,10 @@ class Conversation:
         self._responder.spawn(partial(self._end_for, error))
 
     async def _end_for(self, error: LinnError) -> None:
-        await self._say_why(error)
+        await self._send_reason(error)
         self.end()
 
-    async def _say_why(self, error: LinnError) -> None:
+    async def _send_reason(self, error: LinnError) -> None:
         """Answer requests in progress, then tell the client why the connection ends."""
         self._end_waits()
         await wait_while(lambda: self._responder.inflight, self._gateway.env.clock, LAST_WORDS_S)
@@ -276,7 +276,7 @@ class Conversation:
         except ConnectionLost:
             self.end()
         except LinnError as error:
-            await self._say_why(error)
+            await self._send_reason(error)
             await discard_rest(self._stream)
             raise
 

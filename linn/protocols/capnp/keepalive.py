@@ -91,7 +91,7 @@ class Keepalive:
             self._works = True
             gateway.spawn(self._flush)
             gateway.spawn(partial(self._watch, gateway))
-            gateway.spawn(partial(self._see_off, gateway))
+            gateway.spawn(partial(self._drain_sessions, gateway))
         if self._draining:
             session.say_goodbye()
 
@@ -114,7 +114,7 @@ class Keepalive:
                 self._put = trio.Event()
                 await self._put.wait()
             unsent, self._unsent = self._unsent, []
-            await self._each(unsent, lambda session: session.flush())
+            await self._visit(unsent, lambda session: session.flush())
 
     async def _watch(self, gateway: Gateway) -> None:
         """End sessions that have been silent for too long."""
@@ -122,19 +122,19 @@ class Keepalive:
             await self._wait_joined()
             await gateway.env.clock.sleep(self.keepalive_s / SLICES)
             self._slice = (self._slice + 1) % SLICES
-            await self._each([*self._slices[self._slice]], lambda session: session.watch())
+            await self._visit([*self._slices[self._slice]], lambda session: session.watch())
 
-    async def _see_off(self, gateway: Gateway) -> None:
+    async def _drain_sessions(self, gateway: Gateway) -> None:
         """When the broker stops, end idle sessions at once, and the others when they are done."""
         await gateway.connections.draining.wait()
         self._draining = True
-        await self._each(self._everybody(), lambda session: session.say_goodbye())
+        await self._visit(self._all_sessions(), lambda session: session.say_goodbye())
         while True:
             await self._wait_joined()
             await gateway.env.clock.sleep(DRAIN_POLL_S)
-            await self._each(self._everybody(), lambda session: session.leave_if_done())
+            await self._visit(self._all_sessions(), lambda session: session.leave_if_done())
 
-    def _everybody(self) -> list[KeptSession]:
+    def _all_sessions(self) -> list[KeptSession]:
         return [session for joined in self._slices for session in joined]
 
     async def _wait_joined(self) -> None:
@@ -143,10 +143,10 @@ class Keepalive:
                 self._joined = trio.Event()
             await self._joined.wait()
 
-    async def _each(self, sessions: Sequence[KeptSession], care: Callable[[KeptSession], None]) -> None:
+    async def _visit(self, sessions: Sequence[KeptSession], action: Callable[[KeptSession], None]) -> None:
         for number, session in enumerate(sessions, 1):
             try:
-                care(session)
+                action(session)
             except Exception as error:
                 about = {"connection": session.peer, "code": InternalError.code}
                 logger.error("%(connection)s: closed for a bug", about, exc_info=error)

@@ -66,7 +66,7 @@ class Publishing:
         await wait_while(lambda: self._lane.is_waiting, self._responder.gateway.env.clock, LEAVE_S)
 
     def publish(self, event: Event) -> None:
-        """Carry out a publish, or queue it behind those that wait."""
+        """Carry out a publish, or queue it after waiting ones."""
         publish = event.message
         assert isinstance(publish, m.Publish)
         wants_returned = publish.mandatory and publish.to_exchange
@@ -96,7 +96,7 @@ class Publishing:
     def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Mark, int]]) -> None:
         """See `PublishAnswers.stored`."""
         if not ticket:
-            for refused in [each for result in results for each in result.refused]:
+            for refused in [part for result in results for part in result.refused]:
                 self._responder.fail(ticket, refused.error)  # Logged: no client waits for the answer.
         answer = m.Published([_placement(result) for result in results])
         if awaits:
@@ -121,6 +121,6 @@ def _placement(result: PublishResult) -> m.Placement:
     placement = m.Placement(*result[:-1])
     if result.refused:
         placement.refused = [
-            m.RefusedRecords(each.error.code, each.error.text, each.records) for each in result.refused
+            m.RefusedRecords(part.error.code, part.error.text, part.records) for part in result.refused
         ]
     return placement

@@ -115,9 +115,9 @@ def decode_entries(data: Buffer) -> SparseIndex | None:
     if parts is None:
         return None
     columns, index = parts[0], SparseIndex()
-    each = len(columns) // 3
+    column_bytes = len(columns) // 3
     for place, column in enumerate((index.offsets, index.positions, index.times_ms)):
-        column.frombytes(columns[place * each : (place + 1) * each])
+        column.frombytes(columns[place * column_bytes : (place + 1) * column_bytes])
         _little(column)
     return index
 
