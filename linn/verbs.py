@@ -29,8 +29,7 @@ class Verb(NamedTuple, Generic[A, R]):
 
     @property
     def changes(self) -> bool:
-        """Whether it changes anything. A verb that only reads does not wait for changes, and never sees a partial
-        one."""
+        """Whether it changes anything. A verb that only reads waits for no change, and never sees a partial one."""
         return issubclass(self.arguments, Change)
 
 

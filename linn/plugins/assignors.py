@@ -72,8 +72,7 @@ def _kept(
 def _shares(
     subscribers: Sequence[str], places: int, owned: Mapping[str, int], load: Mapping[str, int]
 ) -> dict[str, int]:
-    """The number of partitions for each member: first members that own most, then members with the least load get one
-    more."""
+    """The number of partitions per member: members that own most, then members with the least load, get one more."""
     share, larger = divmod(places, len(subscribers))
     ranked = sorted(subscribers, key=lambda member: (-owned.get(member, 0), load.get(member, 0)))
     return {member: share + (at < larger) for at, member in enumerate(ranked)}

@@ -41,8 +41,7 @@ WEIGHT_MAX = 1_000
 POINTS_PER_WEIGHT = 128
 """Places on the ring per unit of weight: shares are within about 9 per cent, with weight 10 within 3."""
 POINTS_MAX = 1 << 19
-"""Limit of the places on the ring, which take 20 MB. To stay below it, the number per target is halved repeatedly, down
-to one."""
+"""Limit of the places on the ring, 20 MB. To stay below it, the number per target is halved repeatedly, down to one."""
 POINTS_A_STEP = 1 << 12
 """Places laid out in one step: a millisecond or two."""
 
@@ -173,8 +172,7 @@ def hash_of(value: FieldValue | None) -> int:
 
 
 def points_of(target: Target, first: int, end: int) -> list[int]:
-    """The points of a target from `first`, a multiple of POINTS_A_STEP, to `end`; they do not depend on the number of
-    points."""
+    """The points of a target from `first`, a multiple of POINTS_A_STEP, to `end`, the same for any number of points."""
     name = f"{'exchange' if target.is_exchange else 'topic'}:{target.name}:".encode()
     points: list[int] = []
     for number in range(first // _POINTS_PER_DIGEST, -(-end // _POINTS_PER_DIGEST)):

@@ -24,8 +24,7 @@ from linn.api import (
 from linn.plugins.pattern_index import PatternIndex
 
 PATTERN_WORDS_MAX = 64
-"""Limit of the words in a binding's pattern, far more than in real patterns. RabbitMQ's keys have at most 255 bytes, so
-128 words."""
+"""Limit of the words in a binding's pattern, far above real patterns. RabbitMQ's keys have at most 128 words."""
 
 
 KEY_WORDS_MAX = 128
@@ -184,8 +183,7 @@ def explain_pattern(pattern: str, key: str) -> Explanation:
 
 
 def _reached(words: list[str], given: list[str]) -> list[list[int]]:
-    """Return, for each n, the numbers of words of the key that the first n words of the pattern can match,
-    ascending."""
+    """For each n, the numbers of words of the key that the first n words of the pattern can match, ascending."""
     reached = [[0]]
     for word in words:
         ends = reached[-1]

@@ -20,8 +20,7 @@ _NUMBERS = struct.Struct("<qI")
 
 
 class StickyPartitioner:
-    """A partitioner that puts each whole batch into the next partition in turn, or the one chosen by its numbers. It
-    ignores keys."""
+    """A partitioner that puts each batch into the next partition, or the one chosen by its numbers. It ignores keys."""
 
     def __init__(self) -> None:
         self._turn = -1
@@ -49,8 +48,7 @@ class Murmur2Partitioner:
 
 
 class RoundRobinPartitioner:
-    """A partitioner that puts each record into the next partition and ignores keys. Batches are split and become
-    small."""
+    """A partitioner that puts each record into the next partition and ignores keys. Batches become small."""
 
     def __init__(self) -> None:
         self._next = 0

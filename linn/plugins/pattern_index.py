@@ -45,8 +45,7 @@ class PatternIndex:
         return not self._beginnings
 
     def matching(self, key: str) -> Steps[list[int]]:
-        """The numbers of the patterns that match a routing key, in steps between which patterns may be added or
-        removed."""
+        """The numbers of the patterns that match a routing key; patterns may be added or removed between the steps."""
         words, text = key.split("."), f".{key}"
         found: list[int] = []
         end = shown = 0

@@ -6,8 +6,7 @@ Law: the number of bytes kept for reuse is bounded, however many connections the
 from __future__ import annotations
 
 SHARED_BYTES_MAX = 1 << 20
-"""Limit of the unused bytes: buffers are returned before the next connection's turn, so a few of each size serve
-all."""
+"""Limit of the unused bytes: buffers are returned before the next turn, so a few of each size serve all."""
 
 
 class ReceiveBuffers:

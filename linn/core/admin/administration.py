@@ -397,8 +397,7 @@ class Administration:
         return {"created": True}
 
     async def _finish_making(self, topic: Topic, live_keys: tuple[str, ...]) -> None:
-        """Record an open topic as complete, so that it survives the next start. Raises StorageError and closes the
-        topic again."""
+        """Record an open topic as complete, so that it survives a restart. Raises StorageError and closes the topic."""
         topic.live_keys = live_keys
         try:
             await topic.make_durable()

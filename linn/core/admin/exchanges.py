@@ -194,8 +194,7 @@ class ExchangeAdministration:
             self._catalog.exchanges.check_link(source, router.alternate)
 
     async def delete(self, asked: verbs.NamedChange) -> verbs.Nothing:
-        """Remove an exchange that has no bindings and is no other exchange's alternate, and the bindings that lead to
-        it."""
+        """Remove an exchange that has no bindings and is nowhere the alternate, and the bindings that lead to it."""
         router = self.router(asked.name)
         bound = sorted({binding.target.name for binding in router.bindings()})
         if bound:

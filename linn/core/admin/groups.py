@@ -78,8 +78,7 @@ class GroupAdministration:
         return [(stream, index, offsets.get((stream.name, index))) for stream in streams for index in stream.partitions]
 
     async def reset(self, asked: verbs.GroupReset) -> list[GroupOffset]:
-        """Move a group's offsets in one or all of its topics. Returns the offsets, even if the change is only
-        validated."""
+        """Move a group's offsets in one or all of its topics; returns the offsets, even if only validated."""
         topic, group = self._stream(asked.topic), self._groups.known(asked.group)
         places = self._places(group, topic)
         chosen = places if asked.partitions is None else _chosen(places, asked.partitions)

@@ -47,8 +47,7 @@ class TransactionAdministration:
         self._long_work = long_work
 
     async def list_all(self, asked: verbs.TransactionFilter) -> TransactionSummaries:
-        """The names: first names with an open transaction, oldest first; then names whose end is under way; then idle
-        names."""
+        """The names: with an open transaction, oldest first; then names whose end is under way; then idle names."""
         state = None if asked.state is None else State(asked.state)
         limit = min(asked.limit or TRANSACTIONS_SHOWN_MAX, TRANSACTIONS_SHOWN_MAX)
         return await self._long_work.run(self._first_of(state, limit), immediate=True)

@@ -17,8 +17,7 @@ from linn.core.errors.tree import ConfigError, ConfigUnknownKey, LimitExceeded
 from linn.verbs import A, Verb
 
 ARGUMENTS_BYTES_MAX = 1 << 20
-"""Limit of a verb's arguments, in UTF-8. The largest are a topic's settings with all its bindings: 10,000 bindings take
-0.7 MiB."""
+"""Limit of a verb's arguments, in UTF-8. A topic's settings with 10,000 bindings, the largest ones, take 0.7 MiB."""
 VALUES_MAX = 32_768
 """Limit of the values in the arguments, on all levels together: 10,000 bindings with a key. Decoded they take up to 8
 MiB and 10 ms; a mebibyte of empty arrays would take 21 MiB and 0.1 s."""

@@ -16,8 +16,7 @@ from linn.core.errors.tree import BatchMalformed, LimitExceeded
 
 FIELD_COUNT = 13
 HEADERS_AT_ONCE_MAX = 1_024
-"""Limit of one record's headers when it is routed or moved: a record can't be split into steps, and that many take 2
-ms."""
+"""Limit of the headers of a record that is routed or moved: it can't be split into steps, and these take 2 ms."""
 _I32 = struct.Struct("<i")
 VALUES_ONLY_FIELD_COUNT = 2
 """Pointers of a body that holds only values: one to their offsets and one to their bytes."""

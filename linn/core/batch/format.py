@@ -28,8 +28,7 @@ s."""
 WEIGHT_MAX = 2 * RECORDS_MAX
 """Limit of the records and headers of a batch decoded or encoded together, for the same reason: 0.3 s."""
 CACHE_BYTES_MAX = 32 << 20
-"""Limit of the cached translations: one of the largest batches, or the current batches of the readers of hundreds of
-partitions."""
+"""Limit of the cached translations: one of the largest batches, or the batches that hundreds of readers use now."""
 BODY_GROWTH_MAX = 4
 """Limit of a translated body, as a multiple of the largest batch: columns take up to 24 bytes for a record of 7."""
 
@@ -206,8 +205,7 @@ class Formats:
 
 
 def _check_weight(batch: RecordBatch) -> None:
-    """Check that a native batch can be encoded without a pause. Raises BatchMalformed: it has too many records and
-    headers."""
+    """Check that a native batch can be encoded without a pause. Raises BatchMalformed: it is too large for that."""
     weight = RecordBatch(batch.message).body().weight()
     if weight > WEIGHT_MAX:
         raise BatchMalformed(f"a batch with {weight:,} records and headers is more than can be encoded at once")

@@ -62,8 +62,7 @@ _NOUNS = {
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """A configured table of a plugin's kind: `[storage.fast]` with `engine = "dram"` has the name "fast" and the kind
-    "dram"."""
+    """A table of a plugin's kind: `[storage.fast]` with `engine = "dram"` has the name "fast" and the kind "dram"."""
 
     name: str
     kind: str
@@ -133,8 +132,7 @@ class ConfigChecker:
         return decode_settings(LogSettings, self._data.get("log", {}), ("log",), self.problems) or LogSettings()
 
     def plugins(self) -> PluginSettings:
-        """Decode `[plugins]`; blocking an unknown plugin is only a warning, because it may just not be installed
-        here."""
+        """Decode `[plugins]`; blocking an unknown plugin is only a warning: it may just not be installed here."""
         settings = plugin_table(self._data, self.problems)
         for index, name in enumerate(settings.block):
             if name not in self._kinds.plugin_names:

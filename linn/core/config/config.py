@@ -53,8 +53,8 @@ class Config:
         return (table and table.assignor) or self.broker.default_assignor
 
     def surroundings(self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], kinds: Kinds) -> Surroundings:
-        """Names and limits that a topic's settings may refer to at its creation: this configuration, and the existing
-        topics and exchanges."""
+        """Names and limits that a new topic's settings may refer to: this configuration, and existing topics,
+        exchanges."""
         delivery = {name: configured.settings for name, configured in self.delivery.items()}
         named = topics, exchanges, self.storage, delivery, self.interceptors, kinds.partitioners
         return Surroundings(self.broker, *named, list(kinds.services.values()))

@@ -1,5 +1,4 @@
-"""Dotted keys of settings, which name a key inside a table, as in TOML: `spark_sink.schema`,
-`spark_sink.options."a.b"`."""
+"""Dotted keys of settings, which name a key inside a table: `spark_sink.schema`, `spark_sink.options."a.b"`."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ConfigUnknownKey, PluginError
 
 Report = Callable[[Path, str], None]
-"""Adds an error of the configuration: its place, such as ("spark", "pipelines", 0, "topics"), and the end of its
-message."""
+"""Adds an error of the configuration: its place, such as ("spark", "pipelines", 0, "topics"), and its text."""
 
 
 class ServiceTopic(NamedTuple):
@@ -58,8 +57,7 @@ def topic_tables(services: Iterable[ServiceTables]) -> dict[str, type[msgspec.St
 
 
 def check_tables_of(name: str, topic: TopicSettings, services: Iterable[ServiceTables], problems: Problems) -> None:
-    """Add an error for each key of a topic that is neither a setting nor a service's table, and for each invalid
-    table."""
+    """Add an error for each key of a topic that is neither a setting nor a service's table, or is an invalid table."""
     if not topic.services:
         return
     tables = topic_tables(services)

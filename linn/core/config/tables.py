@@ -1,5 +1,4 @@
-"""Tables of a configuration file other than topics: one frozen struct per table, with a default and help for every
-key."""
+"""Tables of a configuration file other than topics: one frozen struct each, with a default and help for every key."""
 
 from __future__ import annotations
 

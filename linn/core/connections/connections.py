@@ -51,8 +51,7 @@ class Connections:
         self._streams.pop(stream).left(stream, error_code)
 
     def report(self, stream: AcceptedStream, read: ReadTraffic) -> None:
-        """Register `read`, which returns a connection's traffic for the metrics; ignored for a stream of no
-        listener."""
+        """Register `read`, which returns a connection's traffic; ignored for a stream of no listener."""
         if stream in self._streams:
             self._streams[stream].open[stream].read = read
 

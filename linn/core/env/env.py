@@ -1,6 +1,6 @@
 """Env: the only door to the world. Time, randomness, files and network are reached only through it.
 
-`real_env.RealEnv` is the world; `linn.testing.sim_env.SimEnv` is a seeded one with virtual time, a disk that can tear
+`real.env.RealEnv` is the real world; `linn.testing.SimEnv` is a seeded one with virtual time, a disk that can tear
 and lose writes, fill up and fail, and a network that can cut and delay connections. ruff bans modules that bypass Env.
 """
 
@@ -57,8 +57,7 @@ class File(Protocol):
         """
 
     def write_at(self, data: Buffer, position: int) -> None:
-        """Overwrite (or extend) at a position. For small files with a fixed layout. Raises as `write`, but may leave a
-        partial write."""
+        """Overwrite (or extend) at a position. For small files. Raises as `write`, but may leave a partial write."""
 
     def size(self) -> int:
         """Current size in bytes."""

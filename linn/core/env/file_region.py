@@ -1,5 +1,4 @@
-"""A piece of a file that is sent to a connection without being read by this process (Kafka's zero copy:
-sendfile(2))."""
+"""A piece of a file, sent to a connection without being read by this process (Kafka's zero copy: sendfile(2))."""
 
 from __future__ import annotations
 

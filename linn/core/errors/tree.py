@@ -593,7 +593,6 @@ def all_errors() -> dict[str, type[LinnError]]:
 
 
 def error_from_code(code: str, text: str) -> LinnError:
-    """Make the error for a code sent by the peer; an unknown code becomes a plain `LinnError` with the code in its
-    text."""
+    """Make the error for a code sent by the peer; an unknown code becomes a `LinnError` with the code in its text."""
     found = all_errors().get(code)
     return found(text) if found is not None else LinnError(f"{text} ({code})")

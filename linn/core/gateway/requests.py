@@ -40,13 +40,11 @@ class SubscribeRequest(NamedTuple):
     leader_epoch: int = 0
     """The epoch of the records before the starts of a reader without a group; 0: not checked."""
     shared: str = ""
-    """The name of a stream's shared subscription, whose consumers compete as on a queue. A missing one is created,
-    starting at `start`."""
+    """The name of a stream's shared subscription, whose consumers compete. It is created at `start` if missing."""
     accepts: Sequence[int] = NATIVE_ONLY
     """The accepted formats of bodies; a batch in another format is translated into the first of them."""
     is_two_phase: bool = False
-    """Whether the consumer takes part in two-phase deliveries: it answers "ready" for records, and "done" after
-    applying them."""
+    """Whether the consumer takes part in two-phase deliveries: it answers "ready", later "done" for records."""
     is_uncommitted: bool = False
     """On a stream, whether to read records of open and aborted transactions too."""
     topic_id: tuple[int, int] = NO_ID

@@ -286,8 +286,7 @@ class Session:
     # --- administration ---
 
     def check_verb(self, verb: str, arguments: str) -> None:
-        """Check a verb's request as far as possible before its turn. Raises RequestUnknown, LimitExceeded,
-        ConfigError."""
+        """Check a verb's request before its turn. Raises RequestUnknown, LimitExceeded, ConfigError."""
         self._rooms.administration.check(verb, arguments)
 
     async def perform(self, verb: str, arguments: str) -> str:

@@ -73,8 +73,7 @@ class CheckedAssignor:
         self._owner = owner
 
     def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
-        """Call the assignor. If it fails, partitions keep their owners, and partitions without an owner are distributed
-        in turn."""
+        """Call the assignor. If it fails, partitions keep their owners, and the others are distributed in turn."""
         try:
             return checked_owners(self._assignor, members, partitions, previous)
         except Exception as error:
@@ -86,8 +85,7 @@ class CheckedAssignor:
 
 
 def checked_owners(assignor: Assignor, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
-    """Call an assignor and check its answer. Raises ValueError for a wrong answer, and passes on the assignor's
-    errors."""
+    """Call an assignor and check its answer. Raises ValueError for a wrong answer, and the assignor's errors."""
     target = assignor.assign(members, partitions, previous)
     subscribers = subscribers_of(members, partitions)
     wanted = {(topic, index) for topic in subscribers for index in range(partitions[topic])}

@@ -53,8 +53,7 @@ GROUPS_TOPIC = "__groups"
 GROUP_LOGS = 16
 """Number of partitions of the internal topic."""
 RELEASE_S = 30.0
-"""Time to give up a partition that moves, for members without a session; other members have the length of their
-session."""
+"""Time to give up a partition that moves, for members without a session; others have the length of their session."""
 
 logger = logging.getLogger("linn.group")
 
@@ -92,8 +91,7 @@ class GroupCoordinator:
         self._leaving: dict[str, list[Seat]] = {}
         """Seats by group that were given up; they own their partitions until all other tasks have had a turn."""
         self._is_rebalancing = False
-        """Whether a task to redistribute partitions is pending: a thousand members of one connection may leave in one
-        turn."""
+        """Whether a task to redistribute partitions is pending: a thousand members may leave in one turn."""
         self._alarms: dict[str, Alarm] = {}
         self._forgetting: dict[StateLog, None] = {}
         """Logs in which the removal of a deleted topic's offsets may not be durable yet."""

@@ -65,8 +65,7 @@ def encode_group_events(entries: Iterable[Entry], *, restart: bool = False) -> b
 
 
 def decode_group_events(data: bytes | bytearray | memoryview) -> tuple[bool, Sequence[Entry]]:
-    """Decode a record: whether it is a restart record, and its entries. Raises LogCorrupt if no broker can have written
-    it."""
+    """Decode a record: whether it is a restart record, and its entries. Raises LogCorrupt if it can't be valid."""
     view = memoryview(data)
     if len(view) < 2 or view[0] != GROUP_EVENT_VERSION or view[1] > 1:
         raise LogCorrupt("a record of the group log has a version that this broker can't read")

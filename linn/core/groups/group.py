@@ -98,8 +98,7 @@ class ConsumerGroup:
         self.membership.check_owner(member, place, epoch)
 
     def check_idle(self, topic: str | None = None) -> None:
-        """Check that no member reads the topic, or any topic: it would continue at its own position. Raises
-        GroupBusy."""
+        """Check that no member reads the topic, or any topic: it would continue at its position. Raises GroupBusy."""
         members = self.membership.members.values()
         reading = len(members) if topic is None else sum(topic in member.seats for member in members)
         if reading:

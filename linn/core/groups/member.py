@@ -105,8 +105,7 @@ class GroupMember:
         self.reader.selection = request.selection
         self.reader.on_passed = self._pass
         self._passed: dict[int, dict[int, int]] = {}
-        """Filtered ranges by partition: end by first offset, ascending. Deliveries before them are not committed
-        yet."""
+        """Filtered ranges by partition: end by first offset, ascending. Earlier deliveries are not committed yet."""
         self._begun: dict[int, int] = {}
         """The offsets at which reading began, by partition; only with a filter."""
         self._passes_logged_s = 0.0

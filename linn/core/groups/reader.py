@@ -68,8 +68,7 @@ class StreamReader:
         self.on_passed: Callable[[int, int, int], None] | None = None
         """Called with (partition, first, end) of skipped records, instead of telling the reader."""
         self._told: dict[int, tuple[int, float]] = {}
-        """By partition, the offset up to which the reader knows its progress, and the time when it was told; only with
-        a selection."""
+        """By partition, the offset of the progress known to the reader, and when it was told; only with a selection."""
         self._listeners: dict[int, Callable[[], None]] = {}
         self._entering: dict[int, None] = {}
         """Partitions with which the reader is not registered yet; its offsets in them hold from the start."""

@@ -246,8 +246,7 @@ class Partition:
         return self.transactions.open
 
     def end_transaction(self, producer_id: int, epoch: int, number: int, *, is_commit: bool) -> None:
-        """Append the marker that ends a transaction, unless it has a marker already or no batch here. Raises
-        StorageError."""
+        """Append the marker that ends a transaction, unless it has a marker or no batch here. Raises StorageError."""
         if self.transactions.is_open(producer_id, number):
             self.append(build_marker(producer_id, epoch, number, self._clock.now_ms(), is_commit=is_commit))
 
@@ -377,8 +376,7 @@ class Partition:
         return self.log.bounds()[0]
 
     def readable_count(self, first: int = 0, end: int | None = None) -> int:
-        """The number of records that readers get between offsets `first` and `end`. Reads no batch; see
-        `OffsetTally`."""
+        """The number of records that readers get between offsets `first` and `end`; see `OffsetTally`."""
         stable = self.stable_offset
         first, end = max(first, self.start_offset), stable if end is None else min(end, stable)
         return end - first - self.transactions.hidden.count(first, end) if first < end else 0
@@ -525,8 +523,7 @@ class Partition:
     def read_nowait(
         self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY
     ) -> Sequence[RecordBatch | StoredBatch]:
-        """Read as `read_stored` does, without waiting; empty if that is not possible. Raises LogClosed,
-        StorageError."""
+        """Read as `read_stored` does, without waiting; empty if impossible. Raises LogClosed, StorageError."""
         batches = list(self.log.read_nowait(first, bytes_max))[:READ_BATCHES_MAX]
         end = min(end, self.stable_offset)
         while batches and batches[-1].end_offset > end:

@@ -13,8 +13,7 @@ from linn.core.log.facts import LogFacts
 from linn.core.loop.memory_budget import MemoryShare
 
 READ_BATCHES_MAX = 256
-"""Limit of the batches of one read, however small: checking each takes 3 us, so that a read takes at most a
-millisecond."""
+"""Limit of the batches of one read: checking each takes 3 us, so that a read takes at most a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +126,7 @@ class PartitionLog(Protocol):
         """Total size of the kept batches, in memory and on disk."""
 
     async def offset_at(self, timestamp_ms: int) -> int:
-        """Offset of the first batch whose greatest timestamp is at or after `timestamp_ms`; the end if there is
-        none."""
+        """Offset of the first batch whose greatest timestamp is at or after `timestamp_ms`; the end if none."""
 
     async def enforce_retention(
         self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
@@ -187,8 +185,7 @@ class DamagedTail:
 
 
 class StorageEngine(Protocol):
-    """A storage engine: opens logs. One per `[storage.*]` table; made once, when the broker starts. Engines subclass
-    it."""
+    """A storage engine, which opens logs. One per `[storage.*]` table, made at the start. Engines subclass it."""
 
     capabilities: Capabilities
 

@@ -26,8 +26,7 @@ class StorageStats:
         """Duration of each sync that a confirmation waited for or that the flusher made."""
         self.cut_batches = CutBatches()
         self.held: set[PartitionId] = set()
-        """Open partitions whose readers an open transaction holds back; kept so that the others need not be
-        searched."""
+        """Open partitions whose readers an open transaction holds back; kept to avoid a search of all partitions."""
 
 
 BYTES_MAX = 32 << 20

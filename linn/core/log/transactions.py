@@ -123,8 +123,7 @@ class LogTransactions:
         return known is not None and known.number == number
 
     def hides(self, batch: Stamped) -> bool:
-        """Whether a batch below the stable offset is hidden from readers: a marker, or a batch of an aborted
-        transaction."""
+        """Whether a batch below the stable offset is hidden: a marker, or a batch of an aborted transaction."""
         if batch.attributes & CONTROL:
             return True
         if not batch.attributes & TRANSACTIONAL or (spans := self._aborted.get(batch.producer_id)) is None:
@@ -133,8 +132,7 @@ class LogTransactions:
         return at >= 0 and batch.base_offset < spans[at][1]
 
     def forget_before(self, offset: int) -> None:
-        """Forget aborted transactions that ended before `offset`, the first one stored. For the facts of a whole
-        log."""
+        """Forget aborted transactions that ended before `offset`, the first one stored, in a whole log's facts."""
         self._ended.clear()
         for tally in (self.hidden, *self._written.values()):
             tally.forget_before(offset)

@@ -25,7 +25,7 @@ class Interceptor(Protocol):
     def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch | None:
         """Return the batch to store: the given one, or another with the same number of records; None to store nothing.
 
-        Synchronous, in the broker's loop, once per batch; `batch_builder.edit_batch` changes columns. The given batch's
+        Synchronous, in the broker's loop, once per batch; `edit_batch` changes columns. The given batch's
         body may have another format; its records can be read anyway. A new batch must have linn's own format. Never
         change the given batch in place, because it may go to other topics too. A publish that waits for room is passed
         again when it is retried, so equal batches should give equal answers. Dropped records are confirmed with no

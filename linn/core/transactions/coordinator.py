@@ -374,8 +374,7 @@ class TransactionCoordinator:
         return self._start_ending(producer, lambda: self._commit(producer, branches, before))
 
     def _has_taken_effect(self, producer: TransactionalProducer, sequence: int, identity: str) -> bool:
-        """Whether a commit repeats the last one. Raises SequenceTaken: it contradicts the last commit, and is
-        aborted."""
+        """Whether a commit repeats the last one. Raises SequenceTaken: it contradicts that commit, and is aborted."""
         try:
             return producer.has_taken_effect(sequence, identity)
         except SequenceTaken:
@@ -476,8 +475,7 @@ class TransactionCoordinator:
                 return
 
     def _abort(self, producer: TransactionalProducer, reason: AbortReason, why: str = "") -> Ending | None:
-        """Abort the present transaction. `why`: the reason given to its owner, unless it asked for the abort. Returns
-        as `_mark`."""
+        """Abort the present transaction. `why`: the reason for its owner; "" if it asked. Returns as `_mark`."""
         self._open.pop(producer, None)
         self.aborted[reason] += 1
         return self._mark(producer, producer.end(None, why))

@@ -74,8 +74,7 @@ def encode_transaction_events(events: Iterable[TransactionEvent], *, restart: bo
 
 
 def decode_transaction_events(data: bytes | bytearray | memoryview) -> tuple[bool, Sequence[TransactionEvent]]:
-    """Decode a record: whether it is a restart record, and its events. Raises LogCorrupt if no broker can have written
-    it."""
+    """Decode a record: whether it is a restart record, and its events. Raises LogCorrupt if it can't be valid."""
     view = memoryview(data)
     if len(view) < 2 or view[0] != TRANSACTION_EVENT_VERSION or view[1] > 1:
         raise LogCorrupt("a record of the transactions' log has a version that this broker can't read")

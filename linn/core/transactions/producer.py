@@ -39,8 +39,7 @@ Each takes about 200 bytes, and 20 us for its marker at the end."""
 OPENINGS_MAX = 16
 """Recent openings of a name that are remembered, because a broken connection may repeat a request late."""
 UNUSED_S = 3_600
-"""Time since its last transaction after which a name may be forgotten to make room: its client no longer repeats a
-request."""
+"""Time since its last transaction after which a name may be forgotten to make room: no client repeats requests then."""
 UNUSED_WITH_SEQUENCE_S = 7 * 86_400
 """The same for a name whose commits have sequences: a job that was stopped for days may repeat its last commit."""
 OFFSETS_MAX = 4_096

@@ -25,8 +25,7 @@ SESSIONS_IN_A_ROW_MAX = 256
 """Sessions visited before other tasks run."""
 DRAIN_POLL_S = 0.01
 DRAIN_POLL_S_MAX = 0.25
-"""Longest polling interval of a wait: a thousand waiting sessions poll at growing intervals, to leave time for other
-work."""
+"""Longest polling interval of a wait: a thousand waiting sessions poll at growing intervals, or would fill the loop."""
 
 
 async def wait_while(waits: Callable[[], object], clock: Clock, wait_max_s: float) -> None:

@@ -10,11 +10,9 @@ import trio
 from linn.api import AcceptedStream, Buffer, MemoryShare, Sendable, behind
 
 FRAME_BYTES = 256
-"""Memory of a frame, or of a batch sent from its file, besides its bytes: 130 bytes of objects, list entries, and the
-allocator's overhead."""
+"""Memory of a frame, or of a batch sent from its file, besides its bytes: 130 bytes of objects, and overhead."""
 READ_AHEAD_BYTES_MAX = 1 << 20
-"""Output that may wait while more is read from a log for the same client: about the size of its socket buffer, which it
-empties meanwhile."""
+"""Output that may wait while more is read from a log for the same client: about the size of its socket buffer."""
 
 
 class Sender(Protocol):

@@ -33,8 +33,7 @@ RELEASE_LINGER_S = 0.005
 
 
 class Subscriber:
-    """A subscription that pushes while there is credit and room, and answers pulls. One task at a time uses the
-    consumer."""
+    """A subscription that pushes while there is credit and room, and answers pulls. Tasks take turns."""
 
     consumer: AnyConsumer
 

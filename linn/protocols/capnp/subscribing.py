@@ -84,8 +84,7 @@ class Subscribing:
         self.subscribe(event)
 
     def _delivery_bytes(self) -> int:
-        """The maximum size of a delivery, so that one for each subscription fits into half of the outbox; small if
-        memory is short."""
+        """The size of a delivery: one per subscription fits into half of the outbox; small if memory is short."""
         if self._responder.outbox.is_short:
             return DELIVERY_BYTES_MIN
         share = self._responder.settings.connection_bytes_max // (2 * len(self._subscribers) + 1)

@@ -9,8 +9,7 @@ from linn.wire import messages as m
 from linn.wire.connection import Event
 
 NAMES_MAX = 1_000
-"""Limit of the names opened by one connection, so that a program that uses new names all the time takes no others'
-share."""
+"""Limit of the names opened by one connection: a program that keeps using new names takes no others' share."""
 SEQUENCE_MAX = (1 << 63) - 1
 """Highest sequence of a commit that fits the log."""
 ENTRIES_MAX = 256

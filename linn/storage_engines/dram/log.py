@@ -60,8 +60,7 @@ class DramLog(PartitionLog):
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch, leader_epoch: int = 0) -> int:
-        """Append as the port says. Keeps the batch's buffer, or a copy if the buffer is more than twice the batch's
-        size."""
+        """Append as the port says. Keeps the batch's buffer, or a copy if the buffer is more than twice its size."""
         if self._refusal is not None:
             self._check_usable()
         now_ms = max(self._clock.now_ms(), self._append_time_ms)

@@ -86,8 +86,7 @@ class MemoryRun:
         return batches[place:last]
 
     async def offset_at(self, timestamp_ms: int, start: int) -> int | None:
-        """The offset of the first batch, or `start` within it, with a timestamp at or after `timestamp_ms`. Never
-        waits."""
+        """The offset of the first batch, or `start` in it, with a timestamp at or after `timestamp_ms`. Never waits."""
         if start >= self.end_offset:
             return None
         place = max(self._first, bisect_right(self._bases, start, self._first) - 1)

@@ -1,5 +1,4 @@
-"""Scratch files for batches of a dram log that did not fit into memory. Never synced, and never read by another
-process."""
+"""Scratch files for batches of a dram log that exceed memory. Never synced, and never read by another process."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ class ScratchRun:
         """Do nothing: a file is freed only as a whole."""
 
     def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
-        """The end if the whole run exceeds a bound, otherwise the base. Size does not count for the log's `newest`
-        run."""
+        """The end if the whole run exceeds a bound, otherwise the base. Size does not count for the `newest` run."""
         over = excess_bytes > 0 and not newest
         return self.end_offset if over or bound.is_over(self.last_append_ms, self.end_offset) else self.base_offset
 

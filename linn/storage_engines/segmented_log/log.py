@@ -50,8 +50,7 @@ from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 logger = logging.getLogger("linn.storage")
 
 _OPEN_SEGMENTS_MAX = 8
-"""Limit of the sealed segments per log that stay open for readers: readers far behind are few, and descriptors are
-scarce."""
+"""Limit of the sealed segments per log that stay open for readers: few readers are far behind."""
 _SCAN_BYTES_MAX = 2 << 20
 """Bytes of the active segment that a crash may leave to scan before an index file covers them: with 1,000 active
 partitions, two seconds of scanning at worst."""
@@ -108,8 +107,7 @@ class SegmentedLog(PartitionLog):
         return Recovery(self._disk, self._folder, self._checkpoint_file, self._settings.index_interval_bytes)
 
     async def damaged_tail(self, *, cut: bool) -> DamagedTail | None:
-        """Find the damage that prevents the log from being opened; with `cut`, cut it off. See
-        `StorageEngine.damaged_tail`."""
+        """Find the damage that prevents an opening; with `cut`, cut it off. See `StorageEngine.damaged_tail`."""
         recovery = self._new_recovery()
         tail = await recovery.tail()
         if cut and tail is not None:
@@ -433,8 +431,7 @@ class SegmentedLog(PartitionLog):
         await self._count_dead()
 
     async def _drop(self, count: int) -> None:
-        """Delete the first `count` segments, which lie before the start, after recording the start in the
-        checkpoint."""
+        """Delete the first `count` segments, which lie before the start, after recording it in the checkpoint."""
         if count <= 0:
             return
         if not any(segment.has_index for segment in self._segments[count:]):

@@ -242,12 +242,10 @@ class Recovery:
         while len(self._found) > 1 and self._found[1].base_offset <= self._start:
             self._leftovers.append(self._found.pop(0))
 
-    # --- whole segments
-    # ------------------------------------------------------------------------------------------------
+    # --- whole segments -----------------------------------------------------------------------------------------------
 
     async def _take_whole(self) -> Damage | None:
-        """Move segments from `_found` to `_whole`, in order, up to and including the first damaged one; returns the
-        damage."""
+        """Move segments from `_found` to `_whole`, in order, up to the first damaged one; returns the damage."""
         if self._found and self._found[0].base_offset > self._start:
             return Damage(0, self._start, "the first segment is missing")
         while self._found:
@@ -379,8 +377,7 @@ class Recovery:
         logger.warning(text, about | {"kept": kept})
 
     def _drop_claim(self) -> None:
-        """Delete the index of the last whole segment unless it matches the remaining log, because it has the log's
-        facts."""
+        """Delete the index of the last whole segment unless it matches the remaining log: it has the log's facts."""
         if self._whole and not self._whole[-1].has_index:
             self._disk.unlink(self._whole[-1].index_path)
 

@@ -46,11 +46,9 @@ SCAN_BYTES = 4 << 20
 _PIECE_BYTES = 64 << 10
 """Bytes per read of a segment before the size of its batches is known."""
 REGION_BYTES_MIN = 16 << 10
-"""Smallest batch sent directly from the file: reading many smaller batches at once costs less than reading each one's
-head."""
+"""Smallest batch sent directly from the file: for smaller ones, one large read costs less than reading each head."""
 _CACHED_BYTES_MAX = 64 << 10
-"""Bytes of small batches read without a pause: 20 us for batches of a hundred records, 350 us for single records of a
-hundred bytes."""
+"""Bytes of small batches read without a pause: 20 us for batches of a hundred records, 350 us for single records."""
 _HINTS_MAX = 256
 """Positions of readers that a segment remembers; with more readers, some use the index."""
 _NO_INDEX = -1
@@ -193,8 +191,7 @@ class Segment:
     # --- scanning ----------------------------------------------------------------------------------------------------
 
     async def scan(self) -> Damage | None:
-        """Record all whole, valid batches after the known ones; returns the damage that stopped the scan before the end
-        of the file."""
+        """Record whole, valid batches after the known ones; returns the damage that stopped the scan."""
         file = self.file()
         file_bytes = file.size()
         wanted = SCAN_BYTES
@@ -387,8 +384,7 @@ class Segment:
             raise self._corrupt(position, error.text) from error
 
     async def offset_at(self, timestamp_ms: int, start: int) -> int | None:
-        """The offset of the first batch, or `start` within it, with a timestamp at or after `timestamp_ms`. Raises
-        LogCorrupt."""
+        """The first batch, or `start` in it, with a timestamp at or after `timestamp_ms`. Raises LogCorrupt."""
         if self.max_timestamp_ms < timestamp_ms:
             return None
         index = await self.index()
@@ -489,8 +485,7 @@ class Segment:
         return IndexImage(self.size_bytes, encode_index(summary, self._index, facts))
 
     async def put_index(self, image: IndexImage) -> None:
-        """Put an index file in place; the bytes that it covers must be synced. Durable after `sync_dir`. Raises the
-        errors of `write_index`."""
+        """Put an index file in place; its bytes must be synced. Durable after `sync_dir`. Raises as `write_index`."""
         temporary = f"{self.index_path}.tmp"
         self._disk.unlink(temporary)
         file = self._disk.open(temporary, create=True)

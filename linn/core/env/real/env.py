@@ -1,6 +1,6 @@
 """RealEnv: the real world, behind the ports of `linn.core.env.env`.
 
-Laws: an `OSError` never leaves `real_disk` or `real_net`. Nothing blocks the loop except the calls that the ports
+Laws: an `OSError` never leaves `disk`, `net` or `stream`. Nothing blocks the loop except the calls that the ports
 document as synchronous.
 """
 
