@@ -42,7 +42,7 @@ class MetricRegistry:
         for kind in kinds:
             for metric in kind.metrics:
                 if metric.name in self.metrics:
-                    text = f'the service "{kind.name}" has the metric {metric.name}, which is of linn itself'
+                    text = f'the service "{kind.name}" has the metric {metric.name}, which belongs to linn itself'
                     raise PluginError(text)
 
     def add_service(self, kind: ServiceKind, samples: Callable[[ServiceKind, str], Iterable[Sample]]) -> None:

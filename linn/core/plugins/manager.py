@@ -192,7 +192,7 @@ class PluginManager:
             owner = self._owners[FormatKind, kind.name]
             number: object = kind.number
             if type(number) is not int or not 0 < number <= FORMATS_MAX:
-                text = f'the format "{kind.name}" has the number {number!r:.40}, which is none from 1 to {FORMATS_MAX}'
+                text = f'the format "{kind.name}" has the number {number!r:.40}, which is not from 1 to {FORMATS_MAX}'
                 raise self._failure(owner, text)
             if number in taken:
                 other = taken[number].name
@@ -211,10 +211,10 @@ class PluginManager:
             if (kind.topic_table is None) != (kind.topic_settings is None):
                 wrong = "has a table in topics without settings, or settings without a table"
             elif kind.topic_table is not None and kind.topic_table in tables:
-                wrong = f'has the table "{kind.topic_table}" in topics, which is of {tables[kind.topic_table]}'
+                wrong = f'has the table "{kind.topic_table}" in topics, which belongs to {tables[kind.topic_table]}'
             for metric in kind.metrics:
                 if metric.name in metrics:
-                    wrong = f'has the metric {metric.name}, which is of "{metrics[metric.name]}" as well'
+                    wrong = f'has the metric {metric.name}, which "{metrics[metric.name]}" has already'
                 metrics[metric.name] = kind.name
             if wrong is not None:
                 raise self._failure(owner, f'the service "{kind.name}": {wrong}')
