@@ -1,16 +1,16 @@
 """The broker: the composition root. It builds every part; no lower room imports it.
 
 Read in this order: `batch/batch` (the unit of work), `log/storage` (the port under a partition), `log/partition` (one
-writer, the high watermark, group commit), `topics/topic` (partitions and what its kind makes of them),
-`queue/subscription` and `queue/partition_queue` (a queue decides, and acts), `groups/membership`, `groups/group` and
-`groups/coordinator` (consumer groups), `transactions/coordinator`, `routing/exchange` and `routing/router` (where a
-batch goes), `publish/plan` and `publish/publisher` (how it gets there), `delivery/consumer` and `gateway/session` (what
-protocols may do), `admin/administration` (changes while it runs), then this file and `listening`. `env/env` is the door
-to the world, `plugins/hookspecs` the door for plugins.
+writer, the high watermark, group commit), `topics/topic` (partitions, with a queue or a stream on them),
+`queue/subscription` (a queue's decisions) and `queue/partition_queue` (carrying them out), `groups/membership`,
+`groups/group` and `groups/coordinator` (consumer groups), `transactions/coordinator`, `routing/exchange` and
+`routing/router` (where a batch goes), `publish/plan` and `publish/publisher` (how it gets there), `delivery/consumer`
+and `gateway/session` (the protocols' side), `admin/administration` (changes while it runs), then this file and
+`listening`. `env/env` is the door to the world, `plugins/hookspecs` the door for plugins.
 
-Laws: publishing is synchronous up to the log; what must be waited for is given back as (partition, offset). A request
-that fails half-way through its checks has stored nothing. The broker serves until its nursery is cancelled, a sync
-fails, or `stop` is called; then it drains in bounded time.
+Laws: publishing is synchronous up to the log, and returns the marks to wait for. A request that fails its checks has
+stored nothing. The broker serves until its nursery is cancelled, a sync fails, or `stop` is called; then it drains in
+bounded time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The number of a broker's start: greater than that of every start before.
+"""The number of a broker's start, greater than the numbers of all earlier starts.
 
 Values that must differ from start to start are derived from it: the epoch in which a leader appends, and the ids of
 idempotent producers. It is the time of the start in seconds, or the last number plus one, so that it also differs from

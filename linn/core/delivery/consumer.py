@@ -19,7 +19,7 @@ OnAssigned: TypeAlias = Callable[[int, Sequence[int], Sequence[int]], None]
 """A callback with (epoch, partitions, partitions to give up) when a member joins and whenever its share changes."""
 
 
-def nobody(*_: object) -> None:
+def do_nothing(*_: object) -> None:
     """Do nothing: the default callback."""
 
 

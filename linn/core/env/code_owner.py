@@ -67,7 +67,7 @@ class CodeOwners:
         return None
 
     def behind(self, error: BaseException) -> Culprit | None:
-        """Find the plugin whose code raised an error; for a group, that of the first error with one."""
+        """Find the plugin whose code raised an error; for a group, the plugin of the first error that has one."""
         for leaf in leaves_of(error):
             for frame, line in reversed(list(traceback.walk_tb(leaf.__traceback__))):
                 plugin = self.owner_of(str(frame.f_globals.get("__name__", "")))

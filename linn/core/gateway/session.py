@@ -12,7 +12,7 @@ from types import TracebackType
 import trio
 
 from linn.core.batch.steps import Steps
-from linn.core.delivery.consumer import AnyConsumer, Consumer, OnAssigned, nobody
+from linn.core.delivery.consumer import AnyConsumer, Consumer, OnAssigned, do_nothing
 from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
@@ -99,7 +99,7 @@ class Session:
 
     # --- consuming ---
 
-    async def subscribe(self, request: SubscribeRequest, on_assigned: OnAssigned = nobody) -> AnyConsumer:
+    async def subscribe(self, request: SubscribeRequest, on_assigned: OnAssigned = do_nothing) -> AnyConsumer:
         """Subscribe as `subscribe_nowait` does, after creating a missing topic, if the configuration allows it, and a
         missing named shared subscription.
 
@@ -120,7 +120,7 @@ class Session:
         """
         await make_missing(self._rooms, request)
 
-    def subscribe_nowait(self, request: SubscribeRequest, on_assigned: OnAssigned = nobody) -> Subscribed:
+    def subscribe_nowait(self, request: SubscribeRequest, on_assigned: OnAssigned = do_nothing) -> Subscribed:
         """Begin to read a topic; `unsubscribe` ends it.
 
         `on_assigned` is called when a member of a group gains or loses partitions.

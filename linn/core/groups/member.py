@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple, Protocol
 
 from linn.core.batch.steps import Steps, no_steps
-from linn.core.delivery.consumer import OnAssigned, nobody
+from linn.core.delivery.consumer import OnAssigned, do_nothing
 from linn.core.delivery.delivery import Delivery
 from linn.core.delivery.settlement import SETTLE_STEP, Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import ConsumerKind, Verdict
@@ -97,9 +97,9 @@ class GroupMember:
         self.topic_id = b""
         """Id of the topic, stored with each offset."""
         self.reader = StreamReader(seat[1], partitions)
-        self.on_ended: Callable[[], None] = nobody
-        self.on_released: Callable[[], None] = nobody
-        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.on_ended: Callable[[], None] = do_nothing
+        self.on_released: Callable[[], None] = do_nothing
+        self.on_lease_lost: Callable[[int, int], None] = do_nothing
         self.held = 0
         self.reader.on_ended = lambda: self.on_ended()
         self.reader.selection = request.selection
@@ -365,7 +365,7 @@ class GroupMember:
             return
         self._closed = True
         self.reader.close()
-        self.on_ended = nobody  # The callee refers to this consumer and its share.
+        self.on_ended = do_nothing  # The callee refers to this consumer and its share.
         del self._on_assigned
         if not keeps_seat:
             self._coordinator.leave(self)

@@ -1,6 +1,6 @@
 """Membership: the members of a consumer group, and the partitions that each owns.
 
-The protocol is that of Kafka's KIP-848, with assignment by the broker. A change of members, of their subscriptions or
+The protocol follows Kafka's KIP-848, with assignment by the broker. A change of members, of their subscriptions or
 of a topic's partitions starts an epoch, for which an assignor computes the target. Members reach it one by one: a
 member is told which partitions to give up, and a partition that it has given up goes to the next owner.
 

@@ -21,7 +21,7 @@ import trio
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.format import NATIVE_ONLY
 from linn.core.batch.steps import Steps, run_steps
-from linn.core.delivery.consumer import nobody
+from linn.core.delivery.consumer import do_nothing
 from linn.core.delivery.delivery import NOTHING, Delivery
 from linn.core.delivery.settlement import Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import ConsumerKind
@@ -78,9 +78,9 @@ class StreamReader:
         self.ended = False
         self.takes_stored = False
         self.accepts: Sequence[int] = NATIVE_ONLY
-        self.on_ended: Callable[[], None] = nobody
-        self.on_released: Callable[[], None] = nobody
-        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.on_ended: Callable[[], None] = do_nothing
+        self.on_released: Callable[[], None] = do_nothing
+        self.on_lease_lost: Callable[[int, int], None] = do_nothing
         self.held = 0
         self._on_close = on_close
 
@@ -292,7 +292,7 @@ class StreamReader:
         self._on_close(self)
         self._wake()
         self.on_ended()
-        self.on_ended, self.on_passed = nobody, None  # The callees refer to this reader.
+        self.on_ended, self.on_passed = do_nothing, None  # The callees refer to this reader.
 
     def _leaving(self) -> Steps[None]:
         """Unregister from the partitions, which may be thousands, one per step."""
