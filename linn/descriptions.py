@@ -1,6 +1,6 @@
-"""Types of the descriptions of topics, exchanges, groups, queues, transactions and connections that a broker gives.
+"""Types of a broker's descriptions of topics, exchanges, groups, queues, transactions and connections.
 
-All are plain dicts at run time. A key that a topic or a binding does not have is left out.
+They are plain dicts at run time. Keys that do not apply to a topic or a binding are left out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TopicSettings(TypedDict, total=False):
 
 
 class PartitionBounds(TypedDict):
-    """One partition: its first offset, the offset behind its last record, its readable records, and its size."""
+    """A partition: its first offset, the offset after its last record, its readable records, and its size."""
 
     start: int
     end: int
@@ -51,7 +51,7 @@ class PartitionBounds(TypedDict):
 
 
 class QueueCounts(TypedDict):
-    """Numbers of a queue's unsettled records, of those that are leased or decided to a consumer, and of consumers."""
+    """Numbers of a queue's unsettled, leased and decided records, and of its consumers."""
 
     unsettled: int
     leased: int
@@ -60,22 +60,22 @@ class QueueCounts(TypedDict):
 
 
 class TopicDescription(TypedDict):
-    """One topic; `queue` is left out for a stream."""
+    """A topic; `queue` is left out for a stream."""
 
     name: str
     id: str
-    """A UUID, the topic's own: another topic of that name, before or after it, has another."""
+    """The topic's UUID; an earlier or later topic of the same name has another one."""
     settings: TopicSettings
     partitions: list[PartitionBounds]
     producers: int
-    """Idempotent producers that the partitions remember; one counts in each partition that it has published to."""
+    """Idempotent producers that the partitions remember, counted once per partition."""
     duplicates: int
-    """Batches that were sent again, and not stored again, since the topic was opened."""
+    """Repeated batches, which were not stored again, since the topic was opened."""
     queue: NotRequired[QueueCounts]
 
 
 class BindingDescription(TypedDict):
-    """One binding of an exchange, to a `topic` or to another `exchange`."""
+    """A binding of an exchange, to a `topic` or to another `exchange`."""
 
     topic: NotRequired[str]
     exchange: NotRequired[str]
@@ -84,7 +84,7 @@ class BindingDescription(TypedDict):
 
 
 class ExchangeDescription(TypedDict):
-    """One exchange; `settings` are those of its type."""
+    """An exchange; `settings` belong to its type."""
 
     name: str
     type: str
@@ -94,7 +94,7 @@ class ExchangeDescription(TypedDict):
 
 
 class GroupSummary(TypedDict):
-    """One consumer group: the topics in which it has members or offsets, its members, and its lag in all of them."""
+    """A consumer group: the topics in which it has members or offsets, its members, and its total lag."""
 
     group: str
     topics: list[str]
@@ -105,7 +105,7 @@ class GroupSummary(TypedDict):
 
 
 class GroupMember(TypedDict):
-    """A member of a group. Its epoch is lower than the group's while it has partitions to let go of."""
+    """A member of a group. Its epoch is lower than the group's while it has partitions to give up."""
 
     member: str
     is_static: bool
@@ -129,7 +129,7 @@ class GroupOffset(TypedDict):
 
 
 class GroupDescription(TypedDict):
-    """One consumer group, its members, and its offset in each partition of its topics."""
+    """A consumer group, its members, and its offset in each partition of its topics."""
 
     group: str
     topics: list[str]
@@ -141,7 +141,7 @@ class GroupDescription(TypedDict):
 
 
 class RecordStates(TypedDict):
-    """Records of a queue by state; `returned` counts those of `ready` and `delayed` that had a consumer before.
+    """Records of a queue by state; `returned` counts the `ready` and `delayed` records that had a consumer before.
 
     `dead`: rejected or out of attempts, and not yet copied to the dead-letter topic.
     """
@@ -156,7 +156,7 @@ class RecordStates(TypedDict):
 
 
 class QueueDescription(RecordStates):
-    """One queue, or one named shared subscription."""
+    """A queue, or a named shared subscription."""
 
     topic: str
     subscription: str
@@ -167,7 +167,7 @@ class QueueDescription(RecordStates):
 
 
 class QueuePartition(RecordStates):
-    """One partition of a queue; `settled` and `damaged` are ranges from an offset to the one behind the last."""
+    """A partition of a queue; `settled` and `damaged` are ranges [first, end)."""
 
     partition: int
     settled_before: int
@@ -177,9 +177,7 @@ class QueuePartition(RecordStates):
 
 
 class QueueConsumer(TypedDict):
-    """One consumer of a queue: its number, its name or "", and the numbers of records that are leased and decided to
-    it.
-    """
+    """A consumer of a queue: its number, its name or "", and the numbers of records leased and decided to it."""
 
     consumer: int
     name: str
@@ -188,14 +186,14 @@ class QueueConsumer(TypedDict):
 
 
 class QueueDetails(QueueDescription):
-    """One queue, also by partition and by consumer."""
+    """A queue, also by partition and by consumer."""
 
     by_partition: list[QueuePartition]
     by_consumer: list[QueueConsumer]
 
 
 class DecidedDelivery(TypedDict):
-    """Records [first, end) of a partition that were decided to a consumer in one delivery, and are not done."""
+    """Records [first, end) of a partition that were decided to a consumer in one delivery and are not done."""
 
     topic: str
     subscription: str
@@ -213,7 +211,7 @@ class DecidedDelivery(TypedDict):
 
 
 class DecidedDeliveries(TypedDict):
-    """Decided deliveries by subscription, partition and offset, and the number of those that are left out."""
+    """Decided deliveries by subscription, partition and offset, and the number left out."""
 
     deliveries: list[DecidedDelivery]
     more: int
@@ -223,7 +221,7 @@ TransactionState = Literal["idle", "open", "ending"]
 
 
 class TransactionSummary(TypedDict):
-    """The transactions of one name: who has it, and what the present one has touched so far."""
+    """The transactions of a name: its owner, and the work of the present transaction."""
 
     name: str
     state: TransactionState
@@ -239,27 +237,27 @@ class TransactionSummary(TypedDict):
     branches: int
     """Producers that may write in it."""
     offsets: int
-    """Offsets of groups that it commits."""
+    """Offsets of groups that it will commit."""
     queue_partitions: int
-    """Partitions of queues of which it holds records."""
+    """Partitions of queues with records that it holds."""
     since_ms: int
     """The time at which the name was taken."""
 
 
 class TransactionSummaries(TypedDict):
-    """Names of transactions, the ones that are open in front, and the number of those that are left out."""
+    """Names of transactions, open ones first, and the number left out."""
 
     transactions: list[TransactionSummary]
     more: int
 
 
 class WrittenPartition(TypedDict):
-    """A partition in which a transaction has written, and the offset from which it holds readers back."""
+    """A partition to which a transaction has written, and the offset from which it holds readers back."""
 
     topic: str
     partition: int
     held_from: int | None
-    """None: it is marked there, and holds nobody back."""
+    """None: it is marked there and no longer holds readers back."""
 
 
 class HeldRecords(TypedDict):
@@ -272,7 +270,7 @@ class HeldRecords(TypedDict):
 
 
 class CommittedOffset(TypedDict):
-    """An offset of a group that a transaction commits."""
+    """A group's offset that a transaction commits."""
 
     group: str
     topic: str
@@ -281,7 +279,7 @@ class CommittedOffset(TypedDict):
 
 
 class TransactionDescription(TransactionSummary):
-    """The transactions of one name, also by partition."""
+    """The transactions of a name, also by partition."""
 
     wrote: list[WrittenPartition]
     holds: list[HeldRecords]
@@ -289,7 +287,7 @@ class TransactionDescription(TransactionSummary):
 
 
 class MetricDescription(TypedDict):
-    """One metric: the names of its labels, and samples of [values of the labels, value]."""
+    """A metric: the names of its labels, and samples of [values of the labels, value]."""
 
     name: str
     kind: str
@@ -299,8 +297,7 @@ class MetricDescription(TypedDict):
 
 class ConnectionSubscription(TypedDict):
     """A subscription of a connection: its topic, its group or "", its shared subscription or "", the consumer's name or
-    "", and how many records are leased or decided to it.
-    """
+    "", and the number of records leased or decided to it."""
 
     topic: str
     group: str
@@ -310,9 +307,9 @@ class ConnectionSubscription(TypedDict):
 
 
 class ConnectionDescription(TypedDict):
-    """One open connection: number, client, peer, listener, age, traffic, memory that it holds, and subscriptions.
+    """An open connection: number, client, peer, listener, age, traffic, memory, and subscriptions.
 
-    `client` is the `name` that the client connected with. At most 100 subscriptions are listed.
+    `client` is the `name` given by the client. At most 100 subscriptions are listed.
     """
 
     number: int
@@ -330,7 +327,7 @@ class ConnectionDescription(TypedDict):
 
 
 class ServiceDescription(TypedDict):
-    """A service that something configures; `status`: what it says of itself, None where it has failed."""
+    """A configured service. `status`: as reported by the service; None after it failed."""
 
     name: str
     plugin: str

@@ -1,4 +1,4 @@
-"""The verbs of the administration, each with the types of its arguments and of its result.
+"""The administration verbs, each with the types of its arguments and its result.
 
 The broker checks requests by these types, `linn.client.Admin` sends the arguments and returns the results, and the
 reference of the command line shows them.
@@ -21,7 +21,7 @@ Outcome = Literal["done", "return", "dead-letter"]
 
 
 class Verb(NamedTuple, Generic[A, R]):
-    """A request to the broker by name, with the types of its arguments and of its result."""
+    """A named request to the broker, with the types of its arguments and its result."""
 
     name: str
     arguments: type[A]
@@ -29,22 +29,22 @@ class Verb(NamedTuple, Generic[A, R]):
 
     @property
     def changes(self) -> bool:
-        """Whether it changes anything. A verb that only reads waits for no change, and never shows half of one."""
+        """Whether it changes anything. A verb that only reads waits for no change, and never sees a partial one."""
         return issubclass(self.arguments, Change)
 
 
 class NoArguments(msgspec.Struct):
-    """No arguments. In other arguments, None stands for one that is left out."""
+    """No arguments. In other structs, an argument that is None was left out."""
 
 
 class Change(msgspec.Struct, kw_only=True):
-    """Arguments of a change; `validate_only`: it is refused as it would be, and otherwise nothing happens."""
+    """Arguments of a change. `validate_only`: check the request without carrying it out."""
 
     validate_only: bool = False
 
 
 class Placed(Change, kw_only=True):
-    """A change with a place in each partition, which one of these arguments names."""
+    """A change with a place in each partition, given by one of these arguments."""
 
     to: Literal["earliest", "latest"] | None = None
     offset: int | None = None
@@ -58,19 +58,19 @@ class Named(msgspec.Struct):
 
 
 class NamedChange(Change):
-    """A change of the topic or exchange of a name."""
+    """A change of the topic or exchange of this name."""
 
     name: str
 
 
 class SettingsChange(NamedChange):
-    """Settings, as in TOML, for the topic or exchange of a name."""
+    """Settings, as in TOML, for the topic or exchange of this name."""
 
     settings: Mapping[str, Any] = {}
 
 
 class OfTopic(msgspec.Struct):
-    """A topic to choose by; None: all."""
+    """A topic to filter by; None: all."""
 
     topic: str | None = None
 
@@ -92,7 +92,7 @@ class OfGroup(msgspec.Struct):
 
 
 class GroupReset(Placed):
-    """A place for the offsets of a group: in all of its topics, in one topic, or in some partitions of it."""
+    """A new place for a group's offsets: in all its topics, in one topic, or in some partitions of it."""
 
     group: str
     topic: str | None = None
@@ -100,7 +100,7 @@ class GroupReset(Placed):
 
 
 class GroupDeletion(Change):
-    """A group to delete, or one whose offsets in a topic are to be deleted."""
+    """A group to delete, or a topic in which to delete its offsets."""
 
     group: str
     topic: str | None = None
@@ -114,14 +114,14 @@ class OfSubscription(msgspec.Struct):
 
 
 class NewSubscription(Placed):
-    """A named shared subscription to create; it begins at the earliest record unless a place is given."""
+    """A named shared subscription to create; it starts at the earliest record unless a place is given."""
 
     topic: str
     subscription: str
 
 
 class SubscriptionDeletion(Change):
-    """A named shared subscription to delete; `force`: also with consumers."""
+    """A named shared subscription to delete. `force`: even if it has consumers."""
 
     topic: str
     subscription: str
@@ -129,7 +129,7 @@ class SubscriptionDeletion(Change):
 
 
 class DeliveryFilter(OfTopic):
-    """Decided deliveries to choose; `subscription`: "" is the topic's queue, None all of the topic's."""
+    """A filter for decided deliveries. `subscription`: "" is the topic's queue, None means all of the topic's."""
 
     subscription: str | None = None
     consumer: str | None = None
@@ -151,7 +151,7 @@ class DeliveryResolution(Change):
 
 
 class TransactionFilter(msgspec.Struct):
-    """Transactions to choose: those in a state, and at most this many."""
+    """A filter for transactions: their state, and a maximum number."""
 
     state: descriptions.TransactionState | None = None
     limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -165,7 +165,7 @@ class TransactionAbort(Change):
 
 
 class ConnectionClose(Change):
-    """The number of a connection to close, and the reason that its client is told."""
+    """The number of a connection to close, and the reason for its client."""
 
     number: int
     reason: str = ""
@@ -180,7 +180,7 @@ class ServiceAction(msgspec.Struct):
 
 
 class MetricNames(msgspec.Struct):
-    """Beginnings of the names of metrics."""
+    """Prefixes of metric names."""
 
     names: Sequence[str] = ("",)
 
@@ -192,39 +192,39 @@ Nothing = dict[str, object]
 
 
 class Created(TypedDict):
-    """Whether something was created: false where it existed."""
+    """Whether an object was created: false if it existed."""
 
     created: bool
 
 
 class Warned(TypedDict):
-    """A warning of what a change may lead to."""
+    """A warning about a consequence of a change."""
 
     text: str
 
 
 class FileWarning(Warned):
-    """A warning that the configuration file has a topic that was deleted: the next start makes it again."""
+    """A warning that the configuration file names a deleted topic: the next start creates it again."""
 
     file: str
 
 
 class LineWarning(FileWarning):
-    """A warning that a line of the configuration file gives a changed key another value."""
+    """A warning that a line of the configuration file sets another value for a changed key."""
 
     key: str
     line: int
 
 
 class Altered(TypedDict):
-    """The names of the settings that differed."""
+    """The names of the changed settings."""
 
     changed: list[str]
     warnings: list[LineWarning]
 
 
 class TopicDeleted(TypedDict):
-    """Warnings of the deletion of a topic."""
+    """Warnings about the deletion of a topic."""
 
     warnings: list[FileWarning]
 
@@ -236,7 +236,7 @@ class Purged(TypedDict):
 
 
 class Unbound(TypedDict):
-    """Whether there was such a binding."""
+    """Whether the binding existed."""
 
     deleted: bool
 
@@ -249,7 +249,7 @@ class Resolved(TypedDict):
 
 
 class Aborted(TypedDict):
-    """The transaction that was aborted, in the words of a `TransactionSummary`."""
+    """The aborted transaction, with fields of `TransactionSummary`."""
 
     number: int
     open_s: float

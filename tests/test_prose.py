@@ -12,6 +12,18 @@ import pytest
 ROOT = Path(__file__).parents[1]
 REFUSED = ("Of", "Who", "Whom", "Whose", "What", "As", "Where", "How", "That", "Which", "If")
 """First words of a docstring that is a fragment: only a reader of the code knows its subject."""
+RIDDLES = {
+    "a person for a thing": r"\b(nobody|everybody|somebody|anybody|whoever|whom)\b",
+    "a pronoun for a noun": r"\bthose (of|that|which|who|with|behind)\b|\bthat which\b",
+    "a clause for a noun": r"\bwhat (is|was|has|it|they) ",
+    "an idiom for a verb": r"\b(let|lets) go\b|\b(handed|passed|passes) over\b|\blook(s|ed)? at\b",
+}
+"""Patterns in docstrings of linn that a reader has to solve, by their fault."""
+EXCUSED = (
+    *(f"linn/{folder}/" for folder in ("bench", "cli", "client", "semantics", "spark_plugin", "testing")),
+    *(f"linn/core/{folder}/" for folder in ("publish", "queue", "routing", "topics")),
+)
+"""Folders that still have riddles."""
 Body = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -42,6 +54,42 @@ def fragments(tree: ast.Module) -> Iterator[tuple[int, str]]:
         words = re.findall(r"\w+", text[:80])
         if words and words[0] in REFUSED:
             yield line, text
+
+
+def riddles(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """The docstrings with a riddle: line, fault and the words."""
+    for line, text in docstrings(tree):
+        for fault, pattern in RIDDLES.items():
+            for match in re.finditer(pattern, re.sub(r"`[^`]*`", "", " ".join(text.split())), re.IGNORECASE):
+                yield line, fault, match[0].strip()
+
+
+def test_docstrings_have_no_riddles() -> None:
+    found = [
+        f"{name_of(module)}:{line}: {fault}: {words}"
+        for module in modules()
+        if name_of(module).startswith("linn/") and not name_of(module).startswith(EXCUSED)
+        for line, fault, words in riddles(ast.parse(module.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+def test_excused_folders_exist() -> None:
+    assert [folder for folder in EXCUSED if not (ROOT / folder).is_dir()] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("A reader whose place nobody keeps.", ["a person for a thing"]),
+        ("Those of some batches, and those that are for readers.", ["a pronoun for a noun", "a pronoun for a noun"]),
+        ("Keep what is left.", ["a clause for a noun"]),
+        ("Partitions that a member lets go of.", ["an idiom for a verb"]),
+        ("Calls `nobody`, and lists what changed.", []),
+    ],
+)
+def test_riddles_are_found(text: str, faults: list[str]) -> None:
+    assert [fault for _, fault, _ in riddles(ast.parse(f'"""{text}"""'))] == faults
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:

@@ -10,7 +10,7 @@ from linn.api import AssignorKind, Owners, Sizes, TopicPartition, Topics, hookim
 
 
 class RangeAssignor:
-    """Gives each member neighbouring partitions of each topic; members in the order of their names."""
+    """Gives each member adjacent partitions of each topic, with members sorted by name."""
 
     def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
         """See `Assignor.assign`."""
@@ -26,7 +26,7 @@ class RangeAssignor:
 
 
 class RoundRobinAssignor:
-    """Deals the partitions of all topics out in turn; members in the order of their names."""
+    """Distributes the partitions of all topics in turn, with members sorted by name."""
 
     def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
         """See `Assignor.assign`."""
@@ -37,7 +37,7 @@ class RoundRobinAssignor:
 
 
 class StickyAssignor:
-    """Moves as few partitions as balance allows. Shares of members with the same topics differ by at most one."""
+    """Moves as few partitions as balance allows. The shares of members with the same topics differ by at most one."""
 
     def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
         """See `Assignor.assign`."""
@@ -57,7 +57,7 @@ class StickyAssignor:
 def _kept(
     subscribers: Sequence[str], places: Sequence[TopicPartition], previous: Owners, load: Mapping[str, int]
 ) -> dict[TopicPartition, str]:
-    """The partitions that stay with their owner: of each member's the first, up to its share."""
+    """The partitions that stay with their owner: the first ones of each member, up to its share."""
     known = set(subscribers)
     before = {place: previous[place] for place in places if previous.get(place) in known}
     left = _shares(subscribers, len(places), Counter(before.values()), load)
@@ -72,14 +72,14 @@ def _kept(
 def _shares(
     subscribers: Sequence[str], places: int, owned: Mapping[str, int], load: Mapping[str, int]
 ) -> dict[str, int]:
-    """The number of partitions for each member: those that own most, then those with the least load, get one more."""
+    """The number of partitions per member: members that own most, then members with the least load, get one more."""
     share, larger = divmod(places, len(subscribers))
     ranked = sorted(subscribers, key=lambda member: (-owned.get(member, 0), load.get(member, 0)))
     return {member: share + (at < larger) for at, member in enumerate(ranked)}
 
 
 def _pools(members: Topics, partitions: Sizes) -> Iterator[tuple[Sequence[str], Sequence[TopicPartition]]]:
-    """Topics with the same subscribers share a pool of partitions, ascending."""
+    """Group topics with the same subscribers into pools of partitions, ascending."""
     pools: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for topic, subscribers in subscribers_of(members, partitions).items():
         pools[tuple(subscribers)].append(topic)

@@ -1,11 +1,12 @@
 """The consistent-hash exchange: each message goes to one target, chosen by a hash of its routing key or another field.
 
-Equal values go to the same target. Targets stand on a ring of 2**64 places, each at many places in proportion to its
-weight; a value goes to the target at the next place after the value's hash (Karger and others, 1997). So an added
-target takes about its share from all others, a removed one gives its share to all others, and nothing else moves.
+Equal values go to the same target. Targets are placed on a ring of 2**64 places, each at a number of places
+proportional to its weight; a value goes to the target at the next place after the value's hash (Karger et al., 1997).
+An added target takes its share about equally from all others, a removed one gives its share to all others, and no other
+value moves.
 
-Laws: placement depends on the targets' names and weights alone, not on the order in which they were bound, on the
-process or the machine; the tests pin it.
+Laws: placement depends only on the targets' names and weights, not on the order of bindings, the process or the
+machine; tests fix it.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from linn.api import (
 )
 
 WEIGHT_MAX = 1_000
-"""Largest weight: a target with a thousand times the share of another is a typing error."""
+"""Largest weight: a target with a thousand times the share of another is probably a mistake."""
 POINTS_PER_WEIGHT = 128
-"""Places on the ring for each unit of weight: shares are within about 9 per cent, of weight 10 within 3."""
+"""Places on the ring per unit of weight: shares are within about 9 per cent, with weight 10 within 3."""
 POINTS_MAX = 1 << 19
-"""Places of the whole ring, 20 MB. If there would be more, each target has half as many, and so on, at least one."""
+"""Limit of the places on the ring, 20 MB. To stay below it, the number per target is halved repeatedly, down to one."""
 POINTS_A_STEP = 1 << 12
 """Places laid out in one step: a millisecond or two."""
 
@@ -59,7 +60,7 @@ class ConsistentHashSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=
     ] = "routing_key"
 
     def __post_init__(self) -> None:
-        """Check the field. Raises ValueError if it is none."""
+        """Check the field. Raises ValueError if it is not a field."""
         try:
             parse_field(self.hash_on)
         except PredicateInvalid as error:
@@ -67,7 +68,7 @@ class ConsistentHashSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=
 
 
 class ConsistentHashExchange:
-    """An exchange that chooses one binding for each value. The key of a binding is its weight, 1 if it is empty."""
+    """An exchange that chooses one binding for each value. The key of a binding is its weight; an empty key means 1."""
 
     def __init__(self, name: str, settings: ConsistentHashSettings) -> None:
         self.name = name
@@ -108,11 +109,11 @@ class ConsistentHashExchange:
         return self._fields
 
     def match(self, subject: Subject) -> Sequence[Binding]:
-        """The binding of the subject's one target; empty if there are no bindings."""
+        """The binding of the subject's target; empty if there are no bindings."""
         return run_steps(self.match_in_steps(subject))
 
     def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
-        """Match in steps: after a change of the bindings the ring is laid out anew first."""
+        """Match in steps: after a change of the bindings, lay out the ring again first."""
         while not self._is_current:
             yield from self._lay_ring()
         if not self._points:
@@ -129,7 +130,7 @@ class ConsistentHashExchange:
         return Explanation(f"weight {weight_of(binding)}", binding in chosen, leads)
 
     def _lay_ring(self) -> Steps[None]:
-        """Lay out all points anew, in half a second at the largest size; wasted if bindings change meanwhile."""
+        """Lay out all points, in half a second at the largest size; the work is lost if bindings change meanwhile."""
         changes = self._changes
         owners: dict[Target, Binding] = {}
         weights: dict[Target, int] = {}
@@ -140,7 +141,7 @@ class ConsistentHashExchange:
         while sum(weights.values()) * POINTS_PER_WEIGHT >> halvings > POINTS_MAX:
             halvings += 1
         ring: dict[int, Binding] = {}
-        # Two targets at one point, if there ever are, have an order of their own.
+        # Order two targets at the same point, if there ever are any.
         for target, owner in sorted(owners.items(), key=lambda item: item[0]):
             count = max(1, weights[target] * POINTS_PER_WEIGHT >> halvings)
             for first in range(0, count, POINTS_A_STEP):
@@ -166,12 +167,12 @@ def weight_of(binding: Binding) -> int:
 
 
 def hash_of(value: FieldValue | None) -> int:
-    """A 64-bit hash of a field's value. Equal numbers have equal hashes; a missing field has that of empty text."""
+    """A 64-bit hash of a field's value. Equal numbers have equal hashes; a missing field is hashed like empty text."""
     return int.from_bytes(hashlib.blake2b(_bytes_of(value), digest_size=8).digest(), "little")
 
 
 def points_of(target: Target, first: int, end: int) -> list[int]:
-    """The points of a target from the place `first`, a multiple of POINTS_A_STEP; they don't depend on their number."""
+    """The points of a target from `first`, a multiple of POINTS_A_STEP, to `end`, the same for any number of points."""
     name = f"{'exchange' if target.is_exchange else 'topic'}:{target.name}:".encode()
     points: list[int] = []
     for number in range(first // _POINTS_PER_DIGEST, -(-end // _POINTS_PER_DIGEST)):

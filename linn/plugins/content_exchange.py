@@ -11,11 +11,11 @@ WHEN = "when"
 
 
 class ContentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of a content exchange: it has none but its type."""
+    """Settings of a content exchange: none besides its type."""
 
 
 class ContentExchange(PredicateExchange):
-    """An exchange whose bindings match the messages for which their predicates are true."""
+    """An exchange whose bindings match messages by a predicate."""
 
     def predicate_of(self, binding: Binding) -> Predicate:
         """The predicate in `when`. Raises BindingInvalid."""

@@ -24,17 +24,15 @@ from linn.api import (
 from linn.plugins.pattern_index import PatternIndex
 
 PATTERN_WORDS_MAX = 64
-"""Limit of the words of a binding's pattern. RabbitMQ's keys end at 255 bytes, so at 128 words, far more than any in
-use.
-"""
+"""Limit of the words in a binding's pattern, far above real patterns. RabbitMQ's keys have at most 128 words."""
 
 
 KEY_WORDS_MAX = 128
-"""Limit of the words of a routing key that a topic exchange looks at: RabbitMQ's keys have no more."""
+"""Limit of the words in a routing key on a topic exchange: RabbitMQ's keys have no more."""
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of these exchanges: they have none but their type."""
+    """Settings of these exchanges: none besides their type."""
 
 
 class KeyedExchange:
@@ -69,7 +67,7 @@ class KeyedExchange:
         return frozenset()
 
     def check_key(self, key: str) -> None:
-        """Check a binding's key. Raises BindingInvalid if it has no meaning here."""
+        """Check a binding's key. Raises BindingInvalid if it has no meaning for this exchange."""
 
     def added(self, number: int, binding: Binding) -> None:
         """Add a binding to the index."""
@@ -97,7 +95,7 @@ class DirectExchange(KeyedExchange):
             del self._by_key[binding.key]
 
     def match(self, subject: Subject) -> Sequence[Binding]:
-        """The bindings of that key."""
+        """The bindings with the routing key."""
         found = self._by_key.get(subject.routing_key)
         return tuple(found.values()) if found is not None else ()
 
@@ -167,7 +165,7 @@ def linn_register_exchange() -> list[ExchangeKind]:
 
 
 def explain_pattern(pattern: str, key: str) -> Explanation:
-    """Explain each word of the pattern with the words it matches, or the word at which key and pattern differ."""
+    """Explain each word of the pattern by the words it matches, or by the word at which key and pattern differ."""
     words, given = pattern.split("."), key.split(".")
     reached = _reached(words, given)
     count = max(index for index, ends in enumerate(reached) if ends)
@@ -177,15 +175,15 @@ def explain_pattern(pattern: str, key: str) -> Explanation:
         count, end = len(words), len(given)
     parts = _alignment(words[:count], given, reached, end)
     if matched:
-        said = _said(parts)
+        said = _joined(parts)
     else:
         parts += [Explanation(word, False) for word in words[count:]]
-        said = _parting(words[count:], given[end:], behind_hash=count > 0 and words[count - 1] == "#")
+        said = _difference(words[count:], given[end:], behind_hash=count > 0 and words[count - 1] == "#")
     return Explanation(f'key matches "{pattern}"', matched, said, tuple(parts))
 
 
 def _reached(words: list[str], given: list[str]) -> list[list[int]]:
-    """Return, for each n, the numbers of the key's words that the first n words of the pattern can match, ascending."""
+    """For each n, the numbers of words of the key that the first n words of the pattern can match, ascending."""
     reached = [[0]]
     for word in words:
         ends = reached[-1]
@@ -197,10 +195,10 @@ def _reached(words: list[str], given: list[str]) -> list[list[int]]:
 
 
 def _alignment(words: list[str], given: list[str], reached: list[list[int]], end: int) -> list[Explanation]:
-    """The words that each word matches, if together they match the first `end` words of the key."""
+    """The words matched by each word of the pattern, if together they match the first `end` words of the key."""
     parts: list[Explanation] = []
     for index in range(len(words) - 1, -1, -1):
-        # The most for the words before, so the fewest for a `#`.
+        # The most for the preceding words, so the fewest for a `#`.
         start = max(place for place in reached[index] if place <= end) if words[index] == "#" else end - 1
         taken = ".".join(given[start:end])
         parts.append(Explanation(words[index], True, f'is "{taken}"' if end > start else "is nothing"))
@@ -208,18 +206,18 @@ def _alignment(words: list[str], given: list[str], reached: list[list[int]], end
     return parts[::-1]
 
 
-def _said(parts: list[Explanation]) -> str:
-    """The words that the wildcards match, as text."""
+def _joined(parts: list[Explanation]) -> str:
+    """The words matched by the wildcards, as text."""
     wild = [f"{part.text} {part.because}" for part in parts if part.text in ("*", "#")]
     return ", ".join(wild) or "word for word"
 
 
-def _parting(words: list[str], given: list[str], *, behind_hash: bool) -> str:
-    """The reason why the match ends, given the rest of pattern and key; never are both empty."""
+def _difference(words: list[str], given: list[str], *, behind_hash: bool) -> str:
+    """The reason why the match ends, given the rest of pattern and key, which are never both empty."""
     if not words:
         return f'the pattern ends before "{".".join(given)}"'
     if behind_hash:
-        return f'no word that is left is "{words[0]}"'
+        return f'none of the remaining words is "{words[0]}"'
     if not given:
         return f'the key ends before "{".".join(words)}"'
     return f'"{given[0]}" is not "{words[0]}"'

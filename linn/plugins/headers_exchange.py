@@ -1,13 +1,13 @@
-"""The headers exchange of AMQP, over labels and headers: a binding names values, all or any of which must be present.
+"""The headers exchange of AMQP, over labels and headers: a binding lists values, and all or any of them must match.
 
     match = "all"
     labels = { format = "pdf", pages = 3 }
     headers = { "content-type" = "application/pdf" }
     exists = ["label.urgent", "header.trace-id"]
 
-The arguments express a predicate in AMQP's words, and become one. RabbitMQ ignores names that begin with "x-" in `all`
-and `any`. Here such names are refused there, so that no demand of a binding is ignored silently; `all-with-x` and
-`any-with-x` take every name, as in RabbitMQ.
+The arguments are converted to a predicate. RabbitMQ ignores names that begin with "x-" in `all` and `any`. linn refuses
+them there, so that no condition of a binding is ignored silently; `all-with-x` and `any-with-x` accept every name, as
+in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class HeadersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of a headers exchange: it has none but its type."""
+    """Settings of a headers exchange: none besides its type."""
 
 
 class HeadersExchange(PredicateExchange):
-    """An exchange whose bindings match the messages that have all, or any, of the values they name."""
+    """An exchange whose bindings match messages that have all, or any, of the listed values."""
 
     def predicate_of(self, binding: Binding) -> Predicate:
-        """The predicate that a binding's arguments express. Raises BindingInvalid."""
+        """The predicate for a binding's arguments. Raises BindingInvalid."""
         for name in binding.arguments:
             if name not in _ARGUMENTS:
                 raise BindingInvalid(f'unknown key "{name[:40]}"{did_you_mean(name, _ARGUMENTS)}', name)
@@ -70,7 +70,7 @@ class HeadersExchange(PredicateExchange):
             if not tests:
                 raise BindingInvalid(f'match = "{match}" without values is never true', "match")
             return Predicate(Or(tuple(tests)))
-        # As in AMQP: a binding that names nothing matches everything.
+        # As in AMQP: a binding without conditions matches everything.
         return Predicate(And(tuple(tests)) if tests else Constant(True))
 
 
@@ -82,7 +82,7 @@ def _match_of(arguments: Mapping[str, Any]) -> str:
 
 
 def _tests_of(arguments: Mapping[str, Any]) -> list[Node]:
-    """One test for each value and each field that the binding names."""
+    """Make one test for each value and each field listed by the binding."""
     tests: list[Node] = []
     for name, value in _table(arguments, "labels").items():
         tests.append(Comparison(SubjectField("label", name), "=", _label(name, value)))

@@ -1,9 +1,10 @@
 """The built-in partitioners: `partitioner =` in a topic.
 
-`murmur2` is Kafka's default: a key has one partition, and batches without keys stay whole (KIP-480). The other two look
-at no key. Where Kafka chooses the next partition at random, these take turns, so that all get their share.
+`murmur2` is Kafka's default: a key has one partition, and batches without keys stay whole (KIP-480). The other two
+ignore keys. Kafka chooses the next partition at random; these partitioners use the partitions in turn, so that all get
+their share.
 
-A batch that a producer has numbered may be sent again, and goes to the same partitions then: its numbers choose.
+A numbered batch may be sent again and must go to the same partitions, so its numbers choose them.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ _NUMBERS = struct.Struct("<qI")
 
 
 class StickyPartitioner:
-    """A partitioner that puts each whole batch into the next partition in turn, or where its numbers lead; keys don't
-    count.
-    """
+    """A partitioner that puts each batch into the next partition, or the one chosen by its numbers. It ignores keys."""
 
     def __init__(self) -> None:
         self._turn = -1
 
     def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
-        """Choose the next partition in turn, or the one of the batch's numbers."""
+        """Choose the next partition in turn, or the one chosen by the batch's numbers."""
         if batch.producer_id:
             return int(crc32c(_NUMBERS.pack(batch.producer_id, batch.first_sequence))) % partitions
         self._turn = (self._turn + 1) % partitions
@@ -41,7 +40,7 @@ class Murmur2Partitioner:
         self._sticky = StickyPartitioner()
 
     def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
-        """Choose by the batch's key hashes, if it has them."""
+        """Choose by the batch's key hashes, if it has any."""
         hashes = batch.key_hashes
         if hashes is None:
             return self._sticky.place(batch, partitions)
@@ -49,9 +48,7 @@ class Murmur2Partitioner:
 
 
 class RoundRobinPartitioner:
-    """A partitioner that puts each record into the next partition; keys don't count. Batches are split and
-    get small.
-    """
+    """A partitioner that puts each record into the next partition and ignores keys. Batches become small."""
 
     def __init__(self) -> None:
         self._next = 0

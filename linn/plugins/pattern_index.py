@@ -1,10 +1,10 @@
-"""An index of topic patterns: finds those that match a routing key, at a cost that no set of patterns can inflate.
+"""An index of topic patterns: finds the patterns that match a routing key, at a bounded cost for any set of patterns.
 
-A pattern is split into its beginning, up to its first wildcard, by which it is looked up, and the rest. Rests lie side
-by side in blocks, with one bit for each place before, between and after their words, and a block is matched against one
-word of the key after the other: the shift-and automaton (Baeza-Yates and Gonnet, "A New Approach to Text Searching",
-1992), in which `#` is a place that stays set. The cost is the bits of the rests times the words of the key, and a
-thousand of these bits are as fast as one.
+A pattern is split into its prefix, up to its first wildcard, by which it is looked up, and the rest. Rests lie side by
+side in blocks, with one bit for each place before, between and after their words, and a block is matched against the
+words of the key one by one, with the shift-and automaton (Baeza-Yates and Gonnet, "A New Approach to Text Searching",
+1992), in which `#` is a place that stays set. The cost is the bits of the rests times the words of the key; a thousand
+bits are as fast as one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import groupby
 from linn.api import Steps
 
 BLOCK_BITS = 8_192
-"""Bits of one block: a word of the key takes it a microsecond, and each of its distinct words half a KiB on average."""
+"""Bits of a block: matching a word of the key takes a microsecond, and each distinct word half a KiB on average."""
 WORDS_A_STEP = 256
 """Words matched against blocks in one step: a quarter of a millisecond."""
 
 
 class PatternIndex:
-    """Patterns by number. Adding and removing cost the same however many there are."""
+    """Patterns by number. Adding and removing take constant time."""
 
     def __init__(self) -> None:
         self._beginnings: dict[str, _Beginning] = {}
@@ -29,12 +29,12 @@ class PatternIndex:
 
     def add(self, number: int, pattern: str) -> None:
         """Add a pattern under an unused number."""
-        beginning, rest = _parted(pattern)
+        beginning, rest = _split(pattern)
         self._beginnings.setdefault(beginning, _Beginning()).add(number, rest)
 
     def remove(self, number: int, pattern: str) -> None:
-        """Remove a pattern that was added under that number."""
-        beginning, rest = _parted(pattern)
+        """Remove a pattern by its number."""
+        beginning, rest = _split(pattern)
         place = self._beginnings[beginning]
         place.remove(number, rest)
         if place.is_bare():
@@ -45,7 +45,7 @@ class PatternIndex:
         return not self._beginnings
 
     def matching(self, key: str) -> Steps[list[int]]:
-        """The numbers of the patterns that match a routing key, in steps between which patterns may come and go."""
+        """The numbers of the patterns that match a routing key; patterns may be added or removed between the steps."""
         words, text = key.split("."), f".{key}"
         found: list[int] = []
         end = shown = 0
@@ -77,7 +77,7 @@ class _Beginning:
         self.whole: set[int] = set()
         """Patterns that end after these words."""
         self.longer: set[int] = set()
-        """Patterns that continue with `#` alone: they match any further words."""
+        """Patterns that continue with only `#`: they match any further words."""
         self.blocks: list[_Block] = []
 
     def add(self, number: int, rest: Sequence[str]) -> None:
@@ -108,7 +108,7 @@ class _Beginning:
 
 
 class _Block:
-    """Rests of patterns side by side: the bit at the place of a word means "all words before this one have matched"."""
+    """Rests of patterns side by side: the bit at a word's place means "all words before this one have matched"."""
 
     __slots__ = (
         "_bits",
@@ -130,9 +130,9 @@ class _Block:
         self._rests: dict[int, tuple[int, Sequence[str]]] = {}
         """(place of the first bit, words) by number."""
         self._bits = self._live_bits = 0
-        """Allocated bits, and the part of them whose patterns still exist."""
+        """Allocated bits, and the number of them in use by existing patterns."""
         self._wild = 0
-        """Rests without literal words, which match any words of a key."""
+        """Rests without literal words, which match any words."""
         self._starts = self._stars = self._hashes = self._ends = 0
         self._words: dict[str, int] = {}
         """Bits of the places of each word."""
@@ -169,7 +169,7 @@ class _Block:
         self._wild += _is_wild(rest)
 
     def remove(self, number: int) -> None:
-        """Remove a rest. Its bits are reused once half of all belong to removed ones."""
+        """Remove a rest. Its bits are reused once half of all bits belong to removed rests."""
         first, rest = self._rests.pop(number)
         end = first + len(rest)
         self._starts &= ~(1 << first)
@@ -189,7 +189,7 @@ class _Block:
         if not self._wild and known.keys().isdisjoint(words):
             return []
         places = self._starts
-        places |= (places & hashes) << 1  # `#` may be nothing; two never follow one another.
+        places |= (places & hashes) << 1  # `#` may match nothing; two never follow one another.
         for word in words:
             places = (places & (known.get(word, 0) | stars)) << 1 | places & hashes
             if not places:
@@ -204,10 +204,9 @@ class _Block:
         return found
 
 
-def _parted(pattern: str) -> tuple[str, Sequence[str]]:
-    """Split a pattern: the words before the first wildcard, each with a dot before it, and the others, `#.#` reduced to
-    `#`.
-    """
+def _split(pattern: str) -> tuple[str, Sequence[str]]:
+    """Split a pattern: the words before the first wildcard, each with a dot before it, and the remaining words, with
+    `#.#` reduced to `#`."""
     words = [word for first, same in groupby(pattern.split(".")) for word in (("#",) if first == "#" else same)]
     first = next((place for place, word in enumerate(words) if word in ("*", "#")), len(words))
     return "".join([f".{word}" for word in words[:first]]), words[first:]

@@ -10,7 +10,7 @@ from linn.plugins.predicate_index import PredicateIndex
 
 
 class PredicateExchange(ABC):
-    """An exchange that matches bindings whose predicates are true. A subclass derives the predicate from a binding."""
+    """An exchange whose bindings match messages by a predicate. A subclass derives the predicate from a binding."""
 
     def __init__(self, name: str, settings: object) -> None:
         self.name = name
@@ -19,7 +19,7 @@ class PredicateExchange(ABC):
 
     @abstractmethod
     def predicate_of(self, binding: Binding) -> Predicate:
-        """The predicate of a binding. Raises BindingInvalid if it has none that this type understands."""
+        """Derive the predicate of a binding. Raises BindingInvalid."""
 
     def bind(self, binding: Binding) -> None:
         """Add a binding. Raises BindingInvalid."""

@@ -1,9 +1,9 @@
-"""An index of predicates: finds those that are true of a message without evaluating all.
+"""An index of predicates: finds the predicates that are true for a message without evaluating all.
 
-A predicate is kept under each (field, value) pair of which it demands one, so that it is evaluated only if a message
-has such a pair. Predicates that demand no pair are evaluated for every message.
+A predicate that requires one of several (field, value) pairs is stored under each of them, and evaluated only if a
+message has one. Predicates that require no pair are evaluated for every message.
 
-Law: the result is that of evaluating every predicate.
+Law: the result is the same as evaluating every predicate.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _LABEL, _HEADER = "label", "header"
 
 
 class PredicateIndex:
-    """Predicates by number. Adding and removing cost the same however many there are."""
+    """Predicates by number. Adding and removing take constant time."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Values] = {}
         self._headers: dict[str, Values] = {}
         self._others: dict[str, Values] = {}
-        """Predicates by demanded value of key, routing_key or size."""
+        """Predicates by required value of key, routing_key or size."""
         self._everywhere: Numbered = {}
-        """Predicates that demand no pair."""
+        """Predicates that require no pair."""
         self._asks: dict[str, int] = {}
         self._fields: frozenset[str] = frozenset()
 
@@ -46,7 +46,7 @@ class PredicateIndex:
         self._count(predicate, 1)
 
     def remove(self, number: int, predicate: Predicate) -> None:
-        """Remove a predicate that was added under that number."""
+        """Remove a predicate by its number."""
         self._everywhere.pop(number, None)
         for field, value in predicate.demands() or ():
             table, name, place = self._table(field), field.name or field.kind, _place(field.as_read(value))
@@ -64,9 +64,9 @@ class PredicateIndex:
         return self._fields
 
     def matching(self, subject: Subject) -> Steps[list[int]]:
-        """The numbers of the predicates that match; one that demands several pairs may be repeated.
+        """The numbers of the matching predicates; a predicate under several pairs may be repeated.
 
-        Predicates may come and go between the steps.
+        Predicates may be added or removed between the steps.
         """
         found: list[int] = []
         asked = 0
@@ -117,5 +117,5 @@ class PredicateIndex:
 
 
 def _place(value: FieldValue) -> object:
-    """The dict key of a value: in Python True equals 1, in a predicate it is no number."""
+    """The dict key of a value: in Python True equals 1, but not in a predicate."""
     return (value,) if type(value) is bool else value

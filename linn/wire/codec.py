@@ -1,6 +1,6 @@
-"""Encoding and decoding of messages, one Frame at a time. No I/O, and no state: `connection` has that.
+"""Encoding and decoding of messages, one Frame at a time. No I/O, and no state: `connection` has the state.
 
-Laws: input from a peer raises nothing but ProtocolError; reading costs time and memory in proportion to the frame's
+Laws: input from a peer raises nothing but ProtocolError; reading takes time and memory proportional to the frame's
 bytes, whatever its pointers claim.
 """
 
@@ -26,7 +26,7 @@ from linn.wire.settle_reader import read_settle
 ENTRIES_MAX = 65_536
 """Longest list in a control message: the number of entries that a client may settle at once."""
 NESTING_MAX = 8
-"""The deepest message, a description, has four levels."""
+"""Limit of the nesting; the deepest message, a description, has four levels."""
 
 
 class Decoded(NamedTuple):
@@ -71,7 +71,7 @@ class _Layout:
             for name, place in self.enums:
                 setattr(target, place, int(getattr(message, name)))
             for name, place in self.lists:
-                if items := getattr(message, name):  # An empty list is a null pointer, which is read as one.
+                if items := getattr(message, name):  # An empty list is encoded as a null pointer.
                     setattr(target, place, items)
         except (capnp.KjException, OverflowError, TypeError, ValueError) as error:
             raise MessageInvalid(f"{self.member}: {name} can't be {_shown(getattr(message, name))}") from error
@@ -120,7 +120,7 @@ _FROM_BROKERS = frozenset(
         "leaseEnded",
     }
 )
-"""Messages that a broker never reads: a list in one may have a million parts."""
+"""Messages that a broker never reads, because a list in one may have a million parts."""
 _UNREAD = messages.Settlement(0, 0, 0, 0)
 _VOID = {"ping": messages.Ping, "pong": messages.Pong, "done": messages.Done}
 _layouts: dict[type[Message], _Layout] = {}
@@ -134,10 +134,10 @@ def _layout(cls: type[Message]) -> _Layout:
 
 
 def _shown(value: object) -> str:
-    """A value, as text for an error."""
+    """A value as text for an error."""
     try:
         return repr(value)[:80]
-    except ValueError:  # An int of more digits than Python writes.
+    except ValueError:  # An int with more digits than Python converts.
         return f"so large a {type(value).__name__}"
 
 
@@ -152,7 +152,7 @@ _BY_MEMBER = {_layout(cls).member: cls for cls in Message.__subclasses__()}
 
 
 def _words_of(message: Message) -> int:
-    """Words of a first segment that holds most messages, so that they are sent as one."""
+    """Size in words of a first segment that holds most messages, so that they are sent as one segment."""
     if isinstance(message, messages.Settle | messages.SettleInTransaction):
         return 16 + 6 * len(message.entries)
     if isinstance(message, messages.Published):
@@ -207,14 +207,14 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         return _DONE.fill(correlation, batches)
     if type(message) is messages.EndTransaction and _is_plain_commit(message):
         numbers = message.producer_id, message.epoch, message.number, message.branches[0]
-        with contextlib.suppress(struct.error):  # A number does not fit: below it is named.
+        with contextlib.suppress(struct.error):  # A number does not fit; the encoding below names it.
             return _COMMIT.fill(correlation, batches, *numbers)
     return _encode(message, correlation, batches)
 
 
 @lru_cache(maxsize=1024)
 def _encoded_publish(target: str, to_exchange: bool, acks: int, partition: int, mandatory: bool, batches: int) -> bytes:
-    """Encode a publish with correlation 0, cached: a producer sends the same one with each batch."""
+    """Encode a publish with correlation 0, cached: a producer repeats it with each batch."""
     return _encode(messages.Publish(target, to_exchange, acks, partition, mandatory), 0, batches)
 
 
@@ -232,13 +232,13 @@ def _encode(message: Message, correlation: int, batches: int) -> bytes:
 
 
 class _Template:
-    """A message whose bytes are always the same except for some numbers at fixed places: encoded once, then filled in.
+    """A message whose bytes are constant except for numbers at fixed places: encoded once, then filled in.
 
-    The places are found by encoding marks, so the schema stays the one source of the layout.
+    The places are found by encoding marker values, so that the schema stays the only source of the layout.
     """
 
     def __init__(self, make: Callable[..., tuple[Message, int, int]], kinds: str) -> None:
-        """`make` takes one number per letter of `kinds` (struct's) and gives (message, correlation, batches)."""
+        """`make` takes one number per letter of `kinds` (struct's) and returns (message, correlation, batches)."""
         zero = _encode(*make(*[0] * len(kinds)))
         self._places: list[tuple[struct.Struct, int]] = []
         for index, kind in enumerate(kinds):
@@ -251,7 +251,7 @@ class _Template:
         self._zero = zero
 
     def fill(self, *numbers: int) -> bytearray:
-        """The message with these numbers."""
+        """Return the message with these numbers."""
         message = bytearray(self._zero)
         for (packer, at), number in zip(self._places, numbers, strict=True):
             packer.pack_into(message, at, number)
@@ -259,7 +259,7 @@ class _Template:
 
     @property
     def shape(self) -> tuple[int, bytes]:
-        """A quick test whether a message may be of this template: its size and its member."""
+        """A quick test whether a message may match this template: its size and its member."""
         return len(self._zero), self._zero[_MEMBER_AT : _MEMBER_AT + 2]
 
     def read(self, content: bytes) -> list[int] | None:
@@ -354,10 +354,10 @@ _decoded: dict[bytes, Decoded] = {}
 def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
     """Decode one control message. Messages are shared and must not be changed.
 
-    A client sends the same request again and again with another correlation, whose place is fixed if the root struct
-    comes first; the rest of the bytes is looked up among earlier ones.
+    Clients repeat requests with another correlation, whose place is fixed if the root struct comes first; the other
+    bytes are looked up in a cache.
 
-    A member that this version does not know is `messages.Unknown`.
+    An unknown member becomes `messages.Unknown`.
 
     Raises ProtocolError if the bytes are not a Frame or, `from_client`, not a client's message.
     """
@@ -388,18 +388,18 @@ def _read_settlements(frame: Buffer) -> Decoded | None:
 
 
 def _settlements_of(settle: Any) -> int:
-    """The number of a settle's entries, or of its reasons if they are more."""
+    """The number of a settle's entries, or of its reasons if there are more."""
     return max(len(settle.entries), len(settle.reasons))
 
 
 _ONE_SEGMENT = _ROOT_FIRST = bytes(4)
 _REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, messages.Pong, messages.Done)
-"""Messages that often recur with equal content. Settlements and answers have other numbers each time."""
+"""Messages that often recur with equal content, unlike settlements and answers."""
 
 
 def _decode(frame: Buffer, from_client: bool = False) -> Decoded:
     try:
-        # Twice the frame's words: overlapping pointers can't make it larger than it is.
+        # Twice the frame's words: overlapping pointers can't make a message larger.
         with schema.load("protocol").Frame.from_bytes(
             frame if type(frame) is bytes else bytes(frame),
             traversal_limit_in_words=len(frame) // 4 + 64,
@@ -420,7 +420,7 @@ def _read(reader: Any, from_client: bool) -> Decoded:
         if member in _FROM_BROKERS:
             raise ProtocolError(f"a client does not send {_BY_MEMBER[member].__name__}")
         if member == "settle" and (count := _settlements_of(reader.settle)) > messages.SETTLE_ENTRIES_MAX:
-            # It is refused for their number alone.
+            # Refused for their number alone.
             return Decoded(correlation, batches, messages.Settle(reader.settle.subscription, [_UNREAD] * count))
     if member in _VOID:
         return Decoded(correlation, batches, _VOID[member]())

@@ -1,7 +1,7 @@
 """One connection of the native protocol as a pure object: bytes in, events out. Used by broker and client alike.
 
 Laws: the first frame is hello (to a broker) or welcome or failed (to a client); the batches that a frame announces
-directly follow it; after an error the connection gives no more events. It knows no socket, task or clock.
+directly follow it; after an error the connection yields no more events. It uses no socket, task or clock.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from linn.wire.receive_buffers import ReceiveBuffers
 VERSION = 1
 FEATURES: tuple[str, ...] = ("zstd",)
 BATCHES_MAX = 1_024
-"""Limit of the batches after one frame; a client that has more sends more frames."""
+"""Limit of the batches after one frame; a client with more batches sends more frames."""
 FRAMES_BYTES_FACTOR = 2
-"""Limit of the bytes of all batches after one frame, in multiples of the largest frame."""
+"""Limit of the bytes of all batches after one frame, as a multiple of the largest frame."""
 
 
 JOINED_BYTES_MAX = 4 << 10
-"""Size from which a batch is sent as it is, without a copy."""
+"""Size from which a batch is sent without a copy."""
 
 
 class Event(NamedTuple):
-    """One complete message of the peer."""
+    """A complete message of the peer."""
 
     correlation: int
     message: Message
@@ -67,7 +67,7 @@ class Connection:
         return self.frames.buffer()
 
     def release(self) -> None:
-        """Release the receive buffer while nothing arrives; see `FrameReader.release`."""
+        """Release the receive buffer while no bytes arrive; see `FrameReader.release`."""
         self.frames.release()
 
     def close(self) -> None:
@@ -83,24 +83,24 @@ class Connection:
 
     @property
     def has_more(self) -> bool:
-        """Whether bytes have arrived that `received(0)` gives, or refuses."""
+        """Whether bytes have arrived that `received(0)` processes."""
         return bool(self._unread) or self.frames.failure is not None
 
     def received(self, count: int) -> Iterator[Event]:
-        """Process `count` bytes in `buffers()`, and give the messages that are complete now.
+        """Process `count` bytes in `buffers()`, and yield the messages that are complete now.
 
-        The iterator may be left early; the next call gives the rest, `count` 0 included.
+        The iterator may be left early; the next call yields the rest, even with `count` 0.
 
         Raises:
-            ProtocolError, BatchMalformed: after the last good message, and ever after: the stream
-                can't be trusted any more; close it.
+            ProtocolError, BatchMalformed: after the last valid message, and on every later call: the stream can't be
+                trusted any more; close it.
         """
         if self._failure is None and self.frames.failure is None:
             self._unread.extend(self.frames.received(count))
         return self._give()
 
     def _give(self) -> Iterator[Event]:
-        # One by one: reading thousands of small messages takes long, and who gives others their turn leaves the rest.
+        # One by one: reading thousands of small messages takes long, and a caller may pause in between.
         unread = self._unread
         while unread:
             event = self._read(unread.popleft())
@@ -110,7 +110,7 @@ class Connection:
             raise self._failure or self.frames.failure  # type: ignore[misc] # No name: its traceback would know it.
 
     def _read(self, frame: memoryview) -> Event | None:
-        """Read the message of this frame, or that it completes. Raises ProtocolError, BatchMalformed."""
+        """Read the message of this frame, or the message that it completes. Raises ProtocolError, BatchMalformed."""
         try:
             if self._missing:
                 self._add_batch(frame)
@@ -123,7 +123,7 @@ class Connection:
         if self._missing:
             return None
         correlation, _, message = self._waiting
-        batches, self._batches = self._batches, []  # Or a connection that waits would keep what came last.
+        batches, self._batches = self._batches, []  # Otherwise an idle connection would keep its last batches.
         return Event(correlation, message, batches)
 
     def _add_batch(self, frame: memoryview) -> None:
@@ -151,10 +151,10 @@ def frames_of(message: Message, correlation: int = 0, batches: list[RecordBatch]
 
 
 def frames_to(message: Message, correlation: int, batches: Sequence[RecordBatch | StoredBatch]) -> list[Sendable]:
-    """The output for one message to a client: large batches may go from their files, small ones are copied into one
-    piece.
+    """The output for one message to a client: large batches may be sent from their files, small ones are copied into
+    one buffer.
 
-    Output keeps no more in memory than itself: a view of a small batch would keep the buffer that it was read into.
+    Output keeps no other memory alive: a view of a small batch would keep the whole buffer that it was read into.
     """
     frames: list[Sendable] = []
     joined: list[Buffer] = [codec.encode(message, correlation, len(batches))]
@@ -177,7 +177,7 @@ def hello(client: str) -> Hello:
 
 
 def agree(message: Message) -> tuple[int, list[str]]:
-    """The version and features that a broker and the client that sent `message` share.
+    """The version and features shared by a broker and the client that sent `message`.
 
     Raises:
         ProtocolError: the first message is not hello.
@@ -196,8 +196,8 @@ def check_welcome(message: Message) -> Welcome:
     """Check the broker's welcome, for a client.
 
     Raises:
-        ProtocolError: it is anything else.
-        VersionUnsupported: the broker speaks a version that it was not offered.
+        ProtocolError: the message is not a welcome. VersionUnsupported: the broker speaks a version that it was not
+            offered.
     """
     if not isinstance(message, Welcome):
         raise ProtocolError(f"the broker answered hello with {type(message).__name__}")

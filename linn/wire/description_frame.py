@@ -28,7 +28,7 @@ class DescribedTopic(Protocol):
     def message_bytes_max(self) -> int: ...
     @property
     def partitions(self) -> Sequence[tuple[int, int]]:
-        """(start offset, high watermark) of each."""
+        """(start offset, high watermark) of each partition."""
 
 
 def description_frame(
@@ -38,7 +38,7 @@ def description_frame(
     find: Callable[[str], DescribedTopic | None],
     correlation: int,
 ) -> Steps[bytes]:
-    """Encode the frame of a `messages.Description`. A topic is described as `find` has it when its turn comes."""
+    """Encode the frame of a `messages.Description`. Each topic is looked up with `find` when its turn comes."""
     frame = schema.load("protocol").Frame.new_message()
     frame.correlation = correlation
     description = frame.init("description")

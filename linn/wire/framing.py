@@ -1,8 +1,8 @@
 """Cap'n Proto stream framing: bytes in, whole messages out. No I/O.
 
-Laws: any chunking of the bytes gives the same frames; a frame's size is known and checked before memory is allocated
-for it; at most one receive buffer is held, and of an incomplete frame twice the received bytes, or 1 MiB. A frame
-larger than the receive buffer is received into memory of its own; up to 1 MiB its bytes are copied at most once.
+Laws: any chunking of the bytes gives the same frames; a frame's size is checked before memory is allocated for it; at
+most one receive buffer is held, and for an incomplete frame twice the received bytes, or 1 MiB. A frame larger than the
+receive buffer is received into its own memory; up to 1 MiB, its bytes are copied at most once.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from linn.core.errors.tree import FrameTooLarge, ProtocolError
 from linn.wire.receive_buffers import ReceiveBuffers
 
 SEGMENTS_MAX = 64
-"""Limit of the segments of a message. Libraries of other languages may use a few; more is not linn's protocol."""
+"""Limit of the segments of a message. Libraries of other languages use a few; more is not linn's protocol."""
 BUFFER_BYTES_MIN = 4 << 10
-"""A connection's first buffer size, and its size after the beginning of a small frame while the rest arrives."""
+"""A connection's first buffer size, and its size while the rest of a small frame arrives."""
 BUFFER_BYTES_MAX = 256 << 10
-"""Largest receive buffer: one receive of this size moves 1 to 4 GB/s; larger ones did not help."""
+"""Largest receive buffer: one receive of this size moves 1 to 4 GB/s; larger buffers did not help."""
 LARGE_FRAME_BYTES = 96 << 10
-"""Size from which a frame is received into its own memory: copying it costs more than a system call for each. Two of
-the smaller frames fit into the largest buffer.
-"""
+"""Size from which a frame is received into its own memory: copying it costs more than an extra system call. Two smaller
+frames fit into the largest buffer."""
 SPILL_BYTES = 8 << 10
-"""Room for bytes after a large frame: a control message, and the part of the next batch that is copied."""
+"""Space for bytes after a large frame: a control message, and the copied part of the next batch."""
 FRAME_BYTES_AT_ONCE = 1 << 20
-"""Memory that the head of a frame alone can ask for; a larger frame gets more as it arrives."""
+"""Memory allocated for the head of a frame alone; a larger frame gets more as it arrives."""
 FRAME_BYTES_MAX_BEFORE_HELLO = 64 << 10
 
 _U32_PAIR = struct.Struct("<II")
@@ -49,7 +48,7 @@ class FrameReader:
     )
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX_BEFORE_HELLO, free: ReceiveBuffers | None = None) -> None:
-        """`free`: the source of the receive buffer, and its destination in `release`; None: it is not shared."""
+        """`free`: the pool of receive buffers; None: the buffer is not shared."""
         self.frame_bytes_max = frame_bytes_max
         self._free = free if free is not None else ReceiveBuffers(0)
         self._buffer_bytes = BUFFER_BYTES_MIN
@@ -61,9 +60,7 @@ class FrameReader:
         self._frame_size = 0
         self._expects_large = False
         self.failure: ProtocolError | None = None
-        """The reason why the stream can't be cut into frames any more: no Cap'n Proto framing, or a frame over the
-        limit.
-        """
+        """The reason why the stream can't be cut into frames any more: invalid framing, or a frame over the limit."""
 
     @property
     def _buffer_bytes_max(self) -> int:
@@ -78,7 +75,7 @@ class FrameReader:
     def buffers(self) -> list[memoryview]:
         """The buffers for the next bytes, to be filled in order; none is empty. Valid until the next `received`.
 
-        While a large frame arrives they are the rest of that frame and room for the beginning of the next one.
+        While a large frame arrives, they are the rest of that frame and space for the beginning of the next one.
         """
         if self._view is _NONE:
             self._view = self._free.take(self._buffer_bytes)
@@ -107,7 +104,7 @@ class FrameReader:
     def received(self, count: int) -> list[memoryview]:
         """Process `count` bytes in `buffers()`, and return the frames that are complete now.
 
-        Each frame is memory of its own, writable. Malformed bytes after complete frames are reported in `failure`.
+        Each frame has its own, writable memory. Malformed bytes after complete frames are reported in `failure`.
         """
         frames: list[memoryview] = []
         if self._frame is not None:
@@ -127,7 +124,7 @@ class FrameReader:
         except ProtocolError as error:
             self.failure = error
         if self._frame is None and filled >= min(SPILL_BYTES, self._buffer_bytes):
-            # The buffer was filled by small frames alone.
+            # Only small frames filled the buffer.
             self._expects_large = False
             if filled == self._buffer_bytes < self._buffer_bytes_max:
                 self._grow()
@@ -163,13 +160,13 @@ class FrameReader:
         self._frame[: self._frame_filled] = self._view[position:filled]
 
     def _larger(self, frame: memoryview) -> memoryview:
-        """Double the memory of a frame that has filled its memory and is not complete."""
+        """Double the memory of an incomplete frame that is full."""
         larger = memoryview(bytearray(min(self._frame_size, 2 * len(frame))))
         larger[: len(frame)] = frame
         return larger
 
     def _frame_bytes(self, position: int, filled: int) -> int:
-        """The whole size of the frame at `position`; 0 if its segment table has not come yet.
+        """The whole size of the frame at `position`; 0 if its segment table has not arrived yet.
 
         Raises ProtocolError, FrameTooLarge.
         """

@@ -1,6 +1,6 @@
 """The messages of the native protocol as plain values, one class per member of `Frame` in schema/protocol.capnp.
 
-Fields are those of the schema in snake case. `codec` turns them into bytes and back.
+The fields are the schema's, in snake case. `codec` turns them into bytes and back.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Acks(IntEnum):
 
 
 LIMIT_MAX = 2**32 - 1
-"""The largest limit that can be told to a peer; a larger one is as good as none."""
+"""The largest limit that can be sent to a peer; a larger one means no limit."""
 MANDATORY_RECORDS_MAX = 32_768
 """Limit of the records in one publish. If every other record is unroutable, the answer is a list of as many numbers."""
 SETTLE_ENTRIES_MAX = 4_096
 """Limit of the entries in one settle. Most clients send far fewer."""
 WHOLE_LEASE = -1
-"""`first` and `end` of a settlement of all that is left of a lease."""
+"""`first` and `end` of a settlement of all remaining records of a lease."""
 START_EARLIEST = -2
 START_LATEST = -1
 WHERE_IT_IS = -1
@@ -38,7 +38,7 @@ WHERE_IT_IS = -1
 
 
 class Message(msgspec.Struct, gc=False):
-    """Any message that a Frame can carry."""
+    """A message or a part of one in a Frame."""
 
 
 class Unknown(Message):
@@ -217,7 +217,7 @@ class Settlement(Message):
     verdict: int = Verdict.ACK
     ms: int = 0
     reason: int = 0
-    """The place of its reason in `Settle.reasons`, from 1 on; 0: none is given."""
+    """Index of its reason in `Settle.reasons`, from 1; 0: none."""
 
 
 class Settle(Message):
@@ -250,7 +250,7 @@ class OpenTransactions(Message):
     producer_id: int = 0
     epoch: int = 0
     opening: int = 0
-    """A random number, the same when this is asked for again; 0: none."""
+    """A random number, the same when the request is repeated; 0: none."""
 
 
 class OpenedTransactions(Message):

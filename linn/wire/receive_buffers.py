@@ -1,12 +1,12 @@
-"""Receive buffers shared by connections: one has a buffer while it receives, and none while it waits for its client.
+"""Receive buffers shared by connections, which hold a buffer only while they receive.
 
-Law: a bounded number of bytes is kept for reuse, however many connections there are.
+Law: the number of bytes kept for reuse is bounded, however many connections there are.
 """
 
 from __future__ import annotations
 
 SHARED_BYTES_MAX = 1 << 20
-"""Buffers are given back before the next connection's turn: a few of each size serve all of them."""
+"""Limit of the unused bytes: buffers are returned before the next turn, so a few of each size serve all."""
 
 
 class ReceiveBuffers:
@@ -15,7 +15,7 @@ class ReceiveBuffers:
     __slots__ = ("_bytes", "_bytes_max", "_free")
 
     def __init__(self, bytes_max: int) -> None:
-        """`bytes_max`: beyond it, returned buffers are dropped."""
+        """`bytes_max`: the limit of unused bytes; buffers returned beyond it are dropped."""
         self._bytes_max = bytes_max
         self._bytes = 0
         self._free: dict[int, list[memoryview]] = {}
@@ -29,7 +29,7 @@ class ReceiveBuffers:
         return free.pop()
 
     def give(self, buffer: memoryview) -> None:
-        """Return a buffer from `take`. It must not be used any more."""
+        """Return a buffer from `take`, which must not be used any more."""
         size = len(buffer)
         if self._bytes + size <= self._bytes_max:
             self._bytes += size

@@ -1,7 +1,7 @@
 """Reading a settle of several entries without pycapnp, which takes 6 us for each.
 
-Follows the pointers of a Cap'n Proto message (https://capnproto.org/encoding.html) to the list of entries, in whichever
-segment it is, and unpacks that at once. The tests hold it against pycapnp; what it does not read is left to that.
+Follows the pointers of a Cap'n Proto message (https://capnproto.org/encoding.html) to the list of entries, in any
+segment, and unpacks the list at once. The tests compare it with pycapnp, which reads all other messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from linn.core.batch.flat_message import Buffer
 from linn.wire.messages import SETTLE_ENTRIES_MAX, Settle, Settlement
 
 MEMBER = 19
-"""The place of `settle` among the members of `Frame`."""
+"""The index of `settle` among the members of `Frame`."""
 
 _FRAME = struct.Struct("<QHH")
 """Correlation, batches, and the member."""
@@ -26,7 +26,7 @@ _WORD = 8
 
 
 def read_settle(frame: Buffer) -> tuple[int, Settle] | None:
-    """The correlation and the message of a settle; None if it is another message, or has to be read by pycapnp."""
+    """The correlation and the message of a settle; None if it is another message, or pycapnp has to read it."""
     try:
         segments = _segments(frame)
         data_at, pointers_at, _ = _struct(frame, segments, segments[0])
@@ -45,7 +45,7 @@ def read_settle(frame: Buffer) -> tuple[int, Settle] | None:
 
 
 def _segments(frame: Buffer) -> list[int]:
-    """The bounds of the segments. Raises ValueError if they are not the whole frame."""
+    """The bounds of the segments. Raises ValueError if they do not fill the frame."""
     count = _U32.unpack_from(frame)[0] + 1
     bounds = [_WORD * (count // 2 + 1)]
     for words in struct.unpack_from(f"<{count}I", frame, 4):
@@ -56,9 +56,9 @@ def _segments(frame: Buffer) -> list[int]:
 
 
 def _followed(frame: Buffer, segments: list[int], at: int) -> tuple[int, int]:
-    """The pointer at `at`, or that in another segment which it leads to; and the place to which that one leads.
+    """The pointer at `at`, or the one in another segment to which it leads; and the place to which that pointer leads.
 
-    Raises ValueError if that is before the pointer.
+    Raises ValueError if the place is before the pointer.
     """
     pointer: int = _POINTER.unpack_from(frame, at)[0]
     if pointer & 7 == 2:
@@ -88,7 +88,7 @@ def _struct(frame: Buffer, segments: list[int], at: int) -> tuple[int, int, int]
 
 
 def _entries(frame: Buffer, segments: list[int], at: int) -> list[Settlement]:
-    """The entries of the list that the pointer at `at` leads to. Raises ValueError if they are too many, or others."""
+    """The list of entries at the pointer `at`. Raises ValueError if there are too many, or they are not entries."""
     pointer, at = _followed(frame, segments, at)
     if pointer & 3 != 1 or pointer >> 32 & 7 != 7:
         raise ValueError("not a list of structs")
@@ -108,9 +108,9 @@ def _entries(frame: Buffer, segments: list[int], at: int) -> list[Settlement]:
 
 
 def _texts(frame: Buffer, segments: list[int], at: int) -> list[str]:
-    """The texts of the list that the pointer at `at` leads to; none if it is null.
+    """The list of texts at the pointer `at`; empty if it is null.
 
-    Raises ValueError if they are too many, not text, or larger than the frame together, as those that overlap may be.
+    Raises ValueError if there are too many, they are not text, or they are larger than the frame because they overlap.
     """
     if not _POINTER.unpack_from(frame, at)[0]:
         return []

@@ -42,7 +42,7 @@ def test_a_pattern_is_explained_as_it_is_matched(pattern: str, key: str) -> None
         ("departed.*.late", "departed.jfk.early", '"early" is not "late"'),
         ("departed.*.late", "departed.jfk", 'the key ends before "late"'),
         ("departed.*", "departed.jfk.late.again", 'the pattern ends before "late.again"'),
-        ("#.cargo", "departed.jfk", 'no word that is left is "cargo"'),
+        ("#.cargo", "departed.jfk", 'none of the remaining words is "cargo"'),
         ("a", "", '"" is not "a"'),
     ],
 )

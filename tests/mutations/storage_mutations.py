@@ -28,7 +28,7 @@ STORAGE_MUTATIONS = (
         breaks="A failed fsync is never repeated, because nobody knows what is on the disk.",
         guarantee=_DISK,
         module=_LOG,
-        original='self._refusal = "a sync failed, so what is on the disk is not known"',
+        original='self._refusal = "a sync failed, so the contents of the disk are unknown"',
         planted="self._refusal = None",
         simulation="log lives",
         seed=2,

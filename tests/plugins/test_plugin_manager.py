@@ -112,7 +112,7 @@ BROKEN = [
     ("@hookimpl\ndef linn_register_enigne(): pass", 'did you mean "linn_register_engine"?'),
     ("@hookimpl\ndef linn_register_engine(broker): pass", "does not fit its hooks: "),
     (engine("1 / 0"), "linn_register_engine failed: ZeroDivisionError: division by zero"),
-    (engine("'tape'"), "returned what is no good storage engine: a str, not a EngineKind"),
+    (engine("'tape'"), "did not return a valid storage engine: a str, not a EngineKind"),
     (engine("ExchangeKind('a', None, make)"), "a ExchangeKind, not a EngineKind"),
     (engine("[EngineKind('a b', Settings, make)]"), "a name is made of"),
     (engine("EngineKind(7, Settings, make)"), "its name is not text"),

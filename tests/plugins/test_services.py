@@ -192,11 +192,11 @@ async def test_a_factory_that_fails_while_the_broker_runs_harms_nobody(env: SimE
     ("kind", "says"),
     [
         ({"name": "topics"}, "has the name of a table of linn itself"),
-        ({"topic_table": "retention"}, 'has the table "retention" in topics, which is of linn itself'),
-        ({"topic_table": "spark_sink"}, 'has the table "spark_sink" in topics, which is of the service "spark"'),
+        ({"topic_table": "retention"}, 'has the table "retention" in topics, which belongs to linn itself'),
+        ({"topic_table": "spark_sink"}, 'has the table "spark_sink" in topics, which belongs to the service "spark"'),
         ({"topic_settings": None}, "has a table in topics without settings"),
         ({"name": "spark"}, "which plugin"),
-        ({"metrics": (ServiceMetric("linn_topic_records", "gauge", (), "Taken."),)}, "which is of linn itself"),
+        ({"metrics": (ServiceMetric("linn_topic_records", "gauge", (), "Taken."),)}, "which belongs to linn itself"),
     ],
 )
 def test_names_that_are_taken_are_refused(kind: dict[str, Any], says: str) -> None:

@@ -1,12 +1,13 @@
-"""Changes while the broker runs: topics, exchanges, bindings, groups. Whatever TOML can say can be said here.
+"""Changes while the broker runs: topics, exchanges, bindings, groups. Anything that TOML can configure can be changed
+here.
 
-Laws: a change is checked completely before any of it happens, and is in the metadata store before it has any effect.
+Laws: a change is checked completely before any of it happens, and is in the metadata store before it takes effect.
 Changes run one at a time, and a change that has begun runs to its end even if its caller is cancelled. Verbs that only
 read wait for no change: a topic that is being made is not visible yet, and one that is altered changes all at once,
 except for its bindings, which follow one by one (`binding_changes`). The remains of a deleted topic are deleted before
-another topic of that name is made, also after a crash; a topic whose creation was interrupted by a crash does not exist
-afterwards. At a start, the TOML file wins for the topics and exchanges that it names; those made live stay, and so do
-live settings of a topic that the file does not name (`linn.core.topics.live_settings`).
+another topic of that name is created, even after a crash; a topic whose creation was interrupted by a crash does not
+exist afterwards. At a start, the TOML file wins for the topics and exchanges that it names; topics and exchanges made
+live stay, and so do live settings of a topic that the file does not name (`linn.core.topics.live_settings`).
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ from linn.verbs import VERBS, A, R, Verb
 logger = logging.getLogger("linn.administration")
 
 REASON_CHARACTERS_MAX = 1_000
-"""Limit of the reason that a client is given when its connection is closed by an operator."""
+"""Limit of the reason sent to a client when an operator closes its connection."""
 T = TypeVar("T")
 Handler = Callable[[Any, Principal], Awaitable[Any]]
 """A function that performs a verb, given its arguments and its caller."""
@@ -114,7 +115,7 @@ class StoredTopics(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Administration:
-    """The broker's catalogue of verbs. Each returns a JSON value, or its text, and raises LinnErrors."""
+    """The broker's catalogue of verbs. Each verb returns a JSON value, or its text, and raises LinnErrors."""
 
     config: Config
     env: Env
@@ -132,7 +133,7 @@ class Administration:
     read_addresses: Callable[[], Mapping[str, str]]
     read_client_count: Callable[[], int]
     fail: Callable[[SyncFailed], None]
-    """Ends the broker after a failed sync: the contents of the disk are unknown."""
+    """Ends the broker after a failed sync, because the contents of the disk are unknown."""
 
     def __post_init__(self) -> None:
         self._entries = EntryStore(self.metadata, self.long_work)
@@ -145,7 +146,7 @@ class Administration:
         self._exchanges = ExchangeAdministration(self.config, self.plugins, self.catalog, self.long_work, self._entries)
         self._lock = trio.Lock()
         self._half_deleted: dict[str, Topic] = {}
-        """Deleted topics whose files are not yet all removed."""
+        """Deleted topics whose files are not all removed yet."""
         self._handlers = self._verb_handlers()
 
     def _verb_handlers(self) -> dict[str, Handler]:
@@ -187,11 +188,11 @@ class Administration:
         )
 
     async def perform(self, verb: str, arguments: str, caller: Principal) -> str:
-        """Carry out a verb; arguments and result are JSON. A request that waits for another change keeps only its text.
+        """Carry out a verb; arguments and result are JSON. A waiting request keeps only its text.
 
         Raises:
-            As `check`. ConfigError: the arguments are not what the verb takes; ConfigUnknownKey: one of their names is
-                unknown. LinnError: as the verb says.
+            Errors of `check`. ConfigError: the arguments do not fit the verb; ConfigUnknownKey: an argument is unknown.
+                LinnError: documented by the verb.
         Cancellation: a change that has begun is completed; otherwise nothing happened.
         """
         known = self.check(verb, arguments)
@@ -201,7 +202,7 @@ class Administration:
             return result if isinstance(result, JsonText) else json.dumps(result)
 
         if known.changes:
-            return await self._alone(do)
+            return await self._run_change(do)
         self._check_serving()
         return await do()
 
@@ -217,11 +218,11 @@ class Administration:
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
 
-    async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
+    async def _run_change(self, change: Callable[[], Awaitable[T]]) -> T:
         """Make one change. Raises BrokerStopping, or what the change raises; a failed sync also ends the broker."""
         async with self._lock:
             self._check_serving()
-            # A client that goes away half-way must not leave half a change behind.
+            # A client that disconnects must not leave half a change behind.
             with trio.CancelScope(shield=True):
                 try:
                     result = await change()
@@ -249,7 +250,7 @@ class Administration:
                 known = self._known(name, settings[name])
                 self._half_deleted[name] = self.topic_maker.make(name, known, UUID(entry["id"]), entries[name])
                 await self._try_to_finish_deleting(name)
-                del topics[name], settings[name], entries[name]  # What the file makes of that name is another topic.
+                del topics[name], settings[name], entries[name]  # The file defines another topic of that name.
             elif entry.get("unfinished"):
                 logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
                 await self._entries.remove(TOPIC + name)
@@ -275,7 +276,7 @@ class Administration:
         await self._entries.put_all(opened)
 
     async def _try_to_finish_deleting(self, name: str) -> None:
-        """Delete the rest of a topic, or leave it for later, unless the file names another topic of that name now."""
+        """Delete the rest of a topic, or leave it for later, unless the file now defines another topic of that name."""
         try:
             await self._finish_deleting(name)
         except StorageError as error:
@@ -287,7 +288,7 @@ class Administration:
     async def _recover_topic(
         self, name: str, entry: Mapping[str, Any], before: TopicSettings | None, entries: Mapping[str, SharedEntry]
     ) -> Any:
-        """Open a topic. Returns its new entry in the store, or None where the stored one is up to date."""
+        """Open a topic. Returns its new entry in the store, or None if the stored one is up to date."""
         configured = self.config.topics.get(name)
         stored_keys = live_keys = tuple(entry.get("live_keys", ()))
         settings = configured or before
@@ -322,7 +323,7 @@ class Administration:
         return UUID(bytes=self.env.rng.bytes(16), version=4)
 
     def _known(self, name: str, settings: TopicSettings) -> TopicSettings:
-        """The same settings, where all that they name is still there.
+        """Check that everything that the settings name still exists; returns the settings.
 
         Raises ConfigError for its storage, delivery or interceptors, PluginUnknown for its partitioner.
         """
@@ -336,7 +337,7 @@ class Administration:
         return settings
 
     def _fitting(self, name: str, bindings: Sequence[BindingSettings]) -> list[BindingSettings]:
-        """The bindings of a topic that today's exchanges accept; others are left out with a warning."""
+        """The bindings of a topic that the present exchanges accept; other bindings are left out with a warning."""
         kept = []
         for binding in bindings:
             try:
@@ -349,7 +350,7 @@ class Administration:
         return kept
 
     def _check_change(self, name: str, before: TopicSettings, settings: TopicSettings) -> tuple[str, ...]:
-        """The keys that differ. Raises ConfigNotLive."""
+        """Return the keys that differ. Raises ConfigNotLive."""
         try:
             return changed_keys(before, settings)
         except ConfigNotLive as error:
@@ -384,7 +385,7 @@ class Administration:
         live_keys = live_keys_after((), table)
         topic = self.topic_maker.make(name, settings, self._new_id())
         entry = stored_topic(topic, await self._entries.table(name, settings), (), live_keys)
-        # A start forgets the topic until the entry is complete: creation may fail halfway, and no client was answered.
+        # A start drops the topic until the entry is complete: creation may fail halfway, before a client is answered.
         await self._entries.put(TOPIC + name, {**entry, "unfinished": True})
         try:
             topic.interceptors = self.topic_maker.interceptors(name, settings)
@@ -397,9 +398,7 @@ class Administration:
         return {"created": True}
 
     async def _finish_making(self, topic: Topic, live_keys: tuple[str, ...]) -> None:
-        """Record an open topic as complete, so that it survives the next start. Raises StorageError: it is closed
-        again.
-        """
+        """Record an open topic as complete, so that it survives a restart. Raises StorageError and closes the topic."""
         topic.live_keys = live_keys
         try:
             await topic.make_durable()
@@ -409,24 +408,24 @@ class Administration:
             raise
 
     async def create_default_topic(self, name: str) -> None:
-        """Make a topic with default settings unless it exists. Raises ConfigError if the name is not valid."""
+        """Create a topic with default settings unless it exists. Raises ConfigError if the name is not valid."""
 
         async def create() -> None:
             if name not in self.catalog.topics:
                 await self._create_topic(verbs.SettingsChange(name))
 
-        await self._alone(create)
+        await self._run_change(create)
 
     async def make_subscription(self, topic: str, name: str, starts: Sequence[int]) -> None:
         """Make a named subscription that begins at these offsets, by partition, unless it exists.
 
         Raises TopicUnknown, SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
         """
-        await self._alone(lambda: self._subscriptions.make(self.catalog.topic(topic), name, starts))
+        await self._run_change(lambda: self._subscriptions.make(self.catalog.topic(topic), name, starts))
 
     async def _alter_topic(self, asked: verbs.SettingsChange) -> verbs.Altered:
         topic = self.catalog.topic(asked.name)
-        bindings = topic.settings.bindings  # Decoded as they are.
+        bindings = topic.settings.bindings  # Decoded already.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
         changes = without_dots(asked.settings, table)
         settings = await self._decode(topic.name, table | changes, set(self.catalog.topics))
@@ -517,7 +516,7 @@ class Administration:
         self._half_deleted[topic.name] = topic
 
     async def _finish_deleting(self, name: str) -> None:
-        """Delete a topic's files. Raises StorageError: some are left, and the name is not free."""
+        """Delete a topic's files. Raises StorageError: some are left, and the name stays in use."""
         await self._half_deleted[name].delete()
         await self._entries.remove(TOPIC + name)
         del self._half_deleted[name]

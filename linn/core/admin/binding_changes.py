@@ -1,7 +1,7 @@
 """Making and removing bindings one step at a time: a topic or an exchange may have thousands.
 
-Law: each binding counts from its own step on. A source that leads to a target before and after a change leads to it
-during the change as well: new bindings are made before old ones are removed.
+Law: each binding takes effect in its own step. A source bound to a target before and after a change stays bound during
+the change: new bindings are made before old ones are removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def binding_to(target: Target, settings: BindingSettings) -> Binding:
 
 
 def checks(check: Callable[[T], None], things: Iterable[T]) -> Steps[None]:
-    """Check all that a change brings along before any of it is done: ten thousand bindings take 0.1 s."""
+    """Check every part of a change before any part of it is carried out: ten thousand bindings take 0.1 s."""
     for thing in things:
         check(thing)
         yield
@@ -38,7 +38,7 @@ def bind(catalog: Catalog, target: Target, bindings: Iterable[BindingSettings]) 
 
 
 def unbind(catalog: Catalog, target: Target, bindings: Iterable[BindingSettings]) -> Steps[None]:
-    """Remove bindings to a target from those exchanges that still exist."""
+    """Remove bindings to a target from exchanges that still exist."""
     for binding in bindings:
         if binding.exchange in catalog.routers:
             catalog.routers[binding.exchange].unbind(binding_to(target, binding))
@@ -48,7 +48,7 @@ def unbind(catalog: Catalog, target: Target, bindings: Iterable[BindingSettings]
 def rebind(
     catalog: Catalog, target: Target, bindings: Iterable[BindingSettings], before: Iterable[BindingSettings]
 ) -> Steps[None]:
-    """Replace the bindings to a target, given those that it had before. Raises as `bind`."""
+    """Replace the earlier bindings `before` to a target. Raises what `bind` raises."""
     stay: set[tuple[str, Identity]] = set()
     for binding in bindings:
         catalog.router(binding.exchange).bind(made := binding_to(target, binding))

@@ -1,6 +1,6 @@
-"""The verbs about two-phase deliveries: what was decided and is not done, and how an operator ends it.
+"""The verbs about two-phase deliveries: decided records that are not done, and how an operator ends a decision.
 
-Law: a decision that was ended by an operator is on record, with everything that is known of who asked.
+Law: when an operator ends a decision, the log records it with everything known about the caller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from linn.descriptions import DecidedDeliveries, DecidedDelivery
 logger = logging.getLogger("linn.administration")
 
 DECIDED_SHOWN_MAX = 1_000
-"""Limit of the decided ranges in one answer, which is about 200 KiB; the others are counted."""
+"""Limit of the decided ranges in one answer of about 200 KiB; further ranges are counted."""
 
 
 class DeliveryAdministration:
@@ -44,7 +44,7 @@ class DeliveryAdministration:
         """The decided deliveries of one topic or of all, in the order of subscriptions, partitions and offsets."""
         topics, topic = self._catalog.topics, None if asked.topic is None else self._catalog.topic(asked.topic)
         among = [topics[name] for name in sorted(topics)] if topic is None else [topic]
-        queues = [queue for each in among for _, queue in sorted(each.subscriptions.items())]
+        queues = [queue for topic in among for _, queue in sorted(topic.subscriptions.items())]
         if topic is None and (asked.subscription, asked.partition) != (None, None):
             raise ConfigError('"subscription" and "partition" need the argument "topic"')
         if topic is not None and asked.subscription is not None:
@@ -57,7 +57,7 @@ class DeliveryAdministration:
         return {"deliveries": [self._as_json(placed) for placed in found], "more": more}
 
     async def resolve(self, asked: verbs.DeliveryResolution, caller: Principal) -> verbs.Resolved:
-        """End a decision for its consumer, which may never come back. Durable when it is answered."""
+        """End a decision for its consumer, which may never return. Durable when this returns."""
         topic, outcome = self._catalog.topic(asked.topic), asked.outcome
         queue = queue_of(topic, asked.subscription)
         self._check_no_transaction(queue, asked)
@@ -81,7 +81,7 @@ class DeliveryAdministration:
         return {"records": records, "warnings": warnings}
 
     def _check_no_transaction(self, queue: Queue, asked: verbs.DeliveryResolution) -> None:
-        """Check that a resolution is not about what a transaction holds. Raises TransactionError."""
+        """Check that a resolution does not concern records held by a transaction. Raises TransactionError."""
         consumer = self._holder(asked.consumer)
         holders = {
             placed.decided.decision.holder.name
@@ -93,20 +93,20 @@ class DeliveryAdministration:
         for holder in filter(is_transactions, holders):
             name = self._transactions.name_of(holder)
             advice = f": abort it with `linn transactions abort {quote(name)}`" if name else ", which is being ended"
-            raise TransactionError(f"the records are held by {self._shown(holder)}{advice}")
+            raise TransactionError(f"the records are held by {self._holder_name(holder)}{advice}")
 
-    def _shown(self, holder: str) -> str:
-        """The name of a holder, for people."""
+    def _holder_name(self, holder: str) -> str:
+        """The name of a holder, as shown to people."""
         if not is_transactions(holder):
             return holder
         name = self._transactions.name_of(holder)
         return f'transaction "{name}"' if name else "a transaction of an earlier time"
 
     def _holder(self, shown: str) -> str:
-        """The holder that an operator calls so: a consumer's name, or a transaction as it is shown."""
+        """The holder that an operator names: a consumer's name, or a transaction as it is shown."""
         found = re.fullmatch('transaction "(.*)"', shown)
-        each = self._transactions.names.get(found[1]) if found is not None else None
-        return shown if each is None else holder_of(each.producer_id, each.number)
+        named = self._transactions.names.get(found[1]) if found is not None else None
+        return shown if named is None else holder_of(named.producer_id, named.number)
 
     def _as_json(self, placed: PlacedDecision) -> DecidedDelivery:
         queue, partition, (first, end, (holder, delivery_id, attempt)) = placed
@@ -117,7 +117,7 @@ class DeliveryAdministration:
             "delivery_id": delivery_id,
             "first": first,
             "end": end,
-            "consumer": self._shown(holder.name),
+            "consumer": self._holder_name(holder.name),
             "attempt": attempt,
             "since_ms": holder.since_ms,
             "connected": placed.is_connected,
@@ -127,7 +127,7 @@ class DeliveryAdministration:
 def _first_of(
     queues: Sequence[Queue], consumer: str | None, partition: int | None, delivery_id: int | None
 ) -> Steps[tuple[list[PlacedDecision], int]]:
-    """The first decided ranges, and the number of those that are left out."""
+    """The first decided ranges, and the number of ranges left out."""
     first: list[PlacedDecision] = []
     more = 0
     for queue in queues:
@@ -140,7 +140,7 @@ def _first_of(
 
 
 def _chosen(queue: Queue, asked: verbs.DeliveryResolution) -> Iterator[PlacedDecision]:
-    """The decided ranges that a resolution is about, cut to its offsets. Raises DeliveryNotCurrent: there are none."""
+    """The decided ranges chosen by a resolution, cut to its offsets. Raises DeliveryNotCurrent: there are none."""
     consumer, partition, delivery_id = asked.consumer, asked.partition, asked.delivery_id
     first, end = asked.first, asked.end
     is_any = False
@@ -157,7 +157,7 @@ def _chosen(queue: Queue, asked: verbs.DeliveryResolution) -> Iterator[PlacedDec
 
 
 def _warnings(topic: Topic, placed: PlacedDecision, outcome: verbs.Outcome) -> Iterator[str]:
-    """Warnings of what an outcome may lead to."""
+    """Warnings about consequences of an outcome."""
     name = placed.decided.decision.holder.name
     if placed.is_connected:
         yield f"{name} is connected, and may be storing the effect now"
@@ -172,7 +172,7 @@ def _warnings(topic: Topic, placed: PlacedDecision, outcome: verbs.Outcome) -> I
 
 
 def _record(found: Sequence[PlacedDecision], outcome: verbs.Outcome, records: int, caller: Principal) -> None:
-    """Put a resolution on record."""
+    """Write a resolution to the log."""
     queue, partition, (_, _, (holder, delivery_id, attempt)) = found[0]
     text = (
         "topic %(topic)s, partition %(partition)d: an operator, %(caller)s, has ended delivery %(delivery_id)d of "

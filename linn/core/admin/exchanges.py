@@ -1,11 +1,10 @@
-"""The verbs about exchanges and bindings, and the recovery at a start of those that were made live.
+"""The verbs about exchanges and bindings, and the recovery of live ones at a start.
 
-`Administration` calls the verbs: those that change something one at a time, the others at any time. Each raises
-LinnErrors.
+`Administration` calls the verbs: changes one at a time, queries at any time. Each verb raises LinnErrors.
 
 Laws: a binding belongs to its target, a topic or an exchange, and is removed with it; an exchange can be removed only
 when it has no bindings and is not the alternate of another. A live exchange or binding that no longer fits the TOML
-file is left out with a warning: it must not keep a broker from starting.
+file is left out with a warning: it must not prevent a start.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ logger = logging.getLogger("linn.administration")
 
 
 class BindingsTo(NamedTuple):
-    """The bindings that lead to an exchange from others."""
+    """The bindings from other exchanges to an exchange."""
 
     declared: tuple[BindingSettings, ...] = ()
-    """Bindings that were given when the exchange was made."""
+    """Bindings given when the exchange was created."""
     live: Sequence[BindingSettings] = ()
-    """Bindings that were added later."""
+    """Bindings added later."""
 
 
 class ExchangeAdministration:
@@ -117,7 +116,7 @@ class ExchangeAdministration:
     # --- exchanges ---
 
     def router(self, name: str) -> Router:
-        """An exchange that can be changed, which the default exchange can't. Raises ExchangeUnknown."""
+        """An exchange that can be changed; the default exchange can't. Raises ExchangeUnknown."""
         router = self._routers.get(name)
         if router is None:
             raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self._routers)}')
@@ -167,8 +166,8 @@ class ExchangeAdministration:
         target = Target(name, is_exchange=True)
         bindings = [binding_to(target, binding) for binding in head.bindings]
 
-        def check(each: tuple[BindingSettings, Binding]) -> None:
-            self._check_source(each[0].exchange, router, each[1])
+        def check(pair: tuple[BindingSettings, Binding]) -> None:
+            self._check_source(pair[0].exchange, router, pair[1])
 
         pairs = zip(head.bindings, bindings, strict=True)
         await self._long_work.run(checks(check, pairs), immediate=True)
@@ -195,7 +194,7 @@ class ExchangeAdministration:
             self._catalog.exchanges.check_link(source, router.alternate)
 
     async def delete(self, asked: verbs.NamedChange) -> verbs.Nothing:
-        """Remove an exchange without bindings that is nobody's alternate, and the bindings that lead to it."""
+        """Remove an exchange that has no bindings and is nowhere the alternate, and the bindings that lead to it."""
         router = self.router(asked.name)
         bound = sorted({binding.target.name for binding in router.bindings()})
         if bound:
@@ -261,14 +260,14 @@ class ExchangeAdministration:
         return {"deleted": deleted}
 
     def _bindings_to(self, target: Target) -> tuple[tuple[BindingSettings, ...], Sequence[BindingSettings]]:
-        """The bindings to a target: those in its settings, and those made live."""
+        """The bindings to a target: the bindings in its settings, and the live bindings."""
         if target.is_exchange:
             return self._bindings_to_exchange[self.router(target.name).name]
         topic = self._catalog.topic(target.name)
         return topic.settings.bindings, topic.live_bindings
 
     async def _keep(self, target: Target, declared: tuple[BindingSettings, ...], live: list[BindingSettings]) -> None:
-        """Save the bindings to a target, then put them into effect. Raises StorageError: nothing has changed then."""
+        """Save the bindings to a target, then put them into effect. Raises StorageError: nothing has changed."""
         if target.is_exchange:
             router = self.router(target.name)
             await self._save(router, declared, live)
@@ -294,17 +293,19 @@ class ExchangeAdministration:
 
 
 def _differences(existing: Router, declared: tuple[BindingSettings, ...], asked: Router, head: ExchangeTable) -> str:
-    """The settings in which an exchange differs from the requested one, as the end of an error's line."""
+    """The settings in which an exchange differs from the requested one, worded as the end of an error message."""
     has = {"type": existing.kind, "alternate": existing.alternate, **existing.settings}
     wanted = {"type": asked.kind, "alternate": head.alternate, **asked.settings}
     pairs = {key: (has.get(key), wanted.get(key)) for key in dict.fromkeys([*has, *wanted])}
-    different = [f"{key} is {_said(one)}, not {_said(other)}" for key, (one, other) in pairs.items() if one != other]
+    different = [
+        f"{key} is {_as_toml(one)}, not {_as_toml(other)}" for key, (one, other) in pairs.items() if one != other
+    ]
     if declared != head.bindings:
         different.append("it has other bindings")
     return "; ".join(different)
 
 
-def _said(value: object) -> str:
+def _as_toml(value: object) -> str:
     return "none" if value is None else json.dumps(value)
 
 

@@ -1,6 +1,6 @@
 """The verbs about consumer groups, which belong to the broker and read any number of streams.
 
-`Administration` calls them: those that change something one at a time, the others at any time. Each raises LinnErrors.
+`Administration` calls the verbs: changes one at a time, queries at any time. Each verb raises LinnErrors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from linn.core.topics.topic import Topic
 from linn.descriptions import GroupDescription, GroupMember, GroupOffset, GroupSummary
 
 Place = tuple[Topic, int, OffsetCommitted | None]
-"""A topic, a partition of it, and what a group has committed there."""
+"""A topic, one of its partitions, and the group's commit there."""
 
 
 class GroupAdministration:
@@ -33,7 +33,7 @@ class GroupAdministration:
         self._config = config
 
     async def list_all(self, asked: verbs.OfTopic) -> list[GroupSummary]:
-        """All groups, or those that read a topic or have offsets in it; none of a queue."""
+        """All groups, or the groups that read a topic or have offsets in it; none for a queue."""
         groups = [self._groups.known(name) for name in sorted(self._groups.groups)]
         if asked.topic is not None:
             topic = self._catalog.topic(asked.topic)
@@ -51,7 +51,7 @@ class GroupAdministration:
         }
 
     async def show(self, asked: verbs.OfGroup) -> GroupDescription:
-        """One group: the same, its members, and its offset and the owner in each partition of its topics."""
+        """One group with its members, and the offset and owner of each partition of its topics."""
         group = self._groups.known(asked.group)
         offsets = _offsets(group, self._places(group))
         return {**self._summary(group), "members": self._members(group), "offsets": offsets}
@@ -73,29 +73,27 @@ class GroupAdministration:
     def _places(self, group: ConsumerGroup, topic: Topic | None = None) -> list[Place]:
         """The partitions of the streams that a group reads, or of one topic."""
         known = [self._catalog.topics[name] for name in sorted(group.topics) if name in self._catalog.topics]
-        streams = [each for each in known if each.stream is not None] if topic is None else [topic]
+        streams = [stream for stream in known if stream.stream is not None] if topic is None else [topic]
         offsets = group.offsets()
-        return [(each, index, offsets.get((each.name, index))) for each in streams for index in each.partitions]
+        return [(stream, index, offsets.get((stream.name, index))) for stream in streams for index in stream.partitions]
 
     async def reset(self, asked: verbs.GroupReset) -> list[GroupOffset]:
-        """Move a group's offsets in one topic or in all of its topics; the answer is the offsets, also if the change is
-        only validated.
-        """
+        """Move a group's offsets in one or all of its topics; returns the offsets, even if only validated."""
         topic, group = self._stream(asked.topic), self._groups.known(asked.group)
         places = self._places(group, topic)
         chosen = places if asked.partitions is None else _chosen(places, asked.partitions)
         if asked.offset is not None:
-            check_offset(asked.offset, [each.partitions[index] for each, index, _ in chosen])
-        moved = {(each.name, index): await _committed(each, index, asked) for each, index, _ in chosen}
+            check_offset(asked.offset, [stream.partitions[index] for stream, index, _ in chosen])
+        moved = {(stream.name, index): await _committed(stream, index, asked) for stream, index, _ in chosen}
         if asked.validate_only:
-            for each in dict.fromkeys(each.name for each, _, _ in chosen):
-                group.check_idle(each)
+            for name in dict.fromkeys(stream.name for stream, _, _ in chosen):
+                group.check_idle(name)
         else:
             await self._groups.reset(group.name, list(moved.values()))
-        return _offsets(group, [(each, index, moved.get((each.name, index), old)) for each, index, old in places])
+        return _offsets(group, [(stream, index, moved.get((stream.name, index), old)) for stream, index, old in places])
 
     async def delete(self, asked: verbs.GroupDeletion) -> verbs.Nothing:
-        """Delete a group with all its offsets, or its offsets in one topic, and the group with its last ones."""
+        """Delete a group with all its offsets; or its offsets in one topic, and the group when no offsets are left."""
         self._stream(asked.topic)
         group = self._groups.known(asked.group)
         if asked.validate_only:
@@ -105,7 +103,7 @@ class GroupAdministration:
         return {}
 
     def _stream(self, name: str | None) -> Topic | None:
-        """The stream of a name; None: all. Raises TopicUnknown, SubscriptionWrongKind."""
+        """The stream of this name; None: all streams. Raises TopicUnknown, SubscriptionWrongKind."""
         topic = None if name is None else self._catalog.topic(name)
         if topic is not None and topic.stream is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a queue and has no groups")
@@ -146,7 +144,7 @@ def _lag(partition: Partition, committed: OffsetCommitted | None) -> int:
 
 
 async def _committed(topic: Topic, index: int, asked: verbs.Placed) -> OffsetCommitted:
-    """The commit at a place. Raises ConfigError, PartitionUnknown."""
+    """Make the commit for a requested place. Raises ConfigError, PartitionUnknown."""
     partition = topic.partition(index)
     offset = await place_of(partition, asked)
     return OffsetCommitted(topic.name, index, offset, leader_epoch=partition.leader_epoch, topic_id=topic.id.bytes)

@@ -1,6 +1,6 @@
-"""Examination of all logs before any of them is opened: a start that is refused changes none.
+"""Examination of all logs before the first one is opened: a refused start changes no log.
 
-Law: every log that can't be opened is named in the broker's log, and the start fails with the first of them.
+Law: every log that can't be opened is reported in the broker's log, and the start fails with the first error.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ async def examine_logs(
     topics: Mapping[str, TopicSettings],
     entries: Mapping[str, Mapping[str, SharedEntry]],
 ) -> None:
-    """Examine the logs of the topics that existed before this start, by the settings that they had, and those of their
-    named subscriptions.
+    """Examine the logs of the topics that existed before this start, by their settings at that time, and the logs of
+    their named subscriptions.
 
     Raises LogCorrupt, StorageError: nothing was changed.
     """
@@ -49,7 +49,7 @@ async def examine_logs(
             else:
                 if there is None:
                     break
-                if topics:  # Otherwise this is the first start.
+                if topics:  # Without topics this is the first start.
                     _warn_of_missing(topic, sorted(set(range(expected)).difference(there)))
     if refused is not None:
         raise refused
@@ -58,7 +58,7 @@ async def examine_logs(
 def _logs_of(
     config: Config, maker: TopicMaker, name: str, settings: TopicSettings, entries: Mapping[str, SharedEntry]
 ) -> dict[str, int]:
-    """The logs of a topic, internal ones included, each with its expected number of partitions."""
+    """The logs of a topic, including internal logs, with the expected number of partitions of each."""
     logs = {name: settings.partitions}
     delivery = settings.delivery or config.broker.default_delivery
     keeps_state = delivery in config.delivery and maker.semantics(settings).survives_restart
@@ -74,7 +74,7 @@ def _warn_of_missing(topic: str, missing: list[int]) -> None:
     partitions = ", ".join(f"{topic}/{index}" for index in missing[:8]) + (", ..." if len(missing) > 8 else "")
     lost = "its records are"
     if is_state_topic(topic):
-        lost = "what was settled is"
+        lost = "its settlements are"
     elif topic == GROUPS_TOPIC:
         lost = "the offsets of some groups are"
     elif topic == TRANSACTIONS_TOPIC:

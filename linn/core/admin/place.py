@@ -1,4 +1,4 @@
-"""The place in a partition that a request names: `to`, an offset, or a time."""
+"""A place in a partition, as requests name it: `to`, an offset, or a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from linn.verbs import Placed
 
 
 def check_offset(offset: int, partitions: Iterable[Partition]) -> None:
-    """Check that an offset is not beyond the end of all of these partitions. Raises OffsetOutOfRange."""
+    """Check that an offset is not beyond the end of every one of these partitions. Raises OffsetOutOfRange."""
     known = list(partitions)
     if known and all(offset > partition.high_watermark for partition in known):
         of = str(known[0].id) if len(known) == 1 else f"any partition of {known[0].id.topic}"
@@ -18,7 +18,8 @@ def check_offset(offset: int, partitions: Iterable[Partition]) -> None:
 
 
 async def place_of(partition: Partition, asked: Placed) -> int:
-    """The offset that `to`, `offset` or `timestamp_ms` names, moved to where there are records; see `check_offset`.
+    """The offset that `to`, `offset` or `timestamp_ms` names, moved into the range of existing records; see
+    `check_offset`.
 
     Raises ConfigError.
     """

@@ -1,7 +1,7 @@
 """Entries of topics and exchanges in the metadata store, and the check of their shape.
 
-Law: an entry is used only after all of it was found to have the shape that linn writes. Any other shape is damage, or
-was written by another version; it is refused by name and never skipped, for its topic would be lost silently.
+Law: an entry is used only after its whole shape was checked. A wrong shape is damage, or was written by another
+version; the entry is refused by name and never skipped, because its topic would be lost silently.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ EXCHANGE = "exchanges/"
 TOPIC = "topics/"
 """Prefix of the topics' keys in the metadata store."""
 _TOPIC_KEYS = ({"id", "settings", "live_bindings"}, {"id", "settings", "live_bindings", "deleted"})
-"""Keys besides `live_keys`, `unfinished`, and the `subscriptions` of a topic that has some."""
+"""Keys besides `live_keys`, `unfinished`, and `subscriptions`, which a topic has only where needed."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
 
 
 def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
     """Check the store's values, by key, and return the settings of the topics among them, by name.
 
-    The settings are those of the last change of a topic; today's limits are not applied to them.
+    The settings are the last ones stored for a topic; present limits are not applied to them.
 
     Raises LogCorrupt.
     """
@@ -54,38 +54,38 @@ def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
 
 
 def _checked(key: str, entry: object) -> TopicSettings | None:
-    """The settings if the entry is a topic's. Raises ValueError, ConfigError, ValidationError."""
+    """Check an entry; returns the settings if it is a topic's. Raises ValueError, ConfigError, ValidationError."""
     prefix, slash, name = key.partition("/")
     if prefix + slash not in (TOPIC, EXCHANGE):
-        raise ValueError("it is of no topic and of no exchange")
+        raise ValueError("it belongs to neither a topic nor an exchange")
     wrong = name_problem(name)
     if wrong is not None:
         raise ValueError(wrong)
     is_topic = prefix + slash == TOPIC
     if not isinstance(entry, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     beside = {"live_keys", "unfinished", "subscriptions"} if is_topic else set()
     if entry.keys() - beside not in (_TOPIC_KEYS if is_topic else _EXCHANGE_KEYS):
-        raise ValueError("it has not the keys of one")
+        raise ValueError("its keys are wrong")
     for mark in ("deleted", "unfinished"):
         if entry.get(mark, True) is not True:
-            raise ValueError(f"{mark} is something else than true")
+            raise ValueError(f"{mark} is not true")
     msgspec.convert(entry["live_bindings"], list[BindingSettings])
     if is_topic:
         if not isinstance(entry["id"], str) or str(UUID(entry["id"])) != entry["id"]:
-            raise ValueError("its id is no UUID")
+            raise ValueError("its id is not a UUID")
         if (wrong := live_keys_problem(entry.get("live_keys", []))) is not None:
             raise ValueError(wrong)
         decode_entries(entry.get("subscriptions", {}))
         settings = _decoded(TopicSettings, entry["settings"], ("topics", name))
         for key, table in settings.services.items():
-            if not isinstance(table, dict):  # What linn does not know is the table of a service.
+            if not isinstance(table, dict):  # Other keys are tables of services.
                 raise ValueError(f"its setting {key!r:.80} is neither known nor a table")
         return settings
     if "settings" in entry:
         if not isinstance(entry["settings"], dict):
-            raise ValueError("its settings are no JSON object")
-        # The other keys are those of the exchange's type, which decodes them.
+            raise ValueError("its settings are not a JSON object")
+        # The other keys belong to the exchange's type, which decodes them.
         head = {key: entry["settings"][key] for key in known_keys(ExchangeTable) if key in entry["settings"]}
         _decoded(ExchangeTable, head, ("exchanges", name))
     return None

@@ -1,6 +1,6 @@
 """The verbs about shared subscriptions: queues, and named subscriptions of streams.
 
-Each raises LinnErrors.
+Each verb raises LinnErrors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from linn.descriptions import QueueConsumer, QueueDescription, QueueDetails, Que
 logger = logging.getLogger("linn.administration")
 
 SETTLED_RANGES_MAX = 1_000
-"""Limit of the ranges settled out of order that are shown per partition, so that an answer stays small."""
+"""Limit of the ranges settled out of order shown per partition, to keep answers small."""
 
 
 class SubscriptionAdministration:
@@ -45,13 +45,13 @@ class SubscriptionAdministration:
         self._entries = entries
 
     async def list_all(self, asked: verbs.OfTopic) -> list[QueueDescription]:
-        """The unsettled and the leased records of all queues and named subscriptions, of one topic or of all."""
+        """The numbers of unsettled and leased records in all queues and named subscriptions, of one topic or of all."""
         topics, one = self._catalog.topics, asked.topic
         chosen = [topics[name] for name in sorted(topics)] if one is None else [self._catalog.topic(one)]
         return [_subscription_summary(queue) for topic in chosen for _, queue in sorted(topic.subscriptions.items())]
 
     async def show(self, asked: verbs.OfSubscription) -> QueueDetails:
-        """One queue, or one named subscription: the same, also by partition and by consumer."""
+        """One queue or named subscription, also by partition and by consumer."""
         queue = queue_of(self._catalog.topic(asked.topic), asked.subscription)
         consumers: list[QueueConsumer] = [
             {
@@ -69,7 +69,7 @@ class SubscriptionAdministration:
         }
 
     async def create(self, asked: verbs.NewSubscription) -> verbs.Created:
-        """Make a named subscription, which begins at the oldest record if no place is given, unless it exists."""
+        """Create a named subscription unless it exists; it starts at the oldest record if no place is given."""
         topic = self._catalog.topic(asked.topic)
         if (asked.to, asked.offset, asked.timestamp_ms) == (None, None, None):
             asked.to = "earliest"
@@ -79,9 +79,9 @@ class SubscriptionAdministration:
         return {"created": await self.make(topic, asked.subscription, starts, is_tried=asked.validate_only)}
 
     async def make(self, topic: Topic, name: str, starts: Sequence[int], *, is_tried: bool = False) -> bool:
-        """Make a named subscription that begins at these offsets, unless it exists; returns whether it is new.
+        """Create a named subscription that starts at these offsets, unless it exists; returns whether it is new.
 
-        `is_tried`: only check it. Raises SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
+        `is_tried`: only check the request. Raises SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
         """
         if topic.settings.kind == "queue":
             raise SubscriptionWrongKind(f"topic {topic.name} is a queue: named subscriptions are for streams")
@@ -97,7 +97,8 @@ class SubscriptionAdministration:
         if name in topic.entries:
             await self._finish_deleting(topic, name)
         for partition in topic.partitions.values():
-            # Or a power loss might take records before the start, and the subscription would miss those that follow.
+            # Otherwise a power loss might take records before the start, and the subscription would miss the records
+            # that replace them.
             await partition.log.sync()
         topic.entries[name] = SharedEntry(free_number(topic.name, topic.entries), tuple(starts))
         try:
@@ -114,7 +115,7 @@ class SubscriptionAdministration:
         return True
 
     async def delete(self, asked: verbs.SubscriptionDeletion) -> verbs.Nothing:
-        """Delete a named subscription and what it has settled; the records stay."""
+        """Delete a named subscription and its settlements; the records stay."""
         topic, name = self._catalog.topic(asked.topic), asked.subscription
         if not name:
             raise ConfigError("the queue of a topic is deleted with its topic")
@@ -136,7 +137,7 @@ class SubscriptionAdministration:
         return {}
 
     async def _finish_deleting(self, topic: Topic, name: str) -> None:
-        """Delete the logs of a subscription. Raises StorageError: some are left, and its number is not free."""
+        """Delete the logs of a subscription. Raises StorageError: some are left, and its number stays in use."""
         await topic.drop_shared(name)
         entry = topic.entries.pop(name)
         try:

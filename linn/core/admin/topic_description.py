@@ -21,7 +21,7 @@ class JsonText(str):
 
 
 def topics_as_json(topics: Mapping[str, Topic], names: list[str]) -> Steps[JsonText]:
-    """Topics as JSON, without those that were deleted meanwhile."""
+    """Describe topics as JSON, without topics deleted meanwhile."""
     shown: list[str] = []
     for name in names:
         topic = yield from topic_as_json(topics, name)
@@ -31,20 +31,20 @@ def topics_as_json(topics: Mapping[str, Topic], names: list[str]) -> Steps[JsonT
 
 
 def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | None]:
-    """Settings, partitions and, for a queue, its record counts. None if the topic was deleted meanwhile."""
+    """Describe settings, partitions and, for a queue, record counts. None if the topic was deleted meanwhile."""
     topic = topics.get(name)
     if topic is None:
         return None
-    # What a change changes is taken at one moment; what is in the partitions goes on changing.
+    # Values that administrative changes affect are taken at one moment; the contents of partitions keep changing.
     settings = encode_without_bindings(topic.settings)
     queue, partition_queues = topic.queue, _partition_queues(topic.queue)
     bindings = (*topic.settings.bindings, *topic.live_bindings)
     shown: dict[str, Any] = {"name": name, "id": str(topic.id), "settings": {**settings, "bindings": bindings}}
     producers = duplicates = 0
-    partitions: list[str] = []  # As text: a hundred thousand objects would set off a collection of all garbage.
+    partitions: list[str] = []  # As text: a hundred thousand objects would trigger a full garbage collection.
     for number in sorted(topic.partitions):
         if topics.get(name) is not topic:
-            return None  # Its logs may be gone as well.
+            return None  # Its logs may be deleted as well.
         partition = topic.partitions[number]
         start, end, size = partition.start_offset, partition.stable_offset, partition.log.size_bytes()
         producers += len(partition.log.facts.producers)
@@ -65,7 +65,7 @@ def _partition_queues(queue: Queue | None) -> Sequence[PartitionQueue]:
 
 
 def _count(partition_queues: Sequence[PartitionQueue]) -> Steps[dict[str, int]]:
-    """The numbers of records that are unsettled, leased, and decided to a consumer."""
+    """The numbers of unsettled records, leased records, and records decided to a consumer."""
     unsettled = leased = decided = 0
     for partition_queue in partition_queues:
         unsettled += partition_queue.subscription.unsettled_count(partition_queue.partition.stable_offset)

@@ -1,6 +1,6 @@
-"""The verbs about transactions: which are known and open, what each holds back, and how an operator aborts one.
+"""The verbs about transactions: list the known and open ones, show what a transaction holds back, and abort it.
 
-Law: a transaction that was aborted by an operator is on record, with who asked.
+Law: when an operator aborts a transaction, the log records it with the caller.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from linn.descriptions import (
 logger = logging.getLogger("linn.administration")
 
 TRANSACTIONS_SHOWN_MAX = 1_000
-"""Limit of the transactions in one answer, which is about 250 KiB; the others are counted."""
+"""Limit of the transactions in one answer of about 250 KiB; further transactions are counted."""
 _STEP = 100
-"""Entries that are described in one step, which takes well below a millisecond."""
+"""Entries described in one step, which takes well below a millisecond."""
 
 
 class TransactionAdministration:
@@ -48,9 +48,7 @@ class TransactionAdministration:
         self._long_work = long_work
 
     async def list_all(self, asked: verbs.TransactionFilter) -> TransactionSummaries:
-        """The names: those with an open transaction, the oldest first, then those whose end is under way, then idle
-        ones.
-        """
+        """The names: with an open transaction, oldest first; then names whose end is under way; then idle names."""
         state = None if asked.state is None else State(asked.state)
         limit = min(asked.limit or TRANSACTIONS_SHOWN_MAX, TRANSACTIONS_SHOWN_MAX)
         return await self._long_work.run(self._first_of(state, limit), immediate=True)
@@ -59,42 +57,42 @@ class TransactionAdministration:
         coordinator = self._transactions
         order = {State.OPEN: 0, State.ENDING: 1, State.IDLE: 2}
         opened = dict.fromkeys(coordinator.open_now())
-        others = [each for _, each in sorted(coordinator.names.items()) if each not in opened]
+        others = [name_state for _, name_state in sorted(coordinator.names.items()) if name_state not in opened]
         yield
-        chosen = [each for each in (*opened, *others) if state in (None, each.state)]
-        chosen.sort(key=lambda each: order[each.state])
+        chosen = [name_state for name_state in (*opened, *others) if state in (None, name_state.state)]
+        chosen.sort(key=lambda name_state: order[name_state.state])
         yield
         shown = []
-        for at, each in enumerate(chosen[:limit]):
-            shown.append(self._summary(each))
+        for at, name_state in enumerate(chosen[:limit]):
+            shown.append(self._summary(name_state))
             if at % _STEP == _STEP - 1:
                 yield
         return {"transactions": shown, "more": len(chosen) - len(shown)}
 
-    def _summary(self, each: TransactionalProducer) -> TransactionSummary:
-        work, is_idle = each.work, each.state is State.IDLE
+    def _summary(self, name_state: TransactionalProducer) -> TransactionSummary:
+        work, is_idle = name_state.work, name_state.state is State.IDLE
         return {
-            "name": each.name,
-            "state": each.state.value,
-            "producer_id": each.producer_id,
-            "epoch": each.epoch,
-            "number": each.number,
-            "open_s": None if is_idle else round(self._clock.monotonic() - each.began_s, 3),
-            "timeout_s": None if each.is_closed else each.timeout_s,
+            "name": name_state.name,
+            "state": name_state.state.value,
+            "producer_id": name_state.producer_id,
+            "epoch": name_state.epoch,
+            "number": name_state.number,
+            "open_s": None if is_idle else round(self._clock.monotonic() - name_state.began_s, 3),
+            "timeout_s": None if name_state.is_closed else name_state.timeout_s,
             "partitions": len({place for places in work.wrote.values() for place in places}),
-            "branches": len(each.branches),
+            "branches": len(name_state.branches),
             "offsets": len(work.offsets),
             "queue_partitions": len(work.held),
-            "since_ms": each.opened_ms,
+            "since_ms": name_state.opened_ms,
         }
 
     async def show(self, asked: verbs.Named) -> TransactionDescription:
-        """One name: the same, and what its transaction has touched."""
-        each = self._transactions.named(asked.name)
-        return await self._long_work.run(self._described(each), immediate=True)
+        """One name, and everything that its transaction has touched."""
+        name_state = self._transactions.named(asked.name)
+        return await self._long_work.run(self._described(name_state), immediate=True)
 
-    def _described(self, each: TransactionalProducer) -> Steps[TransactionDescription]:
-        shown, work, number = self._summary(each), each.work, each.number
+    def _described(self, name_state: TransactionalProducer) -> Steps[TransactionDescription]:
+        shown, work, number = self._summary(name_state), name_state.work, name_state.number
         wrote: dict[tuple[str, int], WrittenPartition] = {}
         for branch, places in list(work.wrote.items()):
             for topic, index in list(places):
@@ -104,17 +102,17 @@ class TransactionAdministration:
                 if first is not None and (row["held_from"] is None or first < row["held_from"]):
                     row["held_from"] = first
             yield
-        holds = yield from self._holds(each)
+        holds = yield from self._holds(name_state)
         offsets: list[CommittedOffset] = [
             {"group": group, "topic": topic, "partition": partition, "offset": pending.committed.offset}
             for (group, topic, partition), pending in work.offsets.items()
         ]
         return {**shown, "wrote": [wrote[key] for key in sorted(wrote)], "holds": holds, "commits": offsets}
 
-    def _holds(self, each: TransactionalProducer) -> Steps[list[HeldRecords]]:
-        """The partitions of queues of which its transaction holds records."""
+    def _holds(self, name_state: TransactionalProducer) -> Steps[list[HeldRecords]]:
+        """The partitions of queues with records held by the transaction."""
         found: list[HeldRecords] = []
-        held, holder = dict.fromkeys(each.work.held), holder_of(each.producer_id, each.number)
+        held, holder = dict.fromkeys(name_state.work.held), holder_of(name_state.producer_id, name_state.number)
         for _, topic in sorted(self._topics.items()):
             for _, queue in sorted(topic.subscriptions.items()):
                 for partition, partition_queue in enumerate(queue.partition_queues):
@@ -132,16 +130,16 @@ class TransactionAdministration:
         return found
 
     async def abort(self, asked: verbs.TransactionAbort, caller: Principal) -> verbs.Aborted:
-        """Abort a name's open transaction, for a client that is lost, or in the way of others.
+        """Abort a name's open transaction, for a client that is lost or blocks others.
 
-        With a `number` only that one: a client goes on with the next one as soon as one has ended.
+        With a `number`, abort only that transaction: a client starts the next one as soon as the last has ended.
         """
         name, coordinator = asked.name, self._transactions
-        each = coordinator.opened(name)
-        if asked.number not in (None, each.number):
-            raise TransactionUnknown(f'"{name}" is at transaction {each.number}, not {asked.number}')
-        summary = self._summary(each)
-        warning = f"a client that is still at work in transaction {each.number} gets transaction.aborted"
+        name_state = coordinator.opened(name)
+        if asked.number not in (None, name_state.number):
+            raise TransactionUnknown(f'"{name}" is at transaction {name_state.number}, not {asked.number}')
+        summary = self._summary(name_state)
+        warning = f"a client that is still at work in transaction {name_state.number} gets transaction.aborted"
         result: verbs.Aborted = {
             "number": summary["number"],
             "open_s": summary["open_s"] or 0.0,
@@ -163,6 +161,6 @@ class TransactionAdministration:
 
 
 def _first(partition: Partition, branch: int, number: int) -> int | None:
-    """The offset from which a producer's transaction holds readers of a partition back; None if it does not."""
+    """The first offset that a producer's transaction holds back from a partition's readers; None if there is none."""
     opened = partition.open_transactions().get(branch)
     return opened.first if opened is not None and opened.number == number else None

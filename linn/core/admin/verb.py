@@ -1,6 +1,6 @@
 """Decoding of the arguments of a verb: a JSON object whose size is checked before it is decoded.
 
-Law: refusing an oversized text costs no more than scanning it; whatever is decoded is small enough to need no turns.
+Law: refusing an oversized text costs no more than scanning it; decoded arguments are small enough to need no turns.
 Only a change may wait for another change, and it waits as text.
 """
 
@@ -17,27 +17,24 @@ from linn.core.errors.tree import ConfigError, ConfigUnknownKey, LimitExceeded
 from linn.verbs import A, Verb
 
 ARGUMENTS_BYTES_MAX = 1 << 20
-"""Limit of a verb's arguments, in UTF-8. The largest are a topic's settings with all its bindings: 10,000 take 0.7 MiB.
-"""
+"""Limit of a verb's arguments, in UTF-8. A topic's settings with 10,000 bindings, the largest ones, take 0.7 MiB."""
 VALUES_MAX = 32_768
 """Limit of the values in the arguments, on all levels together: 10,000 bindings with a key. Decoded they take up to 8
-MiB and 10 ms; a mebibyte of empty arrays would take 21 MiB and 0.1 s.
-"""
+MiB and 10 ms; a mebibyte of empty arrays would take 21 MiB and 0.1 s."""
 NESTING_MAX = 32
 """Limit of the nesting of the arguments: more than any plugin's settings need, and far below the interpreter's
-recursion limit.
-"""
+recursion limit."""
 _TYPE_NAMES = {**TYPE_NAMES, "object": "a JSON object", "null": "null"}
 
 
 def check_size(verb: str, text: str) -> None:
-    """Look at the arguments of a verb before they are decoded.
+    """Check the size of a verb's arguments before they are decoded.
 
-    Raises LimitExceeded: they are longer than any that make sense. ConfigError: they hold too many values.
+    Raises LimitExceeded: they are too long. ConfigError: they hold too many values.
     """
     if len(text) > ARGUMENTS_BYTES_MAX or len(text.encode()) > ARGUMENTS_BYTES_MAX:
         raise LimitExceeded(f"the arguments of {verb} have more than {ARGUMENTS_BYTES_MAX} bytes")
-    # Each value but the first stands behind one of these. Those inside a text count too: there are seldom many.
+    # Each value but the first follows one of these characters. Characters inside strings count too, but there are few.
     if sum(map(text.count, ",[{")) > VALUES_MAX:
         raise ConfigError(f"the arguments of {verb} hold more than {VALUES_MAX} values")
 
@@ -46,12 +43,12 @@ def decode_arguments(verb: Verb[A, Any], text: str) -> A:
     """Decode a verb's arguments from JSON.
 
     Raises:
-        As `check_size`. ConfigError: not a JSON object, nested too deeply, or an argument is missing or of another
-            type; ConfigUnknownKey: the verb does not take an argument.
+        Errors of `check_size`. ConfigError: not a JSON object, nested too deeply, or an argument is missing or of
+            another type; ConfigUnknownKey: the verb does not take an argument.
     """
     check_size(verb.name, text)
     try:
-        decoded = msgspec.json.decode(text)  # Stricter than the standard library: no NaN, and no half a character.
+        decoded = msgspec.json.decode(text)  # Stricter than the standard library: no NaN, no lone surrogates.
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"the arguments of {verb.name} are not JSON: {error}") from error
     if not isinstance(decoded, dict):
@@ -83,7 +80,7 @@ def _checked(field: Field, decoded: dict[str, Any]) -> Any:
 
 
 def _is_deeper(value: list[Any] | dict[str, Any], levels: int) -> bool:
-    """Whether an array or object of JSON is nested deeper than so many levels."""
+    """Whether a JSON array or object is nested deeper than `levels`."""
     parts: list[Any] = [value]
     for _ in range(levels):
         items = (part.values() if isinstance(part, dict) else part for part in parts)

@@ -1,10 +1,10 @@
 """RecordBatch: the unit of work, the same bytes on the wire and on disk. The layout is in schema/batch.capnp.
 
-Laws: a batch is read through views and never copied whole; what a broker needs (offsets, routes, limits) is read
-without opening the body; `stamp` changes only bytes that `crc` does not cover, and seals them with a CRC of their own;
-every byte of a stored batch is covered by one of the two.
+Laws: a batch is read through views and never copied whole; the data that a broker needs (offsets, routes, limits) is
+read without opening the body; `stamp` changes only bytes that `crc` does not cover, and seals them with a CRC of their
+own; every byte of a stored batch is covered by one of the two.
 
-Read on: `body` (columns), `routes` (routing keys and labels), `batch_builder` (how one is made).
+See also `body` (columns), `routes` (routing keys and labels) and `builder` (building a batch).
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _PRODUCER = struct.Struct("<qIHH")
 _TRANSACTION_AT = 112
 _SEALED_AT = 52
 SEALED = struct.Struct("<IqqqIHHBBHIQQQI4x")
-"""Layout of the numbers behind `crc`, beginning with `count`."""
+"""Layout of the numbers after `crc`, beginning with `count`."""
 _HEADER = struct.Struct("<IIIHH qqqiIIIqqqIHHBBHIQQQI4x")
 """Layout of the message's head and of all numbers."""
 NUMBER_BYTES = _HEADER.size - DATA_AT
 _NUMBER_WORDS = NUMBER_BYTES // 8
 FIELD_COUNT = 9
 BODY, ROUTES, ROUTE_INDEX, KEY_HASHES, PRIORITIES, DELAYS_MS, TTLS_MS, IDS, OFFSET_DELTAS = range(FIELD_COUNT)
-"""Places of the Data fields."""
+"""Indexes of the Data fields."""
 BATCH_BYTES_MIN = DATA_AT + NUMBER_BYTES + WORD
-"""Size of a message whose one pointer is that of its body."""
+"""Size of a message whose only pointer is the body's."""
 OFFSET_SPAN_MAX = (1 << 31) - 1
 assert NUMBER_BYTES == 112
 assert SEALED.size + _SEALED_AT == DATA_AT + NUMBER_BYTES
@@ -66,7 +66,7 @@ class Codec(IntEnum):
 
 
 class Format(IntEnum):
-    """Encoding of the body. Other numbers are those of plugins, see `format`."""
+    """Encoding of the body. Plugins use other numbers, see `format`."""
 
     NATIVE = 0
 
@@ -75,11 +75,11 @@ class Attribute(IntFlag):
     """Bits of `attributes`."""
 
     TRANSACTIONAL = 1
-    """The batch belongs to the producer's transaction of the number in `transaction`."""
+    """The batch belongs to the producer's transaction whose number is in `transaction`."""
     CONTROL = 2
-    """The batch is the marker that ends a transaction in its log; `first_sequence` is 1 if that was committed."""
+    """The batch is the marker that ends a transaction in its log; `first_sequence` is 1 for a commit."""
     SCATTERED = 4
-    """The broker chose the batch's partition, so that the sequences of its producer have gaps there."""
+    """The broker chose the batch's partition, so its producer's sequences have gaps there."""
 
 
 TRANSACTIONAL, CONTROL = int(Attribute.TRANSACTIONAL), int(Attribute.CONTROL)
@@ -95,17 +95,17 @@ class BatchLimits:
     records_max: int = 1 << 20
 
 
-# Plain numbers for the hot path: comparing with a member of an enum costs several times as much.
+# Plain numbers for the hot path: a comparison with an enum's member costs several times as much.
 _NATIVE = int(Format.NATIVE)
 _U64 = struct.Struct("<Q")
 _BYTES_NEXT = 2 << 32 | 1
-"""The pointer to bytes that directly follow it, except for their number."""
+"""The pointer to bytes that directly follow it, without their number."""
 _PLAIN_BODY_AT = BATCH_BYTES_MIN
 _ROOT_SIZE_AT = 12
 _PLAIN_ROOT_SIZE = struct.pack("<HH", NUMBER_BYTES // WORD, 1)
 _UNCOMPRESSED = int(Codec.NONE)
 _NO_COLUMNS: list[None] = [None] * 6
-"""The columns that a broker reads, of a batch that has none of them."""
+"""The broker's columns of a batch that has none of them."""
 
 
 class BodyOpener(Protocol):
@@ -116,11 +116,11 @@ class BodyOpener(Protocol):
 
 
 class RecordBatch:
-    """A view of one batch's bytes. The numbers are read once; columns when they are asked for.
+    """A view of one batch's bytes. The numbers are read once, columns when needed.
 
-    `base_offset`, `append_time_ms`, `durable_offset` and `leader_epoch` are what the log stamped; `end_offset` is
-    behind the last of the `offset_span` offsets that the batch covers, which are more than its records where it has
-    gaps. `size` is in bytes.
+    The log stamps `base_offset`, `append_time_ms`, `durable_offset` and `leader_epoch`. `end_offset` is the offset
+    after the `offset_span` offsets that the batch covers; a batch with gaps covers more offsets than it has records.
+    `size` is in bytes.
     """
 
     __slots__ = (
@@ -156,7 +156,7 @@ class RecordBatch:
     )
 
     def __init__(self, message: Buffer) -> None:
-        """Read the numbers of one message. Nothing else is checked before it is read, or by `verify`.
+        """Read the numbers of a message. Other parts are checked when they are read, or by `verify`.
 
         Raises BatchMalformed.
         """
@@ -166,15 +166,15 @@ class RecordBatch:
         if self.size < BATCH_BYTES_MIN:
             raise BatchMalformed(f"{self.size} bytes hold no record batch")
         self.is_plain = False
-        """Whether `verify` found only values, uncompressed."""
+        """Whether `verify` found only values, without compression."""
         self._views: list[memoryview | None] | None = None
         self._body: Body | None = None
         self._deltas: memoryview | None = None
         self.messages_within: int | None = None
-        """The limit on a message's size that all of its messages were last found to respect; None before any check."""
+        """The smallest limit on a message's size that all its messages were found to respect; None before any check."""
         self._pairs: list[Pair] | None = None
         self.opener: BodyOpener | None = None
-        """Opens the body if it is not native; None: only its size is known."""
+        """Opens a body in another format; None: only its size is known."""
         (
             segments,
             words,
@@ -204,7 +204,7 @@ class RecordBatch:
             self.offset_span,
         ) = _HEADER.unpack_from(view)
         if segments or root or number_words < _NUMBER_WORDS or 8 + 8 * words != self.size:
-            flat_message.check_head(view, NUMBER_BYTES)  # It says which.
+            flat_message.check_head(view, NUMBER_BYTES)  # Raises the specific error.
         self.base_id: int = id_high << 64 | id_low
 
     @property
@@ -215,18 +215,18 @@ class RecordBatch:
         return self._views
 
     def forget_views(self) -> None:
-        """Drop the decoded views, for a holder that keeps the batch: reading decodes it again."""
+        """Drop the decoded views, for a holder that keeps the batch; reading decodes it again."""
         self._views = self._body = self._pairs = self._deltas = None
 
     def forget_body(self) -> None:
-        """Drop the decoded body, which may be many times as large as the compressed one; reading decodes it again."""
+        """Drop the decoded body, which may be many times larger than the compressed one; reading decodes it again."""
         self._body = None
 
     # --- stamping and checking ---
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last one that the batch covers."""
+        """The offset after the last one that the batch covers."""
         return int(self.base_offset) + int(self.offset_span)
 
     def stamp(self, base_offset: int, append_time_ms: int, durable_offset: int = 0, leader_epoch: int = 0) -> None:
@@ -239,7 +239,7 @@ class RecordBatch:
         self.durable_offset, self.leader_epoch = durable_offset, leader_epoch
 
     def seal(self) -> None:
-        """Write the CRC of everything that a producer seals. The message must be writable."""
+        """Write the CRC of the bytes that a producer seals. The message must be writable."""
         view = self.message
         self.crc = sealed_crc(view)
         _U32.pack_into(view, _CRC_AT, self.crc)
@@ -260,25 +260,26 @@ class RecordBatch:
             raise BatchCorrupt(f"the CRC of a batch of {self.size} bytes does not match")
 
     def check_stored(self) -> None:
-        """Check both CRCs, as for bytes that come from a disk. Raises BatchCorrupt."""
+        """Check both CRCs of bytes read from a disk. Raises BatchCorrupt."""
         if crc32c(self.message[DATA_AT:_STAMP_END]) != self.stamp_crc:
             raise BatchCorrupt("the CRC of a batch's stamp does not match")
         self.check_crc()
 
     def verify(self, limits: BatchLimits) -> None:
-        """Check everything that a broker relies on, at batch cost, for bytes that came from a client.
+        """Check everything that a broker relies on, at batch cost, in bytes from a client.
 
         Raises:
-            BatchTooLarge: over a limit, also when decompressed.
+            BatchTooLarge: over a limit, before or after decompression.
             BatchCorrupt: the CRC does not match.
-            BatchMalformed: sizes, counts or columns do not agree, or the batch has gaps, as none of a producer has.
+            BatchMalformed: sizes, counts or columns do not agree, or the batch has gaps, which a producer's batch never
+                has.
         """
         if self.size > limits.batch_bytes_max:
             raise BatchTooLarge(f"a batch of {self.size} bytes, more than {limits.batch_bytes_max}")
-        # Before what the numbers say is judged: a damaged number is corruption, which a producer may retry.
+        # Before the numbers are judged: a damaged number is corruption, which a producer may retry.
         view = self.message
         if crc32c(view[_SEALED_AT:], crc32c(view[:DATA_AT])) != self.crc:
-            self.check_crc()  # It says so.
+            self.check_crc()  # Raises the specific error.
         if self.body_bytes > limits.batch_bytes_max:
             raise BatchTooLarge(f"a batch whose body has {self.body_bytes} bytes, more than {limits.batch_bytes_max}")
         if not 0 < self.count <= limits.records_max:
@@ -291,11 +292,11 @@ class RecordBatch:
             self._check_body()
 
     def _holds_values_only(self) -> bool:
-        """Whether the batch has an uncompressed body of values alone, as most have, and is valid."""
+        """Whether the batch is valid and has an uncompressed body of values alone, like most batches."""
         body_bytes = self.body_bytes
         return (
             self.message[_ROOT_SIZE_AT:DATA_AT] == _PLAIN_ROOT_SIZE
-            # Right behind its pointer, up to the end of the message, which is in words as it is.
+            # Right after its pointer, up to the end of the message, padded to whole words.
             and _U64.unpack_from(self.message, DATA_AT + NUMBER_BYTES)[0] == body_bytes << 35 | _BYTES_NEXT
             and _PLAIN_BODY_AT + body_bytes == self.size
             and not (self.codec or self.format or self.pair_count)
@@ -320,7 +321,7 @@ class RecordBatch:
                 raise BatchMalformed("a record names a (routing key, labels) pair that the batch does not hold")
 
     def _column(self, place: int) -> memoryview | None:
-        """A field that has one item per record, whose length is checked here: readers need not call `verify`."""
+        """A field with one item per record. Its length is checked here, so that readers need not call `verify`."""
         column = self._fields[place]
         if column is not None and len(column) != COLUMN_WIDTHS[place] * self.count:
             raise BatchMalformed(f"column {place} has {len(column)} bytes, which does not fit {self.count} records")
@@ -339,7 +340,7 @@ class RecordBatch:
         else:
             raise BatchMalformed(f"codec {self.codec} is unknown")
 
-    # --- what the broker reads ---
+    # --- columns for the broker ---
 
     @property
     def routes(self) -> memoryview | None:
@@ -363,7 +364,7 @@ class RecordBatch:
 
     @property
     def ids(self) -> memoryview | None:
-        """16 bytes per record; None: they count up from `base_id`."""
+        """16 bytes per record; None: counted up from `base_id`."""
         return self._column(IDS)
 
     @property
@@ -382,7 +383,7 @@ class RecordBatch:
         return self._fields
 
     def pairs(self) -> list[Pair]:
-        """The distinct pairs, decoded; one empty pair where there are none. Raises BatchMalformed."""
+        """The distinct pairs, decoded; one empty pair if there are none. Raises BatchMalformed."""
         if self._pairs is None:
             routes, index = self._fields[ROUTES], self.route_index
             pairs = decode_routes(routes, self.pair_count) if routes is not None else [NO_PAIR]
@@ -397,7 +398,7 @@ class RecordBatch:
 
     @property
     def offset_deltas(self) -> memoryview | None:
-        """UInt32 per record, ascending: its offset less `base_offset`. None: there are no gaps.
+        """UInt32 per record, ascending: its offset minus `base_offset`. None: there are no gaps.
 
         Raises BatchMalformed.
         """
@@ -419,7 +420,7 @@ class RecordBatch:
         return int(self.base_offset) + (index if deltas is None else deltas[index])
 
     def index_at(self, offset: int) -> int:
-        """The number of records before `offset`, which is the index of the first one from there on.
+        """The number of records before `offset`, which is the index of the first record at or after it.
 
         Raises BatchMalformed.
         """
@@ -428,10 +429,10 @@ class RecordBatch:
             return int(min(max(0, offset - self.base_offset), self.count))
         return bisect_left(deltas, offset - self.base_offset)
 
-    # --- what readers read ---
+    # --- columns for readers ---
 
     def body(self) -> Body:
-        """The columns, decompressed if needed, with all their offsets checked, and those of the records.
+        """The columns, decompressed if needed, with all offsets into them, and the records' offsets, checked.
 
         Raises BatchMalformed; FormatUnknown: no plugin reads its format.
         """
@@ -449,7 +450,7 @@ class RecordBatch:
         return self._body
 
     def body_data(self) -> memoryview:
-        """The bytes of the body, decompressed if needed, in whatever format. Raises BatchMalformed."""
+        """The bytes of the body in its own format, decompressed if needed. Raises BatchMalformed."""
         data = self._fields[BODY]
         if data is None:
             raise BatchMalformed("a batch has no body")
@@ -523,7 +524,7 @@ class RecordBatch:
 
 
 def sealed_crc(message: memoryview) -> int:
-    """The CRC-32C of the bytes that a producer seals: all except the stamp and the CRC itself."""
+    """The CRC-32C of the bytes that a producer seals: all but the stamp and the CRC itself."""
     return crc32c(message[_SEALED_AT:], crc32c(message[:DATA_AT]))
 
 

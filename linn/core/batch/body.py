@@ -1,4 +1,4 @@
-"""The body of a batch: the columns that only readers need. See `Body` in schema/batch.capnp."""
+"""The body of a batch: columns that only readers need. See `Body` in schema/batch.capnp."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from linn.core.errors.tree import BatchMalformed, LimitExceeded
 
 FIELD_COUNT = 13
 HEADERS_AT_ONCE_MAX = 1_024
-"""Limit of one record's headers where it is routed or moved: a record can't be split into steps, and these take 2 ms.
-"""
+"""Limit of the headers of a record that is routed or moved: it can't be split into steps, and these take 2 ms."""
 _I32 = struct.Struct("<i")
 VALUES_ONLY_FIELD_COUNT = 2
-"""Pointers of a body that holds values and nothing else: those of their offsets and of their bytes."""
+"""Pointers of a body that holds only values: one to their offsets and one to their bytes."""
 _VALUES_ONLY = struct.Struct("<IIQQQ")
-"""Segment table, root pointer and pointers of a body that holds values and nothing else."""
+"""Segment table, root pointer and pointers of a body that holds only values."""
 _ROOT = VALUES_ONLY_FIELD_COUNT << 48
 _ENDS_POINTER_AT = 16
 _POINTER_MASK = 7 << 32 | 3
@@ -31,9 +30,9 @@ _DATA_POINTER = 2 << 32 | 1
 
 
 def holds_values_only(message: memoryview, start: int, end: int, count: int) -> bool:
-    """Whether the bytes from `start` to `end` are a body of `count` values and nothing else, and would pass `decode`.
+    """Whether the bytes from `start` to `end` are a valid body of `count` values and nothing else.
 
-    Reads the head once, without a loop or a view. False is no verdict: `decode` decides.
+    Reads the head once, without a loop or a view. False is not final: `decode` decides.
     """
     if end - start < _VALUES_ONLY.size:
         return False
@@ -74,7 +73,7 @@ class HeaderColumn:
 
     @classmethod
     def read(cls, fields: Sequence[memoryview | None], count: int) -> HeaderColumn | None:
-        """A view of the six header fields of a `Body`, checked at batch cost; None where there are no headers.
+        """A view of the six header fields of a `Body`, checked at batch cost; None if there are no headers.
 
         Raises BatchMalformed.
         """
@@ -102,7 +101,7 @@ class HeaderColumn:
         self.values.check_ascending("header values")
 
     def __getitem__(self, index: int) -> Headers:
-        """One record's headers. Raises BatchMalformed where a name is not UTF-8."""
+        """One record's headers. Raises BatchMalformed if a name is not UTF-8."""
         ends = memoryview(self.offsets).cast("i")
         try:
             return tuple((str(self.names[i], "utf-8"), self.values[i]) for i in range(ends[index], ends[index + 1]))  # type: ignore[arg-type]
@@ -117,7 +116,7 @@ class HeaderColumn:
         return HeaderColumn(offsets, self.names.slice(start, end), self.values.slice(start, end))
 
     def take(self, indexes: Sequence[int]) -> HeaderColumn:
-        """The headers of the records at `indexes`. Names are moved as bytes: only readers decode them."""
+        """The headers of the records at `indexes`. Names are copied as bytes; only readers decode them."""
         ends = memoryview(self.offsets).cast("i")
         ranges = [range(ends[index], ends[index + 1]) for index in indexes]
         entries = list(chain.from_iterable(ranges))
@@ -143,7 +142,7 @@ class Body:
     def decode(cls, data: memoryview, count: int) -> Body:
         """Read and check a body of `count` records, at batch cost and without copying.
 
-        Offsets are checked at their ends only: call `check_ascending` before slicing or reading.
+        Only the first and the last offset are checked: call `check_ascending` before slicing or reading.
 
         Raises BatchMalformed.
         """
@@ -161,7 +160,7 @@ class Body:
 
     @staticmethod
     def check(data: memoryview, count: int) -> None:
-        """Check as `decode` does, without building anything where there are only values, as in most batches.
+        """Check as `decode` does, but build nothing for a body of values alone, as in most batches.
 
         Raises BatchMalformed.
         """
@@ -189,13 +188,13 @@ class Body:
         )
 
     def weight(self) -> int:
-        """The number of records and headers, a measure of the cost of reading all of it."""
+        """The number of records and headers, a measure of the cost of reading them."""
         return len(self.values) + (len(self.headers.names) if self.headers is not None else 0)
 
     def pieces(self, indexes: Sequence[int], weight_max: int) -> Iterator[Sequence[int]]:
-        """Split `indexes` into runs whose records and headers number about `weight_max`.
+        """Split `indexes` into runs with about `weight_max` records and headers each.
 
-        Raises LimitExceeded with the indexes of those that have more than HEADERS_AT_ONCE_MAX headers.
+        Raises LimitExceeded with the indexes of records that have more than HEADERS_AT_ONCE_MAX headers.
         """
         if self.headers is None:
             for first in range(0, len(indexes), weight_max):

@@ -53,10 +53,10 @@ class BatchColumns:
     timestamp_ms: int
     """Timestamp of the first record, and of all if `timestamps_ms` is None."""
     base_id: int
-    """128 bits: record i has the id base_id + i, where `ids` is None."""
+    """128 bits: record i has the id base_id + i if `ids` is None."""
     keys: Sequence[bytes | None] | None = None
     pairs: tuple[Pair, ...] = ()
-    """The distinct (routing key, labels); empty where no record has either."""
+    """The distinct (routing key, labels) pairs; empty if no record has either."""
     pair_index: Sequence[int] | None = None
     """Index into `pairs` for each record; only if there is more than one pair."""
     headers: Sequence[Headers] | None = None
@@ -70,7 +70,7 @@ class BatchColumns:
 
 
 def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE, *, sealed: bool = True) -> RecordBatch:
-    """Make a batch of at least one record. One that is not `sealed` is numbered or sealed before it is used.
+    """Make a batch of at least one record. A batch that is not `sealed` must be numbered or sealed before use.
 
     Raises:
         MessageInvalid: a value has a type or size that can't be carried, or a column another length than `values`.
@@ -118,9 +118,9 @@ _VALUES_POINTER = _BYTES_AT | 1 << 2
 
 
 def build_single(value: bytes, timestamp_ms: int, base_id: int, *, sealed: bool = True) -> RecordBatch:
-    """`build_batch` for one record that is only a value, and no larger than a batch may be: the same bytes, faster.
+    """Build what `build_batch` makes of one record that is only a value within the size limit: the same bytes, faster.
 
-    Raises MessageInvalid where the timestamp or the id does not fit its field.
+    Raises MessageInvalid if the timestamp or the id does not fit its field.
     """
     size = len(value)
     padding = -size % WORD
@@ -144,14 +144,14 @@ def build_single(value: bytes, timestamp_ms: int, base_id: int, *, sealed: bool 
 
 
 def build_marker(producer_id: int, epoch: int, number: int, timestamp_ms: int, *, is_commit: bool) -> RecordBatch:
-    """The control batch of one empty record that ends a producer's transaction in a log."""
+    """The control batch of one empty record that marks the end of a producer's transaction in a log."""
     batch = build_single(b"", timestamp_ms, 0, sealed=False)
     batch.number(producer_id, epoch, int(is_commit), TRANSACTIONAL | CONTROL, number)
     return batch
 
 
 _UNFIT = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
-"""Exceptions that Python raises where a value does not have the type or size of its column."""
+"""Exceptions that Python raises when a value does not have the type or size of its column."""
 
 
 def _check_lengths(columns: BatchColumns, count: int) -> None:
@@ -175,7 +175,7 @@ def body_of(
     timestamps_ms: Sequence[int] | None,
     headers: Sequence[Headers] | None,
 ) -> Parts:
-    """Lay out a native body. Raises BatchTooLarge, and what Python raises for a value of a wrong type or size."""
+    """Lay out a native body. Raises BatchTooLarge, and Python's exceptions for values of a wrong type or size."""
     return lay_out_body(
         BuiltColumn(values),
         BuiltColumn(keys) if keys is not None else None,
@@ -190,7 +190,7 @@ def _numbers(kind: str, numbers: Sequence[int] | None) -> bytes | None:
 
 @dataclass(slots=True)
 class _Head:
-    """The numbers that a producer seals, without those of the body."""
+    """The numbers that a producer seals, without the body's."""
 
     count: int
     first_timestamp_ms: int
@@ -280,10 +280,10 @@ def _unless_all_zero(numbers: list[int]) -> list[int] | None:
 
 
 def slice_batch(batch: RecordBatch, first: int, end: int) -> RecordBatch:
-    """The part of a stamped batch that covers the offsets [first, end), at least one of which has a record.
+    """The part of a stamped batch that covers the offsets [first, end), which must include a record.
 
-    The slice is a batch of its own that covers exactly these offsets, and is not compressed. Its routes are the whole
-    batch's. No Python loop over records.
+    The slice is a separate, uncompressed batch that covers exactly these offsets. It keeps the routes of the whole
+    batch. No Python loop over records.
 
     Raises BatchMalformed.
     """
@@ -300,7 +300,7 @@ def _stamped_as(batch: RecordBatch, part: RecordBatch, base_offset: int) -> Reco
 
 
 def _sliced(batch: RecordBatch, first: int, last: int, covers: range | None) -> RecordBatch:
-    """Records `first` to `last` (exclusive), by index, with the offsets `covers`; None: counted anew, without gaps."""
+    """Records `first` to `last` (exclusive), by index, covering the offsets `covers`; None: offsets without gaps."""
     assert 0 <= first < last <= batch.count
     deltas, span = (None, last - first) if covers is None else (_deltas(batch, first, last, covers), len(covers))
     columns = [
@@ -322,7 +322,7 @@ def _deltas(batch: RecordBatch, first: int, last: int, covers: range) -> bytes |
 
 
 def body_slice(batch: RecordBatch, first: int, last: int) -> RecordBatch:
-    """A batch of the bodies of records `first` to `last` (exclusive), for reading a large batch piece by piece.
+    """A batch with the body columns of records `first` to `last` (exclusive), for reading a large batch in pieces.
 
     Raises BatchMalformed.
     """
@@ -340,9 +340,9 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
 
 
 def pick_batch(batch: RecordBatch, indexes: Sequence[int], covers: range) -> RecordBatch:
-    """The records at ascending `indexes` of a stamped batch, with their offsets, as one that covers `covers`.
+    """The records at ascending `indexes` of a stamped batch, as a batch that covers `covers` and keeps their offsets.
 
-    Their offsets lie in it; its other offsets are gaps.
+    `covers` includes their offsets; its other offsets are gaps.
 
     Raises BatchMalformed.
     """
@@ -350,7 +350,7 @@ def pick_batch(batch: RecordBatch, indexes: Sequence[int], covers: range) -> Rec
 
 
 def pick_steps(batch: RecordBatch, indexes: Sequence[int], covers: range) -> Steps[RecordBatch]:
-    """`pick_batch` in short steps."""
+    """Do what `pick_batch` does, in short steps."""
     assert batch.offset(indexes[0]) in covers
     assert batch.offset(indexes[-1]) in covers
     assert len(covers) <= OFFSET_SPAN_MAX
@@ -358,7 +358,7 @@ def pick_steps(batch: RecordBatch, indexes: Sequence[int], covers: range) -> Ste
 
 
 def widen_batch(batch: RecordBatch, covers: range) -> RecordBatch:
-    """All records of a stamped batch, with their offsets, as a batch that covers `covers`. Its body is not opened.
+    """All records of a stamped batch, as a batch that covers `covers` and keeps their offsets. The body is not opened.
 
     Raises BatchMalformed.
     """
@@ -376,13 +376,13 @@ def widen_batch(batch: RecordBatch, covers: range) -> RecordBatch:
 
 
 def take_steps(batch: RecordBatch, indexes: Sequence[int], covers: range | None = None) -> Steps[RecordBatch]:
-    """`take_batch` in short steps; with `covers` the records keep their offsets, which lie in it."""
+    """Do what `take_batch` does, in short steps; with `covers` the records keep their offsets, which lie in it."""
     count = len(indexes)
     if indexes[-1] - indexes[0] + 1 == count:
         if covers is None and count == batch.count == batch.offset_span:
             return _unstamped(batch)
         return _sliced(batch, indexes[0], indexes[-1] + 1, covers)
-    # Their offsets have a gap, so that `covers`, where it is given, has more offsets than these records.
+    # Their offsets have a gap, so that `covers`, if given, has more offsets than these records.
     base, span = (covers.start, len(covers)) if covers is not None else (None, count)
     if count <= STEP_RECORDS and batch.body().headers is None:
         some = list(indexes)
@@ -401,17 +401,17 @@ def take_steps(batch: RecordBatch, indexes: Sequence[int], covers: range | None 
 
 
 def _joined(pieces: tuple[Buffer | None, ...]) -> bytes | None:
-    """Join the pieces of a column, all of which are present or all None."""
+    """Join the pieces of a column, which are all present or all None."""
     return None if pieces[0] is None else b"".join(pieces)  # type: ignore[arg-type]
 
 
 def _taken_columns(batch: RecordBatch, indexes: Sequence[int], base_offset: int | None) -> list[Buffer | None]:
-    """The fields behind the body: routes unchanged, columns for these records; their offsets from `base_offset` on."""
+    """The fields after the body: routes unchanged, columns for these records; their offsets from `base_offset` on."""
     fields: list[Buffer | None] = [batch.raw_fields[ROUTES]]
     for column, width in list(zip(batch.raw_fields, COLUMN_WIDTHS, strict=True))[ROUTE_INDEX:OFFSET_DELTAS]:
         taken = None if column is None else b"".join([column[width * i : width * i + width] for i in indexes])
         fields.append(taken)
-    if fields[-1] is None:  # Ids that count on from a base are no longer dense.
+    if fields[-1] is None:  # Ids that count up from a base are no longer dense.
         fields[-1] = _taken_ids(batch.base_id, indexes)
     fields.append(None if base_offset is None else _taken_deltas(batch, indexes, base_offset))
     return fields
@@ -428,7 +428,7 @@ def _taken_ids(base_id: int, indexes: Sequence[int]) -> bytes:
     high, low = base_id >> 64, base_id & _LOW
     if low + indexes[-1] > _LOW:
         return b"".join([((base_id + index) & ID_MASK).to_bytes(16) for index in indexes])
-    # Big-endian, the high half first: two columns of halves, put together without making a number for each id.
+    # Big-endian, high half first: two columns of halves, combined without making a number for each id.
     ids = array("Q", bytes(16 * len(indexes)))
     ids[::2] = array("Q", [high]) * len(indexes)
     ids[1::2] = array("Q", [low + index for index in indexes])
@@ -443,16 +443,16 @@ def edit_batch(
     values: Sequence[bytes | None] | None = None,
     headers: Sequence[Headers] | None = None,
 ) -> RecordBatch:
-    """The same records with other columns, as a new, unstamped batch that is not compressed; `batch` stays as it is.
+    """The same records with other columns, as a new, unstamped, uncompressed batch; `batch` is not changed.
 
     Args:
         batch: the new one has linn's own format, whatever the format of this one.
-        pairs: for `batch.pairs()`, one for one, so that each record's pair changes and no record is looked at.
+        pairs: for `batch.pairs()`, one for one, so that each record's pair changes without a loop over records.
         values: one per record.
         headers: one per record.
 
     Raises:
-        BatchMalformed: the batch can't be read. MessageInvalid: what is new can't be carried.
+        BatchMalformed: the batch can't be read. MessageInvalid: a new column can't be encoded.
     """
     body, fields, pair_count = batch.body(), list[Buffer | None](batch.raw_fields[ROUTES:]), batch.pair_count
     try:
@@ -476,7 +476,7 @@ def wrap_body(
 ) -> RecordBatch:
     """Make a batch around a body of another format, with `count` records without routing key and labels.
 
-    Raises MessageInvalid where a number does not fit its field; BatchTooLarge.
+    Raises MessageInvalid if a number does not fit its field; BatchTooLarge.
     """
     head = _Head(count, first_timestamp_ms, max_timestamp_ms, pair_count=0, base_id=base_id, offset_span=count)
     message = flat_message.encode(head.numbers(Codec.NONE, format, len(body)), [body])
@@ -485,7 +485,7 @@ def wrap_body(
 
 
 def with_body(batch: RecordBatch, format: int, body: Buffer) -> RecordBatch:
-    """A stamped batch with the same records in another format, not compressed: all else but the CRC stays as it is.
+    """A stamped, uncompressed batch with the same records in another format: only the body and the CRC differ.
 
     Raises BatchTooLarge.
     """
@@ -512,7 +512,7 @@ def _part(
     pair_count: int | None = None,
     span: int | None = None,
 ) -> RecordBatch:
-    """Make a batch of `fields`, which come behind the body, and the numbers of `batch`."""
+    """Make a batch of `fields`, which come after the body, and the numbers of `batch`."""
     times = body.timestamps_ms
     first_ms, max_ms = batch.first_timestamp_ms, batch.first_timestamp_ms
     if times is not None:

@@ -1,9 +1,9 @@
-"""Columns in Arrow's binary layout: n+1 little-endian Int32 offsets, the bytes, a validity bitmap where some are null.
+"""Columns in Arrow's binary layout: n+1 little-endian Int32 offsets, the bytes, a validity bitmap if some are null.
 
-Law: offsets begin with 0, never decrease, and the last is the length of the bytes. `check` looks at both ends, at batch
-cost; `check_ascending` at all of them, before anybody slices or reads. Neither it nor `slice` costs a Python loop: a
-whole array of offsets is compared or moved by one subtraction of big integers, whose 32-bit digits never borrow from
-each other.
+Law: offsets begin with 0, never decrease, and the last is the length of the bytes. `check` tests both ends, at batch
+cost; `check_ascending` tests all of them, before any slice or read. Neither it nor `slice` costs a Python loop: a whole
+array of offsets is compared or moved by one subtraction of big integers, whose 32-bit digits never borrow from each
+other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ assert sys.byteorder == "little", "linn's columns are little-endian and read in 
 EQUAL_COUNT_MAX = 8_192
 """Columns of more values are not cached; 64 columns of 32 KiB are."""
 _ONES_CACHED_MAX = 4_096
-"""Larger integers are computed each time: a cache of 4 MB integers could be filled by slices of many sizes."""
+"""Larger integers are computed each time: slices of many sizes could fill a cache with integers of 4 MB."""
 
 
 def _new_ones(count: int) -> int:
@@ -39,12 +39,12 @@ def _ones(count: int) -> int:
 
 
 def never_decrease(offsets: Buffer, step_min: int = 0) -> bool:
-    """Whether none of these Int32 is negative, and each is at least its predecessor + `step_min`, which is 0 or 1."""
+    """Whether these Int32 are not negative, and each is at least its predecessor + `step_min`, which is 0 or 1."""
     count = len(offsets) // 4 - 1
     digits = int.from_bytes(offsets, "little")
     if digits & (_ones(count + 1) << 31):
         return False
-    # Each digit of `later` lends itself 2^31, and still has it where the step from its predecessor is large enough.
+    # Each digit of `later` borrows 2^31, and still has it if the step from its predecessor is large enough.
     ones = _ones(count)
     signs = ones << 31
     earlier, later = digits & ((1 << 32 * count) - 1), digits >> 32
@@ -70,7 +70,7 @@ def any_step_over(limit: int, columns: Sequence[Buffer]) -> bool:
 
 
 def shift_offsets(offsets: Buffer, by: int) -> bytes:
-    """Subtract `by` from each of the Int32 in `offsets`; none may be less than `by`."""
+    """Subtract `by` from each Int32 in `offsets`; none may be less than `by`."""
     if by == 0:
         return bytes(offsets)
     size = len(offsets)
@@ -91,13 +91,13 @@ def _equal_offsets(count: int, size: int) -> bytes:
 
 
 class BuiltColumn:
-    """A column of values that is not joined yet, so that a batch copies each value once."""
+    """A column of values that are not joined yet, so that a batch copies each value only once."""
 
     __slots__ = ("data", "offsets", "validity")
 
     def __init__(self, values: Sequence[bytes | None]) -> None:
-        """Collect the values. Raises TypeError if one has no length; one that has and is not bytes fails when `data` is
-        joined.
+        """Collect the values. Raises TypeError if a value has no length; any other value that is not bytes fails when
+        `data` is joined.
         """
         self.validity: bytes | None = None
         try:
@@ -136,7 +136,7 @@ class BinaryColumn:
     def read(
         cls, offsets: memoryview, data: memoryview | None, validity: memoryview | None, count: int, what: str
     ) -> BinaryColumn:
-        """A view of a column that somebody else wrote, checked as `check` does.
+        """A view of a column from outside, checked as by `check`.
 
         Raises BatchMalformed.
         """
@@ -148,7 +148,7 @@ class BinaryColumn:
 
     @classmethod
     def of(cls, values: Sequence[bytes | None]) -> BinaryColumn:
-        """Build a column. Raises TypeError where a value is neither bytes nor None."""
+        """Build a column. Raises TypeError if a value is neither bytes nor None."""
         built = BuiltColumn(values)
         return cls(built.offsets, built.data.join(), built.validity)
 

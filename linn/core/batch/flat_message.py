@@ -1,13 +1,13 @@
 """A Cap'n Proto message whose root struct holds numbers and Data fields only, written and read without copying.
 
-`RecordBatch` and its `Body` are such messages. Written this way a batch is joined once, in the one segment and at the
-fixed places that let a broker stamp it, and every Data field is read as a view of the frame. pycapnp would copy each
-field in and out (measured in docs/adr/0002). The tests hold this module against pycapnp in both directions.
+`RecordBatch` and its `Body` are such messages. Written this way a batch is joined once, in one segment and at fixed
+places where a broker can stamp it, and every Data field is read as a view of the frame. pycapnp would copy each field
+in and out (measured in docs/adr/0002). The tests hold this module against pycapnp in both directions.
 
 Layout (https://capnproto.org/encoding.html): segment table (8 bytes), root pointer (8), numbers, one pointer per Data
 field, the fields' bytes, each padded to a word. Laws: one segment; the root pointer's offset is 0; a newer writer may
-have more numbers than the reader knows, never fewer; the null pointers at the end are left out, so that a message may
-have fewer pointers than the schema, or more where the writer is newer.
+have more numbers than the reader knows, never fewer; trailing null pointers are left out, so that a message may have
+fewer pointers than the schema, or more if the writer is newer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
     buffers: Sequence[Buffer]
 
     def join(self) -> bytearray:
-        """Join the buffers with one copy. Raises TypeError if one is no buffer, or has items larger than a byte."""
+        """Join the buffers with one copy. Raises TypeError if one is not a buffer, or has items larger than a byte."""
         joined = bytearray().join(self.buffers)
         if len(joined) != self.size:
             raise TypeError(f"{self.size} items have {len(joined)} bytes")
@@ -56,9 +56,9 @@ def encode(numbers: bytes, fields: Sequence[Field]) -> bytearray:
 def lay_out(numbers: bytes, fields: Sequence[Field]) -> Parts:
     """Lay out `numbers` (whole words) and Data `fields` as one single-segment message, in its form on the wire.
 
-    `None` is an absent field: a null pointer, or none if no field follows. An empty buffer is a present, empty field.
+    `None` is an absent field: a null pointer, or no pointer if no field follows. An empty buffer is an empty field.
 
-    Raises BatchTooLarge where a field holds more than a Cap'n Proto list can (2^29 - 1 bytes).
+    Raises BatchTooLarge if a field is larger than a Cap'n Proto list can be (2^29 - 1 bytes).
     """
     assert len(numbers) % WORD == 0, "the data section is made of whole words"
     field_count = len(fields)
@@ -90,7 +90,7 @@ def lay_out(numbers: bytes, fields: Sequence[Field]) -> Parts:
 
 
 def check_head(message: memoryview, number_bytes: int) -> None:
-    """Check that the message is one segment that begins with a root struct of at least so many bytes of numbers.
+    """Check that the message is one segment that begins with a root struct of at least `number_bytes` of numbers.
 
     Raises BatchMalformed.
     """
@@ -108,16 +108,16 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
     """The first `field_count` Data fields of a message, as views; the numbers lie at `DATA_AT`.
 
     Raises:
-        BatchMalformed: the message is not one segment with the root struct first, has fewer numbers than
-            asked for, a pointer leads anywhere but to bytes inside it, or the fields overlap so much that together
-            they are longer than the message: a copy of them is never larger than what was sent.
+        BatchMalformed: the message is not one segment with the root struct first, has fewer numbers than required, a
+            pointer does not lead to bytes inside it, or the fields overlap so that together they are longer than the
+            message: a copy of them must not be larger than the message.
     """
     check_head(message, number_bytes)
     return decode_fields(message, field_count)
 
 
 def decode_fields(message: memoryview, field_count: int) -> list[memoryview | None]:
-    """Decode the fields of a message whose head was checked before. Raises BatchMalformed."""
+    """Decode the fields of a message whose head was checked. Raises BatchMalformed."""
     total = len(message)
     number_words, pointer_count = _ROOT_SIZE.unpack_from(message, _ROOT_SIZE_AT)
     pointers_at = DATA_AT + number_words * WORD
@@ -137,7 +137,7 @@ def decode_fields(message: memoryview, field_count: int) -> list[memoryview | No
         size = pointer >> 35
         end = start + size
         bytes_left -= size
-        # A negative offset (bit 29 set) reaches far past any frame here, so this one check refuses it as well.
+        # A negative offset (bit 29 set) reaches far past any frame here, so this check refuses it as well.
         if end > total or bytes_left < 0:
             raise BatchMalformed(f"field {index} leads out of the message")
         fields[index] = message[start:end]

@@ -1,8 +1,8 @@
 """`Routes` messages in the layout that Cap'n Proto libraries write, read several times faster than through pycapnp.
 
-Laws: what is read here is what pycapnp would read; whatever is laid out in another way, or is wrong, is left to it (the
-answer is None). Each word is counted against the message's size when a pointer leads to it, so that time and memory are
-in proportion to the bytes, whatever the pointers claim.
+Laws: the result is the same as pycapnp's; any other layout, or an invalid message, is left to pycapnp (the answer is
+None). Each word is counted against the message's size when a pointer leads to it, so that time and memory are
+proportional to the bytes, whatever the pointers claim.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _U64_SIGN, _U64 = 1 << 63, 1 << 64
 
 
 class _OtherLayout(Exception):
-    """A layout that is left to pycapnp."""
+    """A layout that only pycapnp reads."""
 
 
 def read_routes(data: bytes, count: int, labels_max: int, text_bytes_max: int) -> list[FlatPair] | None:
-    """The pairs of a message that says it has `count`; None if pycapnp has to read it."""
+    """The pairs of a message that claims to have `count`; None if pycapnp must read it."""
     if len(data) % 8 or len(data) < 24:
         return None
     words = struct.unpack(f"<{len(data) >> 3}Q", data)
@@ -49,7 +49,7 @@ def read_routes(data: bytes, count: int, labels_max: int, text_bytes_max: int) -
 
 
 class _Reader:
-    """One message. `words[0]` is the segment table, so that word n of the segment is `words[n + 1]`."""
+    """A reader of one message. `words[0]` is the segment table, so that word n of the segment is `words[n + 1]`."""
 
     def __init__(self, data: bytes, words: tuple[int, ...], text_bytes_max: int) -> None:
         self._data = data

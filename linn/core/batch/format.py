@@ -1,8 +1,8 @@
-"""Formats of a batch's body: linn's own, number 0, and those of other protocols, which plugins read and write.
+"""Formats of a batch's body: linn's own, number 0, and the formats of other protocols, which plugins read and write.
 
-Laws: a batch is stored and handed on with the body that its producer sent. A body is translated only where its records
-must be told apart, or for a reader that does not take its format; all numbers and columns of the batch stay as they
-are. Translations of stored batches are cached, up to `CACHE_BYTES_MAX`.
+Laws: a batch is stored and delivered with the body that its producer sent. A body is translated only to separate its
+records, or for a reader that does not accept its format; the numbers and columns of the batch do not change.
+Translations of stored batches are cached, up to `CACHE_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,25 @@ from linn.core.errors.texts import counted, one_line
 from linn.core.errors.tree import BatchError, BatchMalformed, BatchTooLarge, FormatUnknown
 
 NATIVE_ONLY = (int(Format.NATIVE),)
-"""The formats that a reader takes which names none."""
+"""The formats of a reader that names none."""
 FORMATS_MAX = 255
 RECORDS_MAX = 16_384
-"""Limit of the records of a batch in another format: they are decoded or encoded one by one, without a pause, in 0.1 s.
-"""
+"""Limit of the records of a batch in another format: they are decoded or encoded one by one, without a pause, in 0.1
+s."""
 WEIGHT_MAX = 2 * RECORDS_MAX
-"""Limit of the records and headers of a batch that are decoded or encoded together, for the same reason: 0.3 s."""
+"""Limit of the records and headers of a batch decoded or encoded together, for the same reason: 0.3 s."""
 CACHE_BYTES_MAX = 32 << 20
-"""Limit of the translations that are cached: one of the largest batches, or the batches that the readers of hundreds of
-partitions read now.
-"""
+"""Limit of the cached translations: one of the largest batches, or the batches that hundreds of readers use now."""
 BODY_GROWTH_MAX = 4
 """Limit of a translated body, as a multiple of the largest batch: columns take up to 24 bytes for a record of 7."""
 
 Owner = object
-"""The log of a batch, which tells its offsets from those of others; hashable."""
+"""The log of a batch, which distinguishes its offsets from other logs'; hashable."""
 
 
 @dataclass(slots=True)
 class BodyColumns:
-    """The records of a body, by column; None: no record has one."""
+    """The records of a body, by column; None: no record has a value."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -52,30 +50,30 @@ class BodyColumns:
 class BodyFormat(Protocol):
     """The codec of a format: pure functions of their arguments, called in the broker's loop.
 
-    Routing keys, labels, ids and offsets are columns of the batch, and no concern of its body.
+    Routing keys, labels, ids and offsets are columns of the batch, not of its body.
     """
 
     def check(self, body: memoryview, count: int, bytes_max: int) -> int:
-        """Check a body that a producer sent, at batch cost: its size, its checksum, that it holds `count` records.
+        """Check a producer's body at batch cost: its size, its checksum, and that it holds `count` records.
 
-        Called once, before the batch is stored. `bytes_max` is the limit of what it is when decompressed. Returns a
-        bound on the bytes of its largest record, such as the size of all of them, decompressed: if that is over the
-        topic's limit, the records are looked at one by one. A body with more headers than can be decoded without a
-        pause, such as WEIGHT_MAX, is refused here: nobody could read it.
+        Called once, before the batch is stored. `bytes_max` limits the decompressed size. Returns an upper bound on the
+        bytes of its largest record, such as the decompressed size of all records: if that is over the topic's limit,
+        the records are checked one by one. A body with more headers than can be decoded without a pause, such as
+        WEIGHT_MAX, is refused here: no reader could decode it.
 
-        Raises BatchMalformed: the publish is refused with it.
+        Raises BatchMalformed, which refuses the publish.
         """
 
     def to_native(self, body: memoryview, count: int, bytes_max: int) -> BodyColumns:
-        """Decode all `count` records. `bytes_max` is the limit of what it decompresses.
+        """Decode all `count` records. `bytes_max` limits the decompressed size.
 
         Raises BatchMalformed.
         """
 
     def from_native(self, batch: RecordBatch) -> bytes:
-        """Encode a body with the records of a batch in linn's own format, so that `to_native` gives the same ones.
+        """Encode a body with the records of a batch in linn's own format, so that `to_native` returns the same records.
 
-        Raises BatchMalformed: a record has something that the format can't carry. The reader gets the batch as it is.
+        Raises BatchMalformed: the format can't represent a record. The reader gets the batch unchanged.
         """
 
 
@@ -99,7 +97,7 @@ class BoundFormat(NamedTuple):
     number: int
     name: str
     owner: str
-    """The plugin that registered it, in a form for people."""
+    """A description of the plugin that registered the format."""
     codec: BodyFormat
 
 
@@ -108,10 +106,10 @@ class Formats:
 
     def __init__(self, bound: Iterable[BoundFormat] = (), bytes_max: int = 8 << 20) -> None:
         """`bytes_max`: the limit of a batch, and of its body when decompressed."""
-        self._bound = {each.number: each for each in bound}
+        self._bound = {format.number: format for format in bound}
         self._bytes_max = bytes_max
         self._cache: OrderedDict[tuple[Owner, int, int, int], RecordBatch] = OrderedDict()
-        """Translations by owner, both CRCs and format; the most recent one is last. The stamp has the offset."""
+        """Translations by owner, both CRCs and format; most recent last. The stamp contains the offset."""
         self.cached_bytes = 0
 
     def accepts_of(self, numbers: Sequence[int]) -> Sequence[int]:
@@ -125,7 +123,7 @@ class Formats:
         return accepts
 
     def admit(self, batch: RecordBatch) -> None:
-        """Check the body of a verified batch from a producer, and let it be opened.
+        """Check the body of a producer's verified batch, and make it readable.
 
         Raises FormatUnknown, BatchMalformed; BatchTooLarge: it has more than RECORDS_MAX records.
         """
@@ -164,7 +162,7 @@ class Formats:
     def translated(self, owner: Owner, batch: RecordBatch, number: int) -> RecordBatch:
         """A stored batch with its body in another format.
 
-        Raises FormatUnknown; BatchMalformed: it can't be decoded, or that format can't carry one of its records.
+        Raises FormatUnknown; BatchMalformed: it can't be decoded, or that format can't represent one of its records.
         """
         key = owner, batch.stamp_crc, batch.crc, number
         known = self._cache.get(key)
@@ -172,7 +170,7 @@ class Formats:
             self._cache.move_to_end(key)
             return known
         if batch.format:
-            # A view of its own: the decoded body must not stay with a batch that an engine holds in memory.
+            # A separate view: the decoded body must not stay with a batch that an engine keeps in memory.
             opened = RecordBatch(batch.message)
             opened.opener = self
             made = with_body(batch, Format.NATIVE, opened.body().lay_out().join())
@@ -207,7 +205,7 @@ class Formats:
 
 
 def _check_weight(batch: RecordBatch) -> None:
-    """Raises BatchMalformed if a native batch has too many records and headers to be encoded without a pause."""
+    """Check that a native batch can be encoded without a pause. Raises BatchMalformed: it is too large for that."""
     weight = RecordBatch(batch.message).body().weight()
     if weight > WEIGHT_MAX:
         raise BatchMalformed(f"a batch with {weight:,} records and headers is more than can be encoded at once")

@@ -1,4 +1,4 @@
-"""A body gathered from another batch piece by piece, so that each piece is a short step."""
+"""A body gathered from pieces of another batch, each in a short step."""
 
 from __future__ import annotations
 

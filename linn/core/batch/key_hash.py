@@ -1,6 +1,6 @@
-"""The hash that places keys: murmur2, exactly as Kafka's default partitioner has it.
+"""The hash that places keys: murmur2, exactly as in Kafka's default partitioner.
 
-Law: where a topic's partitioner is `murmur2`, the same key and the same number of partitions give the same partition,
+Law: if a topic's partitioner is `murmur2`, the same key and the same number of partitions give the same partition,
 in the broker and in every client of every language.
 """
 
@@ -13,13 +13,13 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 KEYS_CACHED_MAX = 65_536
-"""Keys whose hash is remembered; keys repeat, and a hash in Python costs about as much as its key has bytes / 4."""
+"""Keys whose hashes are cached: keys repeat, and a hash in Python takes one loop per four bytes of the key."""
 KEY_CACHED_BYTES_MAX = 256
-"""Longest key whose hash is remembered, so that all of them stay below 24 MiB; most keys are ids."""
+"""Longest key whose hash is cached, to keep the cache below 24 MiB; most keys are ids."""
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash of `data` as Kafka's `Utils.murmur2` has it, as an unsigned number."""
+    """Compute the 32-bit hash of `data`, as Kafka's `Utils.murmur2`, as an unsigned number."""
     size = len(data)
     whole = size & ~3
     h = _SEED ^ size
@@ -45,9 +45,9 @@ def _hash(key: bytes) -> int:
 
 
 remembered = lru_cache(maxsize=KEYS_CACHED_MAX)(_hash)
-"""The hash of a short key."""
+"""The cached hash of a short key."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of `key` in a topic of so many partitions."""
+    """The partition of `key` in a topic of `partitions` partitions."""
     return key_hash(key) % partitions

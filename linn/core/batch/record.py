@@ -1,4 +1,4 @@
-"""One record: what a user publishes and gets back, with everything that a message may carry."""
+"""A record: the message that a user publishes and gets back, with all its fields."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NO_LABELS: Labels = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A message's content and properties, apart from the topic and offset that a log gives it."""
+    """A message's content and properties, without the topic and offset that a log assigns."""
 
     value: bytes | None = b""
     """The content. None is a tombstone, as in Kafka."""
     key: bytes | None = None
     """The key by which records are partitioned and ordered."""
     routing_key: str = ""
-    """Words separated by dots, by which direct and topic exchanges route."""
+    """Words separated by dots, used for routing by direct and topic exchanges."""
     labels: Labels = field(default_factory=lambda: NO_LABELS)
     """Typed properties that exchanges can see: text, 64-bit int, float or bool by name."""
     headers: Headers = ()
@@ -31,9 +31,9 @@ class Record:
     id: UUID | None = None
     """128 bits; the producer's library chooses one if the user gives none."""
     timestamp_ms: int = 0
-    """The time of its creation, ms since 1970."""
+    """Creation time, ms since 1970."""
     priority: int = 0
-    """0 to 255, higher first where a topic orders by priority."""
+    """0 to 255; higher goes first if the topic orders by priority."""
     delay_ms: int = 0
     """Earliest delivery, in ms after the append."""
     ttl_ms: int = 0

@@ -1,8 +1,8 @@
 """The distinct (routing key, labels) pairs of a batch, encoded once as a `Routes` message.
 
-A broker looks its bytes up in a cache of routes, so that a batch like the one before it is routed by one dictionary
-look-up. Law: equal pairs in equal order give equal bytes (labels are sorted by name, in order of code points), where
-equal means equal in type as well: `True`, `1` and `1.0` are three labels, `0.0` and `-0.0` are two.
+A broker looks up the bytes in a cache of routes, so that a batch like an earlier one is routed by one dictionary
+look-up. Law: equal pairs in equal order give equal bytes (labels are sorted by name, in order of code points). Equal
+includes equal in type: `True`, `1` and `1.0` are three labels, `0.0` and `-0.0` are two.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from linn.core.batch.record import Labels, LabelValue
 from linn.core.errors.tree import BatchMalformed, MessageInvalid
 
 PAIRS_MAX = 65_535
-"""Pairs that a UInt16 index can tell apart."""
+"""Pairs that a UInt16 index can distinguish."""
 LABELS_MAX = 256
-"""Labels per pair: more are data, not something to route by."""
+"""Limit of the labels of a pair: more labels are data, not routing criteria."""
 TEXT_BYTES_MAX = 4_096
-"""A routing key, a label's name or a label's text, in UTF-8: 16 times RabbitMQ's limit for routing keys."""
+"""Limit of a routing key, a label's name or a label's text, in UTF-8: 16 times RabbitMQ's limit for routing keys."""
 ROUTES_BYTES_MAX = 2 << 20
-"""Limit of the encoded pairs: room for 65,535 routing keys of 15 bytes. Decoding that many of the costliest bytes takes
-a third of a second (measured); a batch of the largest size would block a broker for 1.3 s.
-"""
+"""Limit of the encoded pairs: space for 65,535 routing keys of 15 bytes. Decoding that many of the costliest bytes
+takes a third of a second (measured); a batch of the largest size would block a broker for 1.3 s."""
 
 
 class Pair(NamedTuple):
-    """One distinct (routing key, labels) of a batch."""
+    """A distinct (routing key, labels) pair of a batch."""
 
     routing_key: str
     labels: tuple[tuple[str, LabelValue], ...]
@@ -45,7 +44,7 @@ NO_PAIR = Pair("", ())
 def pair_of(routing_key: str, labels: Labels | None) -> Pair:
     """The pair of a record, labels sorted by name.
 
-    Raises MessageInvalid where labels are not a mapping from text.
+    Raises MessageInvalid if labels are not a mapping from text.
     """
     if not labels:
         return Pair(routing_key, ())
@@ -80,7 +79,7 @@ def _set_value(target: Any, name: str, value: LabelValue) -> None:
     elif isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 63:
             raise MessageInvalid(f"label {name!r} does not fit into 64 bits")
-        target.int = int(value)  # pycapnp takes no subclass.
+        target.int = int(value)  # pycapnp refuses subclasses.
     elif isinstance(value, float):
         target.float = float(value)
     else:
@@ -106,7 +105,8 @@ def encode_routes(pairs: Sequence[Pair]) -> bytes:
     """Encode pairs as the batch's `routes` field.
 
     Raises:
-        MessageInvalid: too many pairs or labels, a text too long, a label of another type, or all of it too large.
+        MessageInvalid: too many pairs or labels, a text too long, a label of another type, or the whole encoding too
+            large.
     """
     if len(pairs) > PAIRS_MAX:
         raise MessageInvalid(f"{len(pairs)} distinct (routing key, labels) pairs in one batch, more than {PAIRS_MAX}")
@@ -134,15 +134,15 @@ def _encode_exact(pairs: tuple[Pair, ...], _kinds: tuple[object, ...]) -> bytes:
 
 
 def encode_routes_cached(pairs: tuple[Pair, ...]) -> bytes:
-    """`encode_routes` for a tuple of few pairs, which producers repeat batch after batch.
+    """Encode a tuple of few pairs, which producers repeat batch after batch; see `encode_routes`.
 
-    Raises MessageInvalid; TypeError where a label can't be hashed.
+    Raises MessageInvalid; TypeError if a label can't be hashed.
     """
     return _encode_exact(pairs, exact_kinds(pairs))
 
 
 def decode_routes(data: Buffer, count: int) -> list[Pair]:
-    """Read the `routes` field of a batch that says it has `count` pairs.
+    """Read the `routes` field of a batch that claims to have `count` pairs.
 
     Raises:
         BatchMalformed: not a Routes message, another count, an unknown type of label, or over a limit.
@@ -158,7 +158,7 @@ def decode_routes(data: Buffer, count: int) -> list[Pair]:
 def decode_any_routes(data: bytes, count: int) -> list[Pair]:
     """Decode routes in any layout that Cap'n Proto allows. Raises BatchMalformed."""
     try:
-        # Each word is read once: a message that points at the same bytes again and again is refused.
+        # Each word is read once: a message that points at the same bytes repeatedly is refused.
         with schema.load("batch").Routes.from_bytes(
             data, traversal_limit_in_words=len(data) // 8 + 64, nesting_limit=8
         ) as message:

@@ -1,4 +1,4 @@
-"""The Cap'n Proto schemas, loaded once. They lie in `schema/`, the contract for every language."""
+"""The Cap'n Proto schemas, loaded once. The files in `schema/` are the contract for every language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import capnp
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-# In a wheel the schemas lie inside the package, in a source checkout beside it.
+# In a wheel the schemas are inside the package, in a source checkout beside it.
 SCHEMA_DIR = _PACKAGE / "schema" if (_PACKAGE / "schema").is_dir() else _PACKAGE.parent / "schema"
 
 

@@ -1,4 +1,4 @@
-"""Work split into steps; whoever runs it may let other tasks run between them."""
+"""Work split into steps, between which its caller may let other tasks run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Each `next` is a step; the result comes with the last one."""
 STEP_RECORDS = 1_024
-"""Records of one step where each is looked at or moved: 0.5 to 1 ms."""
+"""Records examined or moved in one step: 0.5 to 1 ms."""
 TURN_S = 0.0005
-"""Longest time that one task works before it lets others run, a pause that costs a tenth of it. A round of requests
-takes others up to ten turns: with 2 ms, a client that wants 50 a second gets 30 beside a storm of requests.
-"""
+"""Longest time that a task works before it lets other tasks run; the pause costs a tenth of it. A round of requests
+takes up to ten turns: with 2 ms, a client that sends 50 requests a second gets 30 answers beside a storm of
+requests."""
 
 
 def run_steps(steps: Steps[T]) -> T:
@@ -28,5 +28,5 @@ def run_steps(steps: Steps[T]) -> T:
 
 
 def no_steps() -> Steps[None]:
-    """Nothing to do."""
+    """Steps that do nothing."""
     yield from ()

@@ -15,7 +15,7 @@ _WINDOW_BYTES_MAX = 8 << 20
 
 
 class _Compressors(threading.local):
-    """Compressors, one per thread: one must not be used by two threads at once, and a new one costs 20 us."""
+    """Compressors, one per thread: a compressor can't be shared by threads, and a new one costs 20 us."""
 
     def __init__(self) -> None:
         self.default = zstandard.ZstdCompressor(level=3)
@@ -30,12 +30,12 @@ def compress(data: Buffer) -> bytes:
 
 
 def check_frame(data: Buffer, body_bytes: int) -> None:
-    """Refuse a frame that states no size or another one than `body_bytes`, or asks for a huge window.
+    """Refuse a frame whose stated size is missing or not `body_bytes`, or whose window is too large.
 
     Raises BatchMalformed.
     """
     if data[:4] != _MAGIC:
-        raise BatchMalformed("the body is not zstd")  # Or a frame to be skipped, which has a size as well.
+        raise BatchMalformed("the body is not zstd")  # A skippable frame also states a size.
     try:
         parameters = zstandard.get_frame_parameters(data)
     except zstandard.ZstdError as error:
@@ -47,7 +47,7 @@ def check_frame(data: Buffer, body_bytes: int) -> None:
 
 
 def decompress(data: Buffer, body_bytes: int) -> bytes:
-    """Decompress the one frame in `data`, never to more than `body_bytes`.
+    """Decompress the single frame in `data`, to at most `body_bytes`.
 
     Raises BatchMalformed.
     """

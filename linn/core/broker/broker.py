@@ -1,16 +1,16 @@
 """The broker: the composition root. It builds every part; no lower room imports it.
 
 Read in this order: `batch/batch` (the unit of work), `log/storage` (the port under a partition), `log/partition` (one
-writer, the high watermark, group commit), `topics/topic` (partitions and what its kind makes of them),
-`queue/subscription` and `queue/partition_queue` (a queue decides, and acts), `groups/membership`, `groups/group` and
-`groups/coordinator` (consumer groups), `transactions/coordinator`, `routing/exchange` and `routing/router` (where a
-batch goes), `publish/plan` and `publish/publisher` (how it gets there), `delivery/consumer` and `gateway/session` (what
-protocols may do), `admin/administration` (changes while it runs), then this file and `listening`. `env/env` is the door
-to the world, `plugins/hookspecs` the door for plugins.
+writer, the high watermark, group commit), `topics/topic` (partitions, with a queue or a stream on them),
+`queue/subscription` (a queue's decisions) and `queue/partition_queue` (carrying them out), `groups/membership`,
+`groups/group` and `groups/coordinator` (consumer groups), `transactions/coordinator`, `routing/exchange` and
+`routing/router` (where a batch goes), `publish/plan` and `publish/publisher` (how it gets there), `delivery/consumer`
+and `gateway/session` (the protocols' side), `admin/administration` (changes while it runs), then this file and
+`listening`. `env/env` is the door to the world, `plugins/hookspecs` the door for plugins.
 
-Laws: publishing is synchronous up to the log; what must be waited for is given back as (partition, offset). A request
-that fails half-way through its checks has stored nothing. The broker serves until its nursery is cancelled, a sync
-fails, or `stop` is called; then it drains in bounded time.
+Laws: publishing is synchronous up to the log, and returns the marks to wait for. A request that fails its checks has
+stored nothing. The broker serves until its nursery is cancelled, a sync fails, or `stop` is called; then it drains in
+bounded time.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Broker:
         make_topic = self._create_default_topic if config.broker.auto_create_topics else None
         self.publisher: Publisher = Publisher(*parts, make_topic, self.transactions)
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
-        """The order in which busy connections run."""
+        """Turns of busy connections."""
         self.connections = Connections(env.clock.monotonic)
         self.topic_maker = TopicMaker(
             config=config,
@@ -152,7 +152,7 @@ class Broker:
         return MetricRegistry(source)
 
     def _new_services(self) -> Services:
-        """Prepare the services, of which none is made yet. Raises PluginError: a metric's name is taken."""
+        """Prepare the services without making them. Raises PluginError: a metric's name is taken."""
         kinds, plugins = self.plugins.services, self.plugins
         self.metrics.check_services(kinds.values())
         making = plugins.make, plugins.owner_of, self.spawn, self.metrics.add_service
@@ -221,7 +221,7 @@ class Broker:
 
     @property
     def observers(self) -> Observers:
-        """The observers, which are told of the broker's events."""
+        """The observers of the broker's events."""
         return self.plugins.observers
 
     @property
@@ -267,7 +267,7 @@ class Broker:
             raise
 
     async def _count_start(self) -> None:
-        """Count this start, once all logs were examined: a start that they refuse changes nothing.
+        """Count this start after all logs were examined, so that a refused start changes nothing.
 
         Raises LogCorrupt, DiskFull, StorageError, SyncFailed.
         """
@@ -280,7 +280,7 @@ class Broker:
         return self.producer_ids.start
 
     async def _make_folder(self, path: str) -> None:
-        """Make a folder and its missing parents, durably: a power failure does not remove them again."""
+        """Make a folder and its missing parents durably, so that a power failure does not remove them."""
         disk, folder = self.env.disk, PurePosixPath(path)
         missing = [place for place in (folder, *folder.parents) if not disk.exists(str(place))]
         disk.make_dir(path)
@@ -296,14 +296,13 @@ class Broker:
         await self._stop_requested.wait()
 
     async def drain(self) -> None:
-        """Drain the services, which are clients as well, for at most `drain_timeout`. Then refuse new work, answer
-        requests in progress, and close all connections, for at most `drain_timeout`.
-        """
+        """Drain the services, which are clients too, for at most `drain_timeout`. Then refuse new work, answer requests
+        in progress, and close all connections, for at most `drain_timeout`."""
         await self.services.drain(self.config.broker.drain_timeout_s)
         self.stopping = self.long_work.is_stopping = True
         self.plugins.observers.broker_stopping(self.name)
         for topic in self.topics.values():
-            topic.tell_room()  # Publishes that wait for room are refused now.
+            topic.tell_room()  # Refuses publishes that wait for room.
         await self.listening.drain(self.config.broker.drain_timeout_s)
 
     async def close(self) -> None:
@@ -338,7 +337,7 @@ class Broker:
         """Run a background task in the broker's nursery.
 
         A failed sync or a bug in the task ends the broker. Failures from a full disk or a deleted topic are logged:
-        such tasks are started again at the next occasion, and nothing that was confirmed depends on them.
+        such tasks are started again at the next occasion, and no confirmed record depends on them.
         """
         self._nursery.start_soon(self._run_chore, task)
 
@@ -360,7 +359,7 @@ class Broker:
         while True:
             await self.env.clock.sleep(RETENTION_INTERVAL_S)
             if clock_watch.look():
-                continue  # A clock that is ahead for a moment is no reason to drop whole streams.
+                continue  # A clock that runs ahead for a moment must not drop whole streams.
             for topic in list(self.topics.values()):
                 await self._run_chore(topic.enforce_retention)
             await self._run_chore(self.groups.enforce_retention)
@@ -368,7 +367,7 @@ class Broker:
             await self._run_chore(self._watch_decisions)
 
     async def _watch_decisions(self) -> None:
-        """Warn of decided records that no consumer has answered for."""
+        """Warn of decided records without an answer from their consumer."""
         queues = [queue for topic in self.topics.values() for queue in topic.subscriptions.values()]
         decided = [queue for queue in queues if any(it.subscription.decided_count for it in queue.partition_queues)]
         steps = self._decision_watch.look(decided, self.env.clock.now_ms())
@@ -380,11 +379,11 @@ class Broker:
     # --- topics ---
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name. Raises TopicUnknown."""
+        """Return the topic of this name. Raises TopicUnknown."""
         return self.catalog.topic(name)
 
     def router(self, name: str) -> Router:
-        """The exchange of that name, also the default one. Raises ExchangeUnknown."""
+        """Return the exchange of this name, including the default exchange. Raises ExchangeUnknown."""
         return self.catalog.router(name)
 
     def _stream(self, name: str) -> Stream | None:
@@ -392,7 +391,7 @@ class Broker:
         return topic.stream if topic is not None else None
 
     def _make_assignors(self) -> None:
-        """Make the assignors that groups may need, before there are groups. Raises PluginError."""
+        """Make the assignors that groups may need, before any group. Raises PluginError."""
         default = self.config.broker.default_assignor
         for name in dict.fromkeys([default, *map(self.config.assignor_of, self.config.groups)]):
             kind = self.plugins.assignors[name]
@@ -414,7 +413,7 @@ class Broker:
                 states.append(StateLog(log, clock))
             if not any(state.partition.log.bounds()[1] for state in states):
                 with suppress(DiskFull, DescriptorsExhausted):
-                    await states[0].partition.log.sync()  # Makes the folders of all of them durable.
+                    await states[0].partition.log.sync()  # Makes the folders of all logs durable.
         ends = {
             name: {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
             for name, topic in self.topics.items()
@@ -423,7 +422,7 @@ class Broker:
             self.topics[name].hold_back(self.groups)
 
     async def _open_transactions(self) -> None:
-        """Open the transactions' log, and end what was left open. The groups are open.
+        """Open the transactions' log, and end transactions that were left open. The groups are open.
 
         Raises LogCorrupt, StorageError.
         """
@@ -443,7 +442,7 @@ class Broker:
         await self.transactions.recover(await open_log() if there else None, open_log)
 
     async def _copy_dead_letters(self, topic: Topic, partition_queue: PartitionQueue) -> None:
-        await self._recovered.wait()  # Its target may be opened after it.
+        await self._recovered.wait()  # Its target may be opened later.
         name = topic.settings.dead_letter
         target = self.topic(name) if name is not None else topic
         await copy_dead_letters(
@@ -453,7 +452,7 @@ class Broker:
 
 @asynccontextmanager
 async def running_broker(config: Config, env: Env, plugins: PluginManager | None = None) -> AsyncIterator[Broker]:
-    """Run a broker: it is recovered and listening inside the block, and leaving the block drains and closes it.
+    """Run a broker, which is recovered and listening inside the block; leaving the block drains and closes it.
 
     Raises:
         LinnError: it can't start; or, from the block, SyncFailed and other errors that end a broker.

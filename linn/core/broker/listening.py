@@ -26,11 +26,11 @@ from linn.core.plugins.manager import PluginManager
 logger = logging.getLogger("linn.listening")
 
 WATCHERS_MAX = 100
-"""Connections of protocols that only watch: a few monitoring systems, and no more work than they ask for."""
+"""Limit of connections of protocols that only monitor: a few monitoring systems."""
 LAST_WORD_S = 0.1
-"""Time that a refused connection has to take the reason; its socket has room for it at once."""
+"""Time that a refused connection has to take the reason; its socket can take it at once."""
 WATCHERS_LEAVE_S = 1.0
-"""Time that a monitoring connection has to read its last answer once all clients are gone."""
+"""Time that a monitoring connection has to read its last answer after all clients are gone."""
 
 
 class BoundListener:
@@ -54,7 +54,7 @@ class BoundListener:
 
 
 class ConnectionLimit:
-    """A limit shared by connections, and a wait for their end."""
+    """A shared limit of connections, with a wait for their end."""
 
     def __init__(self, connections_max: int) -> None:
         self.connections_max = connections_max
@@ -62,13 +62,13 @@ class ConnectionLimit:
         self._gone = trio.Event()
 
     def leave(self) -> None:
-        """Count one connection less."""
+        """Count the end of a connection."""
         self.count -= 1
         if self.count == 0:
             self._gone.set()
 
     async def wait_until_empty(self, timeout_s: float) -> None:
-        """Wait until no connection is left, but at most `timeout_s`. No new ones may come."""
+        """Wait until no connection is left, for at most `timeout_s`. Call it when no new ones can come."""
         if self.count:
             self._gone = trio.Event()
             with trio.move_on_after(timeout_s):
@@ -80,7 +80,7 @@ class Listening:
 
     def __init__(self, config: Config, plugins: PluginManager, gateway: Gateway, nursery: trio.Nursery) -> None:
         self.addresses: dict[str, str] = {}
-        """Bound address by listener; those for clients come first."""
+        """Bound address by listener; client listeners come first."""
         self._config = config
         self._plugins = plugins
         self._gateway = gateway
@@ -96,7 +96,7 @@ class Listening:
         return self._clients.count
 
     async def start(self, *, watching: bool) -> None:
-        """Bind the listeners for clients, or those of protocols that only watch; then accept.
+        """Bind the listeners for clients, or with `watching` the listeners of monitoring protocols; then accept.
 
         Raises AddressInUse, AddressInvalid, PluginError: nothing is bound then.
         """
@@ -148,7 +148,7 @@ class Listening:
             await self._close([listener])
 
     async def _admit(self, listener: BoundListener, stream: AcceptedStream) -> bool:
-        """Count a connection; False if there are too many, in which case it is closed."""
+        """Count a connection. If there are too many, close it and return False."""
         limit, traffic = listener.limit, listener.traffic
         if limit.count < limit.connections_max:
             limit.count += 1
@@ -158,7 +158,7 @@ class Listening:
         self._note_refused(listener, "connection from %(connection)s refused: there are %(count)d", about)
         if listener.refusal is not None:
             there = counted(limit.count, "connection")
-            why = BrokerFull(f"{self._gateway.name} has {there}, as many as connections_max lets in")
+            why = BrokerFull(f"{self._gateway.name} has {there}, as many as connections_max allows")
             with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
                 await stream.send([listener.refusal(why)])
         await stream.aclose()
@@ -181,7 +181,7 @@ class Listening:
             reason, code = str(error), error.code
             logger.info("%(connection)s: %(error)s", self._about(listener, stream) | log_fields(error))
         except BaseExceptionGroup as group:
-            # Beside errors it may hold the broker's own end, which goes on.
+            # The group may also contain the broker's own cancellation, which goes on.
             failed, rest = group.split(Exception)
             if failed is not None:
                 reason, code = str(failed), InternalError.code
@@ -205,12 +205,12 @@ class Listening:
         return {"connection": stream.peer, "listener": listener.traffic.listener, "protocol": listener.traffic.protocol}
 
     def _blame(self, error: BaseException) -> dict[str, str]:
-        """The fields of a log record about an error that is no LinnError."""
+        """The fields of a log record about an error other than a LinnError."""
         blamed = self._plugins.blamed(error, "the protocol")
         return {"blamed": blamed, "code": InternalError.code}
 
     async def drain(self, timeout_s: float) -> None:
-        """Accept no new clients, and give the connected ones `timeout_s` to end by themselves. Watchers come last."""
+        """Accept no new clients, and give connected ones `timeout_s` to end. Monitoring connections end last."""
         self._connections.draining.set()
         await self._empty(self._clients, timeout_s)
         self._connections.drained.set()

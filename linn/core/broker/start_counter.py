@@ -1,11 +1,11 @@
-"""The number of a broker's start: greater than that of every start before.
+"""The number of a broker's start, greater than the numbers of all earlier starts.
 
-Whatever has to differ from start to start is derived from it: the epoch in which a leader appends, and the ids that
-idempotent producers are given. It is the second of the start, or the one after the last number, so that it differs
-from those of earlier data folders, too: a client may outlive them.
+Values that must differ from start to start are derived from it: the epoch in which a leader appends, and the ids of
+idempotent producers. It is the time of the start in seconds, or the last number plus one, so that it also differs from
+the numbers of earlier data folders: a client may outlive a folder.
 
-Law: no number is used twice. The file has two slots; a start writes the older one in place, and syncs it before it
-goes on, so that a full disk is no hindrance, and a torn write leaves the other slot.
+Law: no number is used twice. The file has two slots; a start overwrites the older one and syncs it before it continues,
+so that a full disk does not prevent a start, and a torn write leaves the other slot.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StartCounter:
         self._path = f"{folder}/starts"
 
     async def count(self, now_ms: int) -> int:
-        """Count a start, durably; returns its number. Raises LogCorrupt, DiskFull, StorageError, SyncFailed."""
+        """Count a start durably; returns its number. Raises LogCorrupt, DiskFull, StorageError, SyncFailed."""
         if not self._disk.exists(self._path):
             await self._make()
         file = self._disk.open(self._path)
@@ -69,7 +69,7 @@ def _encode(number: int) -> bytes:
 
 
 def _decode(slot: bytes) -> int:
-    """The number in a slot; -1 if it is not whole."""
+    """The number in a slot; -1 if the slot is damaged."""
     if len(slot) < _SLOT.size:
         return -1
     magic, number, crc = _SLOT.unpack(slot)

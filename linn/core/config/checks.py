@@ -1,8 +1,8 @@
-"""Checks a whole configuration file, table by table, against itself and against what plugins brought.
+"""Checks of a whole configuration file, table by table, against itself and the kinds of plugins.
 
-Laws: every table is looked at, whatever is wrong with another, and what is right in it is held against the others, so
-that one run shows all problems; a table that is wrong still counts as existing, so that what refers to it is not
-reported as well, and nothing is concluded from a key that is wrong.
+Laws: every table is checked, even if another is wrong, and its valid part is compared with the others, so that one run
+shows all problems. An invalid table still counts as existing, so that references to it are not reported as well;
+nothing is concluded from an invalid key.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Configured:
     name: str
     kind: str
     settings: Any
-    """An instance of the kind's settings, or None for a kind that has none."""
+    """An instance of the kind's settings; None for a kind without settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,17 @@ class Listener:
     address: str
     protocol: str
     settings: Any
-    """An instance of the protocol's settings, or None for a protocol that has none."""
+    """An instance of the protocol's settings; None for a protocol without settings."""
 
 
 def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
-    """Decode `[plugins]` as far as it is valid; errors are added to `problems`."""
+    """Decode the valid part of `[plugins]`; errors are added to `problems`."""
     found = decode_settings(PluginSettings, data.get("plugins", {}), ("plugins",), problems, partial=True)
     return found or PluginSettings()
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of a kind that has none: every key is unknown."""
+    """Settings of a kind without settings: every key is unknown."""
 
 
 class ConfigChecker:
@@ -109,7 +109,7 @@ class ConfigChecker:
         self._kinds = kinds
 
     def unknown_tables(self) -> None:
-        """Report top-level keys that are not tables of a configuration."""
+        """Report top-level keys that are not configuration tables."""
         known = [*TABLES, *self._kinds.services]
         for key in self._data:
             if key not in known:
@@ -132,7 +132,7 @@ class ConfigChecker:
         return decode_settings(LogSettings, self._data.get("log", {}), ("log",), self.problems) or LogSettings()
 
     def plugins(self) -> PluginSettings:
-        """Decode `[plugins]`; blocking an unknown plugin is a warning, since it may just not be installed here."""
+        """Decode `[plugins]`; blocking an unknown plugin is only a warning: it may just not be installed here."""
         settings = plugin_table(self._data, self.problems)
         for index, name in enumerate(settings.block):
             if name not in self._kinds.plugin_names:
@@ -141,7 +141,7 @@ class ConfigChecker:
         return settings
 
     def listeners(self) -> dict[str, Listener]:
-        """`[listeners.*]`, with the default one where there is none."""
+        """Decode `[listeners.*]`; the default listener if there is none."""
         tables = self._tables("listeners") or {"native": {}}
         found: dict[str, Listener] = {}
         for name, table in tables.items():
@@ -155,19 +155,19 @@ class ConfigChecker:
         return found
 
     def storage(self) -> dict[str, Configured]:
-        """`[storage.*]`, and every engine under its own name."""
+        """Decode `[storage.*]`, and add every engine under its own name."""
         return self._configured("storage", StorageTable, "engine", self._kinds.engines)
 
     def delivery(self) -> dict[str, Configured]:
-        """`[delivery.*]`, and every semantics under its own name."""
+        """Decode `[delivery.*]`, and add every semantics under its own name."""
         return self._configured("delivery", DeliveryTable, "semantics", self._kinds.semantics)
 
     def interceptors(self) -> dict[str, Configured]:
-        """`[interceptors.*]`, and every interceptor under its own name."""
+        """Decode `[interceptors.*]`, and add every interceptor under its own name."""
         return self._configured("interceptors", InterceptorTable, "interceptor", self._kinds.interceptors)
 
     def groups(self) -> dict[str, GroupTable]:
-        """`[groups.*]`. Their names are those of groups, which are any text."""
+        """Decode `[groups.*]`. A group's name may be any text."""
         found: dict[str, GroupTable] = {}
         for name, table in self._tables("groups").items():
             path: Path = ("groups", name)
@@ -185,7 +185,7 @@ class ConfigChecker:
         must_exist(name, self._kinds.assignors, "assignor", path, self.problems, PluginUnknown)
 
     def exchanges(self) -> dict[str, ConfiguredExchange]:
-        """`[exchanges.*]`."""
+        """Decode `[exchanges.*]`."""
         found: dict[str, ConfiguredExchange] = {}
         heads: dict[str, ExchangeTable] = {}
         for name, table in self._tables("exchanges").items():
@@ -199,7 +199,7 @@ class ConfigChecker:
         return found
 
     def topics(self, around: Surroundings, exchanges: Mapping[str, ConfiguredExchange]) -> dict[str, TopicSettings]:
-        """Decode `[topics.*]` and fill in defaults; bindings are tried on exchanges made for this check alone."""
+        """Decode `[topics.*]` and fill in defaults; bindings are tried on temporary exchanges."""
         trial = self._trial_exchanges(exchanges)
         for name, exchange in exchanges.items():
             for index, binding in enumerate(exchange.bindings):
@@ -218,7 +218,7 @@ class ConfigChecker:
         return found
 
     def services(self) -> dict[str, Any]:
-        """The tables of services that the file has; the defaults for one with errors."""
+        """The services' tables in the file; the defaults for a table with errors."""
         found: dict[str, Any] = {}
         for name, kind in self._kinds.services.items():
             if name in self._data:
@@ -228,12 +228,12 @@ class ConfigChecker:
         return found
 
     def check_services(self, settings: Mapping[str, Any], topics: Mapping[str, TopicSettings]) -> None:
-        """Let the services check their tables, unless one of them has an error of its own: nothing follows then."""
+        """Let the services check their tables, unless a table has an error already."""
         if not self.problems.error_count:
             check_services(self._kinds.services.values(), settings, topics, self.problems)
 
     def names(self, table: str) -> dict[str, Any]:
-        """The names under a top-level table, including those with invalid settings."""
+        """The names under a top-level table, including tables with invalid settings."""
         tables = self._data.get(table, {})
         return tables if isinstance(tables, dict) else {}
 
@@ -257,7 +257,7 @@ class ConfigChecker:
     def _configured(
         self, top: str, head_type: type[msgspec.Struct], selector: str, kinds: Mapping[str, Kind]
     ) -> dict[str, Configured]:
-        """Decode tables that choose a kind by a key, or else by their own name; and each kind under its own name."""
+        """Decode tables that choose a kind by a key, or else by their own name; add each kind under its own name."""
         found = {name: Configured(name, name, kind.settings and kind.settings()) for name, kind in kinds.items()}
         for name, table in self._tables(top).items():
             path: Path = (top, name)
@@ -269,7 +269,7 @@ class ConfigChecker:
         return found
 
     def _split(self, head_type: type[S], table: object, path: Path) -> tuple[S | None, dict[str, Any]]:
-        """Split a table into the keys that linn itself knows, decoded, and the others, which belong to the kind."""
+        """Split a table into linn's own keys, decoded, and the remaining keys, which belong to the kind."""
         if not isinstance(table, dict):
             self.problems.add(path, "must be a table")
             return None, {}
@@ -281,10 +281,10 @@ class ConfigChecker:
     def _kind_settings(
         self, kinds: Mapping[str, Kind], kind_name: str, own: dict[str, Any], at: Path, head_type: type[msgspec.Struct]
     ) -> Any:
-        """Decode a kind's own settings; None if it has none, is unknown (an error at `at`), or they are invalid."""
+        """Decode a kind's own settings; None if it has none, is unknown (an error at `at`), or has invalid settings."""
         path, heads = at[:2], known_keys(head_type)
         if self.problems.any_wrong(path, *_SELECTORS):
-            self._misspelt(own, heads, path)
+            self._report_misspelt(own, heads, path)
             return None
         kind = kinds.get(kind_name)
         if kind is not None:
@@ -293,11 +293,11 @@ class ConfigChecker:
         noun = _NOUNS[str(path[0])]
         text = f'no plugin provides the {noun} "{kind_name[:80]}"{did_you_mean(kind_name, kinds)}'
         self.problems.add(at, text, error=PluginUnknown)
-        self._misspelt(own, heads, path)
+        self._report_misspelt(own, heads, path)
         return None
 
-    def _misspelt(self, keys: Iterable[str], known: Sequence[str], path: Path) -> None:
-        """Report those of `keys` that resemble one of `known`, where only a plugin could say that they are wrong."""
+    def _report_misspelt(self, keys: Iterable[str], known: Sequence[str], path: Path) -> None:
+        """Report `keys` that resemble a known key, when only a plugin could tell that they are wrong."""
         for key in keys:
             meant = nearest(key, known)
             if meant is not None:
@@ -342,7 +342,7 @@ class ConfigChecker:
         except LinnError as error:
             at = (*path, error.key) if isinstance(error, BindingInvalid) and error.key else path
             self.problems.add(at, error.text, error=type(error))
-            self._misspelt(binding.arguments, known_keys(BindingSettings), path)
+            self._report_misspelt(binding.arguments, known_keys(BindingSettings), path)
         except Exception as error:
             self._plugin_failed(path, binding.exchange, error)
 
@@ -362,9 +362,9 @@ class ConfigChecker:
 
 
 def check_links(tables: Mapping[str, ExchangeTable], known: Collection[str], problems: Problems) -> None:
-    """Add an error for each alternate or binding that names no exchange, or that closes a cycle.
+    """Add an error for each alternate or binding that names an unknown exchange or closes a cycle.
 
-    `known` are the names of all exchanges, including those with invalid settings.
+    `known`: the names of all exchanges, including exchanges with invalid settings.
     """
     exits: dict[str, list[str]] = {}
     for source, target, path in _links(tables):

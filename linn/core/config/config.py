@@ -1,8 +1,8 @@
 """The configuration: TOML in, frozen structs out, every problem with its file, line, key and the nearest valid key.
 
-Reading takes three steps, because plugins bring settings of their own: `read_toml` (what is written),
-`plugin_settings` (which plugins to load), then `load_config` or `check_config` (everything, against what those plugins
-brought). The structs are in `config_tables` and `topic_settings`; `config_reference` renders their help.
+Reading takes three steps, because plugins have settings of their own: `read_toml` (the text), `plugin_settings` (the
+plugins to load), then `load_config` or `check_config` (everything, against the kinds of those plugins). The structs are
+in `tables` and `topic_settings`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigUnreadable
 
 FILE_BYTES_MAX = 4 << 20
-"""A configuration of 10,000 topics has about 2 MiB; what is larger is some other file."""
+"""Limit of the file's size: a configuration of 10,000 topics has about 2 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole, checked configuration. What topics take from elsewhere is filled in, and all names resolve."""
+    """A whole, checked configuration. Settings that topics inherit are filled in, and all names resolve."""
 
     broker: BrokerSettings
     log: LogSettings
@@ -41,11 +41,11 @@ class Config:
     topics: Mapping[str, TopicSettings]
     groups: Mapping[str, GroupTable]
     services: Mapping[str, Any] = field(default_factory=dict)
-    """The settings of the services that have a table of their own, by the service's name."""
+    """Settings of services that have a table of their own, by the service's name."""
     file: str = ""
     """The file's name in messages."""
     topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """The line of each key that the file names, by topic and key."""
+    """The line of each key in the file, by topic and key."""
 
     def assignor_of(self, group: str) -> str:
         """The name of a group's assignor."""
@@ -53,16 +53,15 @@ class Config:
         return (table and table.assignor) or self.broker.default_assignor
 
     def surroundings(self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], kinds: Kinds) -> Surroundings:
-        """The objects that a topic's settings may refer to when it is created: this configuration, and the topics and
-        exchanges that exist now.
-        """
+        """Names and limits that a new topic's settings may refer to: this configuration, and existing topics,
+        exchanges."""
         delivery = {name: configured.settings for name, configured in self.delivery.items()}
         named = topics, exchanges, self.storage, delivery, self.interceptors, kinds.partitioners
         return Surroundings(self.broker, *named, list(kinds.services.values()))
 
 
 def read_toml(path: str) -> TomlSource:
-    """Read a configuration file, the one file that is read before there is an Env.
+    """Read a configuration file, the only file that is read before there is an Env.
 
     Raises:
         ConfigUnreadable: no such file, no permission, not UTF-8, not TOML, or larger than 4 MiB.
@@ -86,7 +85,7 @@ def read_toml(path: str) -> TomlSource:
 
 
 def plugin_settings(source: TomlSource) -> PluginSettings:
-    """The `[plugins]` table, which is needed before anything else can be checked.
+    """The `[plugins]` table, which is needed before any other check.
 
     Raises:
         ConfigError: the first error in that table.
@@ -110,7 +109,7 @@ def load_config(source: TomlSource, kinds: Kinds) -> Config:
 
 
 def check_config(source: TomlSource, kinds: Kinds) -> tuple[Config | None, Problems]:
-    """The configuration, or None where there is an error, and all problems of the file, warnings included."""
+    """The configuration, or None if there is an error, and all problems of the file, including warnings."""
     config, problems = examine_config(source, kinds)
     return (None if problems.error_count else config), problems
 

@@ -1,11 +1,11 @@
 """Decoding of tables of plain values to frozen structs, with every problem named by its full key.
 
 Settings are `msgspec.Struct`s: one default per field, and one line of help in `msgspec.Meta(description=...)`. The same
-decoder reads TOML and the admin API, for linn's own settings and for a plugin's. `Meta(extra=...)` may say more of a
-field: `live: False` (can't change while the topic exists), `rest: True` (a dict that takes the table's other keys),
-`none: "forever"` (the word that means None, where None is a value of its own and not a default from elsewhere).
+decoder reads TOML and the admin API, for linn's own settings and for a plugin's. `Meta(extra=...)` may annotate a
+field: `live: False` (can't change while the topic exists), `rest: True` (a dict for the table's other keys),
+`none: "forever"` (the word for None, if None is a value of its own and not an inherited default).
 
-Laws: nothing is converted silently ("1" is not 1, 1 is not true); the unit stands in the value or in the key.
+Laws: nothing is converted silently ("1" is not 1, 1 is not true); the unit is in the value or in the key.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _EXAMPLES = {"ms": "30s", "s": "30s", "bytes": "256MiB"}
 
 
 class _Known(NamedTuple):
-    """A field prepared for decoding: looked up once per struct, for a topic may have thousands of bindings."""
+    """A field prepared for decoding, cached per struct because a topic may have thousands of bindings."""
 
     field: Field
     types: Sequence[Any]
     """The allowed types, without `Annotated` and unions."""
     struct: type[msgspec.Struct] | None
-    """The struct of a value that is a table of its own."""
+    """The struct of a value that is a table."""
     item: type[msgspec.Struct] | None
     """The struct of the items of an array of tables."""
     unit: str | None
     none: object
-    """The word that means None; None where there is none."""
+    """The word that means None; None if there is no such word."""
 
 
 def decode_items(
@@ -62,7 +62,7 @@ def decode_items(
 ) -> Steps[dict[str, Any]]:
     """Decode the items of a table's arrays of tables, one step per item: an array may have ten thousand.
 
-    `decode_settings` takes the items as they are. Raises the first error in an item.
+    `decode_settings` accepts the decoded items. Raises the first error in an item.
     """
     decoded = dict(table)
     for key, known in _known(settings).items():
@@ -87,10 +87,10 @@ def decode_settings(
 ) -> S | None:
     """Decode `table` (at `path`) to a struct; None after adding its errors to `problems`.
 
-    Every key is looked at, so that one call finds all problems. `also_known` are keys that were taken out of the table
-    before; they only help to name the nearest valid key. Items of arrays may be decoded already. `partial`: a table
-    with errors gives a struct of its valid keys, with defaults for the rest, so that it can be held against other
-    tables; None only if the table has no such struct.
+    Every key is checked, so that one call finds all problems. `also_known`: keys removed from the table before; they
+    only help to name the nearest valid key. Items of arrays may be decoded already. `partial`: return a struct of the
+    valid keys, with defaults for the rest, so that it can be checked against other tables; None only if there is no
+    such struct.
     """
     if not isinstance(table, dict):
         problems.add(path, "must be a table")
@@ -121,9 +121,9 @@ def decode_settings(
 
 
 def encode_settings(settings: msgspec.Struct) -> dict[str, Any]:
-    """The table that `decode_settings` turns into an equal struct: plain values, with units where the keys have none.
+    """The table that `decode_settings` turns into an equal struct: plain values, with units if the keys have none.
 
-    Fields that are None and have no word for it are left out: their value comes from elsewhere.
+    Fields that are None without a word for it are left out: they are inherited.
     """
     table: dict[str, Any] = {}
     rest = rest_of(type(settings))
@@ -165,13 +165,13 @@ def encode_value(field: Field, value: Any) -> Any:
 
 @functools.cache
 def fields_of(settings: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """The fields of a struct, cached: finding them takes 0.3 ms and a file may hold thousands of topics."""
+    """The fields of a struct, cached because finding them takes 0.3 ms and a file may hold thousands of topics."""
     return msgspec.structs.fields(settings)
 
 
 @functools.cache
 def rest_of(settings: type[msgspec.Struct]) -> Field | None:
-    """The field that takes a table's other keys, if there is one; cached."""
+    """The field for a table's other keys, if there is one; cached."""
     return next((field for field in fields_of(settings) if extra_of(field).get("rest")), None)
 
 
@@ -292,7 +292,7 @@ def _without_unit(field: Field, raw: object, unit: str) -> object:
 
 
 def _refuse_odd_numbers(raw: object) -> None:
-    """Refuse numbers of TOML that no setting can use: infinities, NaN, and whole numbers beyond 64 bits."""
+    """Refuse TOML numbers that no setting can use: infinities, NaN, and whole numbers beyond 64 bits."""
     if isinstance(raw, float) and not math.isfinite(raw):
         raise ValueError(f"must be a finite number, not {raw}")
     if isinstance(raw, int) and not -(1 << 63) <= raw < 1 << 63:
@@ -303,7 +303,7 @@ def _refuse_odd_numbers(raw: object) -> None:
 
 
 def in_words(text: str, raw: object, allowed: Sequence[Any], names: Mapping[str, str] = TYPE_NAMES) -> str:
-    """A msgspec message as the end of a sentence about a value, in words; `names`: those of types."""
+    """Turn a msgspec message into the end of a sentence about a value; `names`: names of types in words."""
     for plain in allowed:
         if typing.get_origin(plain) is typing.Literal and isinstance(raw, str):
             options = [str(option) for option in typing.get_args(plain)]
@@ -329,5 +329,5 @@ def check_shape(settings: object) -> str | None:
 
 
 def known_keys(settings: type[msgspec.Struct]) -> list[str]:
-    """The keys that a table of these settings may have."""
+    """The keys that a table for these settings may have."""
     return [field.encode_name for field in fields_of(settings) if field is not rest_of(settings)]

@@ -1,4 +1,4 @@
-"""Keys of settings that name a key inside of a table, as in TOML: `spark_sink.schema`, `spark_sink.options."a.b"`."""
+"""Dotted keys of settings, which name a key inside a table: `spark_sink.schema`, `spark_sink.options."a.b"`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from copy import deepcopy
 from typing import Any
 
 _PARTS_MAX = 8
-"""Limit of the tables inside of each other: twice as many as any setting has."""
+"""Limit of nested tables: twice as many as any setting has."""
 
 
 def key_path(key: str) -> tuple[str, ...]:
-    """The parts of a dotted key; the key itself as the only part where it is not dotted, or no key of TOML's."""
+    """The parts of a dotted key; the key itself as the only part if it is not dotted or not a valid TOML key."""
     if "." not in key:
         return (key,)
     try:
@@ -27,9 +27,9 @@ def key_path(key: str) -> tuple[str, ...]:
 
 
 def without_dots(changes: Mapping[str, Any], existing: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes of whole settings: a dotted key changes one key of the table that there is, and null takes it away.
+    """Changes of whole settings: a dotted key changes one key of the existing table, and null removes it.
 
-    A dotted key whose table is something else stays as it is, and is then an unknown key.
+    A dotted key whose table is not a table stays unchanged, and is then an unknown key.
     """
     found: dict[str, Any] = {}
     for key, value in changes.items():
@@ -44,7 +44,8 @@ def without_dots(changes: Mapping[str, Any], existing: Mapping[str, Any]) -> dic
 
 
 def put(table: Any, path: Sequence[str], value: Any) -> bool:
-    """Set the value at a path of tables, which are made; null removes it. False: there is something else in between."""
+    """Set the value at a path of tables, creating missing ones; null removes the value. False: the path leads through a
+    value that is not a table."""
     *tables, last = path
     for name in tables:
         if not isinstance(table, MutableMapping):

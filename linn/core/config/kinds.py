@@ -1,4 +1,4 @@
-"""The kinds that plugins bring, by name, against which the configuration is checked."""
+"""The kinds that plugins register, by name; the configuration is checked against them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Kind(Protocol):
 
     @property
     def make(self) -> Callable[..., Any]:
-        """The factory; each kind's own class documents its arguments."""
+        """The factory; the class of each kind documents its arguments."""
 
 
 class Kinds(Protocol):
@@ -49,14 +49,14 @@ class Kinds(Protocol):
     def services(self) -> Mapping[str, ServiceTables]: ...
     @property
     def plugin_names(self) -> Collection[str]:
-        """The names of all plugins that were found, blocked ones included."""
+        """The names of all plugins that were found, including blocked ones."""
 
 
 def kind_named(kinds: Mapping[str, K], name: str, noun: str) -> K:
-    """The kind of that name; `noun` is the word for it in errors ("storage engine").
+    """Return the kind of this name; `noun` is the word for it in errors ("storage engine").
 
     Raises:
-        PluginUnknown: no plugin brings it; the text names the nearest one.
+        PluginUnknown: no plugin registers it; the text names the nearest one.
     """
     kind = kinds.get(name)
     if kind is None:

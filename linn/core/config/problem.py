@@ -17,10 +17,10 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding: an "error", a "warning" (no effect, or a surprising one), or a "hint" (possibly intended)."""
+    """A finding: an "error", a "warning" (no effect, or a surprising one), or a "hint" (possibly intended)."""
 
     line: int
-    """Line number from 1; 0 if the settings came over the wire and not from a file."""
+    """Line number from 1; 0 if the settings did not come from a file."""
     key: str
     """The full key in TOML's notation: `topics.delays.retention`."""
     text: str
@@ -38,7 +38,7 @@ class Problems:
 
     @property
     def error_count(self) -> int:
-        """The number of errors found so far; a configuration with any can't be used."""
+        """The number of errors so far; a configuration with errors can't be used."""
         return sum(problem.severity == "error" for problem in self.found)
 
     def add(self, path: Path, text: str, *, error: type[LinnError] = ConfigError) -> None:
@@ -48,15 +48,15 @@ class Problems:
         self.found.append(Problem(self._line(path), key, one_line(text), "error", error))
 
     def any_wrong(self, path: Path, *keys: str) -> bool:
-        """Whether one of these keys of the table at `path` has an error, so that nothing follows from its value."""
+        """Whether one of these keys of the table at `path` has an error, so that its value must not be used."""
         return bool(self._wrong) and any(dotted((*path, key)) in self._wrong for key in keys)
 
     def warn(self, path: Path, text: str) -> None:
-        """Add a warning: something that works, but perhaps not as intended."""
+        """Add a warning: a setting that works, but perhaps not as intended."""
         self.found.append(Problem(self._line(path), dotted(path), one_line(text), "warning"))
 
     def hint(self, path: Path, text: str) -> None:
-        """Add a hint: something worth a look that may well be intended."""
+        """Add a hint: a setting worth checking that may well be intended."""
         self.found.append(Problem(self._line(path), dotted(path), one_line(text), "hint"))
 
     def in_order(self) -> list[Problem]:
@@ -72,8 +72,8 @@ class Problems:
         """Raise the first error, by line; do nothing if there are only warnings.
 
         Raises:
-            ConfigError, PluginError: something is wrong with a file.
-            LinnError: something is wrong with a request over the wire; as the problem says.
+            ConfigError, PluginError: a file has an error.
+            LinnError: a request over the wire has an error, of the problem's type.
         """
         for problem in self.in_order():
             if problem.severity == "error":
@@ -85,9 +85,9 @@ class Problems:
 
 
 class FirstProblem(Problems):
-    """Problems of a request over the wire, which is answered with one error: the first is raised where it is found.
+    """Problems of a request over the wire, which is answered with one error: the first problem is raised at once.
 
-    Finding all of a hundred thousand, each with the nearest known word, takes seconds.
+    Finding a hundred thousand problems, each with the nearest known word, takes seconds.
     """
 
     def add(self, path: Path, text: str, *, error: type[LinnError] = ConfigError) -> None:

@@ -1,7 +1,7 @@
-"""Tables of services: `[NAME]` at the top of a file, and the one that each topic may have.
+"""Tables of services: `[NAME]` at the top of a file, and a table in each topic.
 
-Law: which keys there are is known to the plugins alone, and yet an unknown one is refused, and an error has its file
-and line, as everywhere.
+Law: only the plugins know the keys, but unknown keys are refused, and errors have their file and line, as in other
+tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ConfigUnknownKey, PluginError
 
 Report = Callable[[Path, str], None]
-"""Adds an error of the configuration: its place, such as ("spark", "pipelines", 0, "topics"), and the end of a line."""
+"""Adds an error of the configuration: its place, such as ("spark", "pipelines", 0, "topics"), and its text."""
 
 
 class ServiceTopic(NamedTuple):
@@ -31,7 +31,7 @@ class ServiceTopic(NamedTuple):
 
 
 class ServiceTables(Protocol):
-    """The part of a service's kind that the configuration knows."""
+    """The part of a service's kind that the configuration uses."""
 
     @property
     def name(self) -> str: ...
@@ -57,7 +57,7 @@ def topic_tables(services: Iterable[ServiceTables]) -> dict[str, type[msgspec.St
 
 
 def check_tables_of(name: str, topic: TopicSettings, services: Iterable[ServiceTables], problems: Problems) -> None:
-    """Add an error for each key of a topic that is no setting and no service's table, and for each wrong table."""
+    """Add an error for each key of a topic that is neither a setting nor a service's table, or is an invalid table."""
     if not topic.services:
         return
     tables = topic_tables(services)
@@ -70,7 +70,7 @@ def check_tables_of(name: str, topic: TopicSettings, services: Iterable[ServiceT
 
 
 def own_table(topic: TopicSettings, service: ServiceTables) -> Any:
-    """A topic's table for a service, decoded; None if it has none, or one that the service does not take any more."""
+    """A topic's table for a service, decoded; None if it has none, or one that the service no longer accepts."""
     raw = topic.services.get(service.topic_table) if service.topic_table is not None else None
     if raw is None or service.topic_settings is None:
         return None
@@ -83,9 +83,9 @@ def check_services(
     topics: Mapping[str, TopicSettings],
     problems: Problems,
 ) -> None:
-    """Let each service that something configures check its tables against each other, and against the topics.
+    """Let each configured service check its tables against each other and against the topics.
 
-    `settings`: those of the services with a table of their own. A service's check that raises is an error of its own.
+    `settings`: the settings of services with a table of their own. A check that raises counts as an error.
     """
     for service in services:
         if service.check is None:

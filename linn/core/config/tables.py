@@ -192,4 +192,4 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "topics": TopicSettings,
     "groups": GroupTable,
 }
-"""The top-level tables; all except `broker`, `log` and `plugins` hold tables with names of the user's choice."""
+"""The top-level tables; all except `broker`, `log` and `plugins` hold tables with user-defined names."""

@@ -1,7 +1,7 @@
 """A TOML text with positions: tomllib gives the values, a small scanner finds the line of each key.
 
-Laws: tomllib alone decides what is TOML; the scanner only walks over text that tomllib has accepted, and only when a
-line is asked for, that is, when there is a problem to report.
+Laws: only tomllib decides whether a text is TOML; the scanner only reads text that tomllib has accepted, and only when
+a problem needs a line number.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _STRING = re.compile(
 )
 _PLAIN = re.compile(r"[^,\]}#\n]+")
 _DIGITS = re.compile(r"[0-9][0-9_]{2000,}")
-"""A number with more digits than any number needs, and fewer than the limit of int()."""
+"""A number with more digits than any setting needs, and fewer than the limit of int()."""
 _POSITION = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
 class TomlSource:
-    """One TOML document: where it came from, its values, and the lines of its keys."""
+    """A TOML document: its file name, its values, and the lines of its keys."""
 
     def __init__(self, text: str, file: str) -> None:
         """Parse `text`; `file` is its name in messages.
@@ -49,7 +49,7 @@ class TomlSource:
             raise ConfigUnreadable(f"{file}:1:1: not readable as TOML: nested too deeply") from error
 
     def line_of(self, path: Path) -> int:
-        """The line, from 1, of the key at `path`, or of the innermost table around it that the text names."""
+        """The line, from 1, of the key at `path`, or of the innermost enclosing table in the text."""
         if self._lines is None:
             self._lines = key_lines(self.text)
         while path and path not in self._lines:
@@ -60,7 +60,7 @@ class TomlSource:
 def key_lines(text: str) -> dict[Path, int]:
     """The line, from 1, of every table, key and array item in a text that tomllib accepts."""
     scanner = _Scanner(text)
-    # tomllib parsed the same nesting; should the stack end here a little earlier, the keys found so far are right.
+    # tomllib parsed the same nesting; if the stack ends earlier here, the keys found so far are right.
     try:
         scanner.document()
     except RecursionError:
@@ -69,7 +69,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def _where(error_text: str, text: str) -> str:
-    """ "LINE:COLUMN: not TOML: why" from a tomllib message."""
+    """ "LINE:COLUMN: not TOML: reason" from a tomllib message."""
     match = _POSITION.fullmatch(error_text)
     if match is None:
         return f"1:1: not TOML: {error_text}"
@@ -81,7 +81,7 @@ def _where(error_text: str, text: str) -> str:
 
 
 def _where_digits(text: str) -> str:
-    """ "LINE:COLUMN: why" for the longest number: int() refuses it, and tomllib lets that error through."""
+    """ "LINE:COLUMN: reason" for the longest number: int() refuses it, and tomllib lets that error through."""
     match = max(_DIGITS.finditer(text), key=lambda found: len(found[0]), default=None)
     at = match.start() if match is not None else 0
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
@@ -110,7 +110,7 @@ class _Scanner:
                 self._pair(table)
 
     def _peek(self) -> str:
-        """Step over blanks, line breaks and comments; the next character, or "" at the end."""
+        """Skip blanks, line breaks and comments; return the next character, or "" at the end."""
         self.at = self._end(_BLANK)
         return self.text[self.at : self.at + 1]
 
@@ -123,7 +123,7 @@ class _Scanner:
         return bisect.bisect_left(self._breaks, self.at) + 1
 
     def _header(self, brackets: int) -> Path:
-        """`[a.b]` or `[[a.b]]`: the path of the table that it opens."""
+        """Read `[a.b]` or `[[a.b]]`; return the path of the table that it opens."""
         line = self._line()
         self.at += brackets
         *parents, last = self._dotted()
@@ -146,7 +146,7 @@ class _Scanner:
         return path if count is None else (*path, count - 1)
 
     def _dotted(self) -> list[str]:
-        """`a . "b.c" . d`, up to and without the `=` or `]` behind it."""
+        """Read `a . "b.c" . d`, up to but without the following `=` or `]`."""
         parts = []
         while True:
             self._peek()
@@ -157,7 +157,7 @@ class _Scanner:
             self.at += 1
 
     def _pair(self, table: Path) -> None:
-        """`key = value`, in a table or an inline table."""
+        """Read `key = value`, in a table or an inline table."""
         line = self._line()
         *parents, last = self._dotted()
         path = table

@@ -1,4 +1,5 @@
-"""Consistency checks of one topic's settings: with the names around it, with the broker's limits, and with each other.
+"""Consistency checks of one topic's settings: with names defined elsewhere, with the broker's limits, and with each
+other.
 
 The same checks apply to `[topics.NAME]` in TOML and to a topic that is made or changed over the wire.
 """
@@ -31,14 +32,14 @@ class Surroundings:
     exchanges: Collection[str]
     storage: Collection[str]
     delivery: Mapping[str, object]
-    """The settings of each delivery, by the delivery's name."""
+    """The settings of each delivery, by name."""
     interceptors: Collection[str] = ()
     partitioners: Collection[str] = (DEFAULT_PARTITIONER,)
     services: Collection[ServiceTables] = ()
 
 
 def decode_topic(name: str, table: Mapping[str, Any], around: Surroundings) -> Steps[TopicSettings]:
-    """Decode, check and fill in the settings that a request over the wire asks for. One step per binding.
+    """Decode, check and complete the settings of a request over the wire, in one step per binding.
 
     Raises:
         ConfigError: the first error; the text names its full key.
@@ -54,7 +55,7 @@ def decode_topic(name: str, table: Mapping[str, Any], around: Surroundings) -> S
 def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems: Problems) -> TopicSettings:
     """Add a topic's errors to `problems`; returns it with all defaults filled in.
 
-    A key that is wrong in a partly decoded topic leads to no further errors.
+    An invalid key in a partly decoded topic leads to no further errors.
     """
     path: Path = ("topics", name)
     check_name(name, path, problems)
@@ -130,7 +131,7 @@ def _check_limits(filled: TopicSettings, broker: BrokerSettings, path: Path, pro
 
 
 def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> None:
-    """Warn of settings that have no effect beside the others. `topic` is as written, before anything is filled in."""
+    """Warn of settings that have no effect with the others. `topic` is as written, before defaults are filled in."""
     default = TopicSettings()
     stream_only = {"retention": "retention_ms", "retention_bytes": "retention_bytes"}
     is_queue = topic.kind == "queue" and not problems.any_wrong(path, "kind")

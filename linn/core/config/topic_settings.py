@@ -1,6 +1,6 @@
-"""A topic's settings: one struct for `[topics.NAME]` in TOML, for the admin API, and for what the broker keeps.
+"""A topic's settings: one struct for `[topics.NAME]` in TOML, the admin API and the metadata store.
 
-Each field says with `live` whether it may change while the topic exists; `changed_keys` holds a change to that.
+Each field declares with `live` whether it may change while the topic exists; `changed_keys` enforces it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from linn.core.queue.lease import LEASE_MS_MAX, Backoff
 from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 
 PARTITIONS_MAX = 4096
-"""Each partition costs open files and about 10 KiB; more of them on one node is a slip of the finger."""
+"""Limit of partitions: each costs open files and about 10 KiB, and more on one node are probably a mistake."""
 DAY_MS = 86_400_000
 
 Kind = Literal["queue", "stream", "both"]
@@ -148,19 +148,19 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redelivery_delay_max_ms", "redelivery_backoff")
-"""Settings that a topic may set itself, and otherwise takes from the same field of its delivery's settings."""
+"""Settings that a topic takes from the same field of its delivery's settings unless it sets them itself."""
 
 
 def encode_without_bindings(topic: TopicSettings) -> dict[str, Any]:
-    """The table of a topic's settings without its bindings: there may be thousands, which are encoded in turns."""
+    """The table of a topic's settings without bindings, which may number thousands and are encoded in turns."""
     return encode_settings(msgspec.structs.replace(topic, bindings=()))
 
 
 def with_defaults(topic: TopicSettings, defaults: Mapping[str, object], delivery_settings: object) -> TopicSettings:
-    """Fill in everything that a topic takes from elsewhere; its own settings are kept.
+    """Fill in the settings that a topic inherits; its own settings are kept.
 
     `defaults` holds `storage`, `delivery` and `message_bytes_max`, from the broker. A setting that is still None
-    afterwards does not exist for this delivery (at-most-once has no lease). Filling in twice is the same as once.
+    afterwards does not exist for this delivery (at-most-once has no lease). Idempotent.
     """
     found = dict(defaults) | {name: getattr(delivery_settings, name, None) for name in FROM_DELIVERY}
     missing = {name: value for name, value in found.items() if getattr(topic, name) is None}
@@ -176,7 +176,7 @@ def delivery_settings_of(topic: TopicSettings, delivery_settings: S) -> S:
 
 
 def without_nulls(topic: TopicSettings) -> TopicSettings:
-    """The same settings without the tables of services that are null: over the wire that takes one away."""
+    """The same settings without null tables of services, which remove a table in a request over the wire."""
     if None not in topic.services.values():
         return topic
     services = {key: table for key, table in topic.services.items() if table is not None}
@@ -187,7 +187,7 @@ def changed_keys(old: TopicSettings, new: TopicSettings) -> tuple[str, ...]:
     """The keys in which `new` differs from `old`, all of which may change while the topic exists.
 
     Raises:
-        ConfigNotLive: a key differs that can't change in place; the text names all of those. Partitions may only grow.
+        ConfigNotLive: a key differs that can't change in place; the text names all such keys. Partitions may only grow.
     """
     changed: list[str] = []
     refused: list[str] = []

@@ -1,9 +1,9 @@
 """Durations and sizes, as people write them in TOML: "14d", "10 seconds", "256MiB".
 
-The one rule of the configuration: **the unit stands in the value or in the key.** A key that ends in a unit (`_ms`,
-`_s`, `bytes`, `bytes_max`) takes a plain number in that unit, or text with a unit of its own; any other duration is
-text with a unit. Values are exact: what does not come out as a whole number of milliseconds or bytes is refused, and
-writing a value out and reading it again gives the same number.
+The one rule of the configuration: **the unit is in the value or in the key.** A key that ends in a unit (`_ms`, `_s`,
+`bytes`, `bytes_max`) takes a plain number in that unit, or text with a unit of its own; any other duration is text with
+a unit. Values are exact: a value that is not a whole number of milliseconds or bytes is refused, and writing and
+reading a value gives the same number.
 
 `counted` writes a count for a sentence: "1 message", "2,000 messages".
 """

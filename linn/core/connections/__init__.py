@@ -1,1 +1,1 @@
-"""Connections of all protocols: what each carries, and how they end."""
+"""Connections of all protocols: their traffic, and how they end."""

@@ -1,4 +1,4 @@
-"""The open connections of a broker: their traffic, and the events of a stop."""
+"""A broker's open connections: their traffic, and the events of a stop."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from linn.core.errors.tree import ConnectionClosed, ConnectionUnknown
 from linn.descriptions import ConnectionDescription
 
 CLIENT_CHARACTERS_MAX = 200
-"""Limit of the characters of a client's name."""
+"""Limit of the characters in a client's name."""
 SUBSCRIPTIONS_SHOWN_MAX = 100
-"""Limit of the subscriptions shown of one connection."""
+"""Limit of the subscriptions shown per connection."""
 
 
 class Connections:
-    """The connections of all listeners together."""
+    """The connections of all listeners."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.traffic: dict[str, ListenerTraffic] = {}
@@ -36,7 +36,7 @@ class Connections:
         self.draining = trio.Event()
         """Set when the broker begins to stop."""
         self.drained = trio.Event()
-        """Set when a stop no longer waits for any client: protocols that only watch end now."""
+        """Set when a stop no longer waits for any client: monitoring connections end now."""
         self._monotonic = monotonic
         self._streams: dict[AcceptedStream, ListenerTraffic] = {}
         self._numbers = itertools.count(1)
@@ -51,12 +51,12 @@ class Connections:
         self._streams.pop(stream).left(stream, error_code)
 
     def report(self, stream: AcceptedStream, read: ReadTraffic) -> None:
-        """Register `read`, which gives a connection's traffic to the metrics; ignored for a stream of no listener."""
+        """Register `read`, which returns a connection's traffic; ignored for a stream of no listener."""
         if stream in self._streams:
             self._streams[stream].open[stream].read = read
 
     def introduce(self, stream: AcceptedStream, client: str, read: ReadSubscriptions) -> None:
-        """Have `as_json` show what a client calls itself and subscribes to; a stream of no listener is passed over."""
+        """Register a client's name and subscriptions, to be shown by `as_json`; ignored for a stream of no listener."""
         if stream in self._streams:
             connection = self._streams[stream].open[stream]
             connection.client, connection.read_subscriptions = client[:CLIENT_CHARACTERS_MAX], read
@@ -67,19 +67,19 @@ class Connections:
             self._streams[stream].open[stream].end = end
 
     def check(self, number: int) -> OpenConnection:
-        """The open connection of that number. Raises ConnectionUnknown."""
+        """Return the open connection of this number. Raises ConnectionUnknown."""
         for stream, traffic in self._streams.items():
             if traffic.open[stream].number == number:
                 return traffic.open[stream]
         raise ConnectionUnknown(f"there is no open connection {number}")
 
     def close(self, number: int, reason: str) -> None:
-        """End a connection; its client is told the reason if the protocol can carry it. Raises ConnectionUnknown."""
+        """End a connection, telling its client the reason if the protocol can. Raises ConnectionUnknown."""
         said = "an operator closed the connection" + (f": {reason}" if reason else "")
         self.check(number).end(ConnectionClosed(said))
 
     def as_json(self) -> Steps[list[ConnectionDescription]]:
-        """The open connections, the oldest first, in a step for each; those that end meanwhile are left out."""
+        """Describe the open connections, oldest first, one per step; connections that end meanwhile are left out."""
         found: list[ConnectionDescription] = []
         for stream, traffic in list(self._streams.items()):
             if stream in self._streams:

@@ -1,4 +1,4 @@
-"""Traffic of one listener: its open connections, and the totals of those that have ended."""
+"""Traffic of one listener: its open connections, and the totals of closed ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from linn.core.errors.tree import LinnError
 
 
 class Traffic(NamedTuple):
-    """The traffic and the buffers of connections, as their protocol counts them."""
+    """The traffic and the buffers of connections, as counted by their protocol."""
 
     received_bytes: int = 0
     sent_bytes: int = 0
     inflight_requests: int = 0
-    """Requests that are not answered yet."""
+    """Unanswered requests."""
     unsent_bytes: int = 0
-    """Bytes of output that the connection has not taken yet."""
+    """Bytes of output not yet taken by the connection."""
     held_bytes: int = 0
     """Bytes of publishes that wait for room in a topic."""
 
@@ -27,23 +27,23 @@ class SubscriptionOf(NamedTuple):
 
     topic: str
     group: str
-    """Empty where it is none of a group's members."""
+    """The group; "" if the consumer is not a member of one."""
     shared: str
-    """The shared subscription that it competes for; "": none, or a queue."""
+    """The shared subscription in which the consumer competes; "": none, or a queue."""
     name: str
-    """The name of the consumer; "" where it has none."""
+    """The name of the consumer; "" if it has none."""
     held: int
-    """Records that are leased or decided to it."""
+    """Records leased to the consumer or decided to it."""
 
 
 ReadTraffic = Callable[[], Traffic]
 ReadSubscriptions = Callable[[], Iterable[SubscriptionOf]]
 End = Callable[[LinnError], None]
-"""A callback that ends a connection soon and tells its client why if the protocol can. It does not wait."""
+"""A callback that ends a connection soon, telling its client the reason if the protocol can. It does not wait."""
 
 
 def no_subscriptions() -> Iterable[SubscriptionOf]:
-    """None: the protocol has none, or the connection is not served yet."""
+    """Return no subscriptions: the protocol has none, or the connection is not served yet."""
     return ()
 
 
@@ -52,18 +52,18 @@ def no_end(error: LinnError) -> None:
 
 
 class OpenConnection:
-    """An open connection. `read` returns the traffic that its protocol reports, or zeros."""
+    """An open connection. `read` returns the traffic reported by its protocol, or zeros."""
 
     __slots__ = ("client", "end", "number", "opened_s", "peer", "read", "read_subscriptions")
 
     def __init__(self, number: int, peer: str, opened_s: float) -> None:
         self.number = number
-        """A number that no other connection of this broker process has."""
+        """A number that is unique in this broker process."""
         self.peer = peer
         self.opened_s = opened_s
-        """The time of its opening, by the monotonic clock."""
+        """The monotonic time at which the connection was opened."""
         self.client = ""
-        """The client's name for itself."""
+        """The client's name as sent by the client."""
         self.read: ReadTraffic = Traffic
         self.read_subscriptions: ReadSubscriptions = no_subscriptions
         self.end: End = no_end
@@ -77,9 +77,9 @@ class ListenerTraffic:
         self.protocol = protocol
         self.opened = 0
         self.refused = 0
-        """Connections that were refused because of the limit."""
+        """Connections refused because of the limit."""
         self.failed: dict[str, int] = {}
-        """Connections that ended with an error, by its code."""
+        """Connections that ended with an error, by error code."""
         self.open: dict[AcceptedStream, OpenConnection] = {}
         self._closed = Traffic()
 
@@ -97,6 +97,6 @@ class ListenerTraffic:
             self.failed[error_code] = self.failed.get(error_code, 0) + 1
 
     def total(self) -> Traffic:
-        """The traffic of all connections, including those that have ended."""
-        everybody = [self._closed, *(connection.read() for connection in self.open.values())]
-        return Traffic(*map(sum, zip(*everybody, strict=True)))
+        """The traffic of all connections, including closed ones."""
+        carried = [self._closed, *(connection.read() for connection in self.open.values())]
+        return Traffic(*map(sum, zip(*carried, strict=True)))

@@ -1,1 +1,1 @@
-"""Consuming: its words, deliveries and settlements, and the ports of the consumers that the gateway hands out."""
+"""Consuming: its vocabulary, deliveries and settlements, and the ports of the consumers that the gateway hands out."""

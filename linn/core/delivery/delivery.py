@@ -1,4 +1,4 @@
-"""Deliveries: some batches of one partition, handed to one consumer under one lease or none."""
+"""Deliveries: batches of one partition for one consumer, under a lease or without one."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Delivery:
 
     partition: int
     delivery_id: int
-    """Id of the lease, which is of this delivery alone; 0 if there is none."""
+    """Id of the lease, unique to this delivery; 0 if there is none."""
     attempt: int
-    """1 the first time; 0 where attempts are not counted."""
+    """1 the first time; 0 if attempts are not counted."""
     batches: Sequence[RecordBatch | StoredBatch]
     """The records, in memory unless `Consumer.takes_stored`. Empty if the deadline came first."""
     passed_to: int = 0
-    """Without batches: the offset before which the partition has no more records for this consumer; 0: not known."""
+    """Without batches: the offset below which the partition has no more records for this consumer; 0: unknown."""
     phase: Phase = Phase.NONE
     settled_before: int = 0
-    """Offset before which every record is settled, durably, in a two-phase delivery."""
+    """In a two-phase delivery, the offset below which every record is durably settled."""
 
     @property
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""The words of consuming. Their numbers are those of the native protocol."""
+"""The vocabulary of consuming. The numbers are the native protocol's."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import IntEnum
 
 
 class ConsumerKind(IntEnum):
-    """The kind of consumer that a subscribe leads to."""
+    """The kind of consumer that a subscribe creates."""
 
     SHARED = 0
     """A consumer of a queue or of a shared subscription: records are leased, or settled on delivery."""
     GROUP = 1
     """A member of a stream's consumer group: partitions are divided among members, offsets are stored."""
     READER = 2
-    """A reader of a stream: nothing is stored."""
+    """A reader of a stream: no state is stored."""
 
 
 class Verdict(IntEnum):
@@ -25,7 +25,7 @@ class Verdict(IntEnum):
     EXTEND = 3
     RELEASE = 4
     READY = 5
-    """The consumer can apply the records of a two-phase delivery; the answer is the decision to commit."""
+    """The consumer can apply the records of a two-phase delivery; the broker answers with the decision to commit."""
     DONE = 6
     """The consumer has applied them."""
 
@@ -36,11 +36,11 @@ class Phase(IntEnum):
     NONE = 0
     PREPARE = 1
     COMMIT = 2
-    """The records were decided to this consumer before, and it has not said that it is done."""
+    """The records were decided to this consumer before, and it has not reported them done."""
 
 
 class Place(IntEnum):
-    """The place whose offset is asked for."""
+    """A place whose offset can be requested."""
 
     TIME = 0
     EARLIEST = 1

@@ -1,4 +1,4 @@
-"""Parsing of addresses, which TOML, a client's URL and the broker's log share."""
+"""Parsing of addresses in TOML, in clients' URLs and in the broker's log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNIX_PATH_BYTES_MAX = 107
 
 
 def parse_address(address: str) -> tuple[str, int] | str:
-    """(host, port) of "HOST:PORT" or "[V6]:PORT", or the path of "unix:PATH". Raises AddressInvalid."""
+    """Parse "HOST:PORT" or "[V6]:PORT" to (host, port), or "unix:PATH" to the path. Raises AddressInvalid."""
     if address.startswith("unix:"):
         path = address[5:]
         if not path or "\0" in path or len(os.fsencode(path)) > _UNIX_PATH_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""One timer for many deadlines: a task that sleeps until the earliest, and no task if there is none."""
+"""One timer for many deadlines: a task sleeps until the earliest one; without a deadline there is no task."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Attribution of code: finds the plugin in a stack or a traceback, so that a failure can be reported by name.
 
 Laws: the innermost frame that a plugin owns decides; linn's core belongs to no plugin. A plugin owns the modules of its
-registered objects and the packages around them, unless another plugin has something there as well.
+registered objects and the packages around them, unless another plugin has modules there as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Culprit(NamedTuple):
     """A place in a plugin's code."""
 
     plugin: str
-    """The plugin's name for people: `plugin "tape" (linn-paper-tape 1.2)`."""
+    """The plugin's name in messages: `plugin "tape" (linn-paper-tape 1.2)`."""
     place: str
     """The function and line: `match (by_length.py:33)`."""
 
@@ -33,7 +33,7 @@ class CodeOwners:
     """Plugins by the names of their modules and packages."""
 
     def __init__(self, modules: Mapping[str, Iterable[str]]) -> None:
-        """`modules` are the modules of each plugin, by the plugin's name in reports."""
+        """`modules`: the modules of each plugin, by the plugin's name in reports."""
         self._by_module: dict[str, str] = {}
         self._by_package: dict[str, str] = {}
         shared: dict[str, None] = {}
@@ -57,7 +57,7 @@ class CodeOwners:
         return found
 
     def in_stack(self, innermost: FrameType | None) -> Culprit | None:
-        """The running plugin, given the innermost frame of its thread."""
+        """Find the running plugin, given the innermost frame of its thread."""
         frame = innermost
         while frame is not None:
             plugin = self.owner_of(str(frame.f_globals.get("__name__", "")))
@@ -67,7 +67,7 @@ class CodeOwners:
         return None
 
     def behind(self, error: BaseException) -> Culprit | None:
-        """The plugin whose code raised an error; for a group, that of the first error that has one."""
+        """Find the plugin whose code raised an error; for a group, the plugin of the first error that has one."""
         for leaf in leaves_of(error):
             for frame, line in reversed(list(traceback.walk_tb(leaf.__traceback__))):
                 plugin = self.owner_of(str(frame.f_globals.get("__name__", "")))
@@ -77,7 +77,7 @@ class CodeOwners:
 
 
 def place_of(frame: FrameType, line: int) -> str:
-    """Function, file and line, in a form for people."""
+    """Function, file and line, as shown to people."""
     return f"{frame.f_code.co_qualname} ({PurePath(frame.f_code.co_filename).name}:{line})"
 
 

@@ -1,7 +1,7 @@
-"""Env: the only door to the world. Time, randomness, files and network are reached through it, and no other way.
+"""Env: the only door to the world. Time, randomness, files and network are reached only through it.
 
-`real_env.RealEnv` is the world; `linn.testing.sim_env.SimEnv` is a seeded one with virtual time, a disk that can tear,
-lose, fill and fail, and a network that can cut and delay. ruff bans the modules that would be a second door.
+`real.env.RealEnv` is the real world; `linn.testing.SimEnv` is a seeded one with virtual time, a disk that can tear
+and lose writes, fill up and fail, and a network that can cut and delay connections. ruff bans modules that bypass Env.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Clock(Protocol):
 
 
 class Rng(Protocol):
-    """Randomness. Not for secrets that must withstand an attacker who knows the seed of a simulation."""
+    """Randomness. Not for secrets: a simulation's seed predicts it."""
 
     def bytes(self, count: int) -> bytes:
         """Return `count` random bytes."""
@@ -46,18 +46,18 @@ class Rng(Protocol):
 
 
 class File(Protocol):
-    """One open file. `write` appends, synchronously, to the page cache; only `sync` makes it survive power loss."""
+    """One open file. `write` appends, synchronously, to the page cache; only `sync` protects it against power loss."""
 
     def write(self, buffers: Sequence[Buffer]) -> int:
-        """Append all buffers at the end; return the bytes written, always their sum.
+        """Append all buffers; return the number of bytes written, always their sum.
 
         Raises:
-            DiskFull: the file is cut back to its former size: either all buffers are there or none.
+            DiskFull: the file is cut back to its former size: either all buffers are written or none.
             StorageError: any other failure; the same promise.
         """
 
     def write_at(self, data: Buffer, position: int) -> None:
-        """Overwrite (or extend) at a position. For small fixed-place files. Raises as `write`, without its promise."""
+        """Overwrite (or extend) at a position. For small files. Raises as `write`, but may leave a partial write."""
 
     def size(self) -> int:
         """Current size in bytes."""
@@ -72,19 +72,19 @@ class File(Protocol):
         """
 
     def read_cached(self, position: int, size: int) -> bytes | None:
-        """Return the `size` bytes from `position` if they are in the page cache; None if that would wait for a disk.
+        """Return `size` bytes from `position` if they are in the page cache; None if reading would wait for a disk.
 
         Raises StorageError.
         """
 
     def region(self, position: int, size: int) -> FileRegion:
-        """Make a region of bytes that won't change, for a `Stream` to send. No I/O. Raises StorageError."""
+        """Make a region of bytes that won't change, to be sent by a `Stream`. No I/O. Raises StorageError."""
 
     async def sync(self) -> None:
         """Flush everything written so far to stable storage (fdatasync), off the loop.
 
         Raises:
-            SyncFailed: the state of whatever was not synced before is unknown; never retry.
+            SyncFailed: the state of unsynced data is unknown; never retry.
         Cancellation: the sync may or may not have happened.
         """
 
@@ -96,7 +96,7 @@ class Disk(Protocol):
     """Files and folders, by string paths. Changes to a folder are durable only after `sync_dir` of that folder."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file for reading and appending; `create` makes it if it does not exist.
+        """Open a file for reading and appending; `create` it if it does not exist.
 
         Raises: DiskReadOnly, DiskFull, StorageError (with the path in the text).
         """
@@ -108,21 +108,21 @@ class Disk(Protocol):
         """Sorted names in a folder. Raises StorageError if there is no such folder."""
 
     def make_dir(self, path: str) -> None:
-        """Make a folder and its parents; no error where it exists. Raises DiskReadOnly, DiskFull, StorageError."""
+        """Make a folder and its parents; no error if it exists. Raises DiskReadOnly, DiskFull, StorageError."""
 
     def rename(self, source: str, target: str) -> None:
         """Atomically put `source` in `target`'s place."""
 
     def unlink(self, path: str) -> None:
-        """Delete a file; no error where there is none."""
+        """Delete a file; no error if there is none."""
 
     def remove_dir(self, path: str) -> None:
-        """Delete an empty folder; no error where there is none."""
+        """Delete an empty folder; no error if there is none."""
 
     async def sync_dir(self, path: str) -> None:
         """Make creations, renames and unlinks in a folder durable.
 
-        Raises SyncFailed; DescriptorsExhausted: it can be tried again.
+        Raises SyncFailed; DescriptorsExhausted, which can be retried.
         """
 
     def free_bytes(self, path: str) -> int:
@@ -136,7 +136,7 @@ class Disk(Protocol):
 
 
 class Interrupted(Exception):
-    """Raised where `Stream.interrupt` ended a wait."""
+    """Raised when `Stream.interrupt` ends a wait."""
 
 
 class Stream(Protocol):
@@ -146,24 +146,23 @@ class Stream(Protocol):
     """The address of the other end, for logs."""
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Wait for bytes and put them at the start of `buffer`; 0 means that the peer has finished.
+        """Wait for bytes and put them at the start of `buffer`; returns their number, 0 at the end of the stream.
 
-        Raises ConnectionLost, Interrupted. Cancellation: no byte is lost, it stays in the socket.
+        Raises ConnectionLost, Interrupted. Cancellation: no byte is lost; bytes stay in the socket.
         """
 
     def interrupt(self) -> None:
-        """Make the task that waits in `receive_into` raise Interrupted, unless bytes are on their way to it. No byte is
-        lost. Cheaper than a cancel scope around each wait.
-        """
+        """Make the task that waits in `receive_into` raise Interrupted, unless it is about to return bytes. No byte is
+        lost. Cheaper than a cancel scope around each wait."""
 
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
         """Receive bytes that have already arrived, filling one buffer after the other; None if there are none.
 
-        Raises ConnectionLost. It is no checkpoint: bound how often it is called in a row.
+        Raises ConnectionLost. It is not a checkpoint: limit the number of calls in a row.
         """
 
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
-        """Send as much as the connection takes without waiting; returns the number of bytes, from 0 to all.
+        """Send as much as the connection takes without waiting; returns the number of bytes sent.
 
         Not while another task is in `send`. Raises ConnectionLost.
         """
@@ -171,7 +170,7 @@ class Stream(Protocol):
     async def send(self, buffers: Sequence[Buffer]) -> None:
         """Send all buffers in order.
 
-        Raises ConnectionLost. Cancellation: some bytes may have been sent; the stream is of no more use.
+        Raises ConnectionLost. Cancellation: some bytes may have been sent; the stream can't be used any more.
         """
 
     async def aclose(self) -> None:
@@ -179,18 +178,18 @@ class Stream(Protocol):
 
 
 class AcceptedStream(Stream, Protocol):
-    """A connection accepted by a listener: it also sends pieces of files, and waits without a buffer."""
+    """A connection accepted by a listener, which can also send pieces of files and wait without a buffer."""
 
     async def wait_readable(self) -> None:
         """Wait until `receive_nowait` may return bytes or the end. Always a checkpoint. Raises ConnectionLost."""
 
     def send_nowait(self, sendables: Sequence[Sendable]) -> int:
-        """Send as `Stream.send_nowait` does; it may stop before a FileRegion, or send nothing if there is one."""
+        """Send as `Stream.send_nowait` does; may stop before a FileRegion, or send nothing if there is one."""
 
     async def send(self, sendables: Sequence[Sendable]) -> None:
         """Send as `Stream.send` does. Parts of a FileRegion that are not in the page cache block the loop on the disk.
 
-        Raises ConnectionLost; also if a FileRegion's file was cut, for the peer can't be told any more.
+        Raises ConnectionLost; also if a FileRegion's file was cut, because the frame can't be completed.
         """
 
 
@@ -205,7 +204,8 @@ class Listener(Protocol):
 
         Raises:
             ConnectionLost: the listener is closed.
-            LimitExceeded: a connection was accepted and closed, because the remaining descriptors are kept for files.
+            LimitExceeded: a connection was accepted and closed, because the remaining descriptors are reserved for
+                files.
         """
 
     async def aclose(self) -> None:
@@ -226,31 +226,31 @@ class Process(Protocol):
     """Facts about this process from the operating system."""
 
     def memory_bytes(self) -> int:
-        """Memory in use (resident). For people and metrics: it may include memory that was freed."""
+        """Memory in use (resident), for people and metrics: it may include freed memory."""
 
     def memory_bytes_max(self) -> int:
-        """Memory that the process may use: the machine's, or its cgroup's if that is less."""
+        """The memory limit of the process: the machine's memory, or its cgroup's limit if lower."""
 
     def descriptors(self) -> int:
         """The number of open file descriptors."""
 
     def descriptors_max(self) -> int:
-        """The number of file descriptors that may be open."""
+        """The limit of open file descriptors."""
 
     def processor_s(self) -> float:
         """Processor time used so far, in seconds."""
 
 
 class Program(Protocol):
-    """One program that was started, with the processes that it has started itself. Its lines are text in UTF-8.
+    """A started program, with its child processes. Its lines are text in UTF-8.
 
-    Each `receive_*` is for one task at a time. Cancellation of one: no line is lost.
+    Only one task at a time may call each `receive_*`. Cancelling it loses no line.
     """
 
     async def send_line(self, line: str) -> None:
         """Send a line to its standard input.
 
-        Raises ProgramEnded: it reads no more. Cancellation: part of the line may have been sent.
+        Raises ProgramEnded: it no longer reads. Cancellation: part of the line may have been sent.
         """
 
     def close_input(self) -> None:
@@ -260,12 +260,11 @@ class Program(Protocol):
         """Wait for the next line of its status channel; None after the last one."""
 
     async def receive_output(self) -> str | None:
-        """Wait for the next line of its standard output and error; None after the last one."""
+        """Wait for the next line of its standard output or error; None after the last one."""
 
     async def wait(self) -> int:
-        """Wait for its end, and return its exit code, or minus the number of the signal that ended it. Whatever is left
-        of its process group is killed before this returns.
-        """
+        """Wait for its end; return its exit code, or minus the number of the signal that ended it. Remaining processes
+        of its group are killed before this returns."""
 
     def terminate(self) -> None:
         """Ask its whole process group to end (SIGTERM)."""
@@ -278,9 +277,8 @@ class Programs(Protocol):
     """Programs that a broker runs beside itself."""
 
     def find(self, name: str, home_variable: str | None = None) -> str | None:
-        """The path of a program: in the folder `bin` of the folder that the environment variable `home_variable` names,
-        or else in PATH. None if it is in neither.
-        """
+        """Find a program: in the folder `bin` of the folder named by the environment variable `home_variable`, or else
+        in PATH. Returns its path; None if it is in neither."""
 
     def run(
         self,
@@ -292,12 +290,12 @@ class Programs(Protocol):
         """Run a program inside the block, in a session and process group of its own.
 
         Args:
-            environment: variables in addition to those of this process.
-            status_variable: the environment variable that tells the program the number of its status channel, an open
-                file descriptor; None: it has no such channel.
+            environment: variables in addition to this process's.
+            status_variable: the environment variable with the number of the program's status channel, an open file
+                descriptor; None: no channel.
 
-        However the block is left, also by cancellation, the whole process group is killed, and no process and no
-        descriptor is left behind.
+        When the block is left, even by cancellation, the whole process group is killed, and no process or descriptor
+        remains.
 
         Raises ProgramNotStarted.
         """
@@ -305,8 +303,7 @@ class Programs(Protocol):
 
 class Env(Protocol):
     """The interfaces through which a broker reaches the outside world: clock, files, network, process, other programs,
-    randomness.
-    """
+    randomness."""
 
     @property
     def clock(self) -> Clock: ...

@@ -1,4 +1,4 @@
-"""A piece of a file to send to a connection without this process reading it (Kafka's zero copy: sendfile(2))."""
+"""A piece of a file, sent to a connection without being read by this process (Kafka's zero copy: sendfile(2))."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from linn.core.batch.flat_message import Buffer
 class FileRegion(Protocol):
     """Bytes of a file that a `Stream` of the same Env can send.
 
-    All its bytes are in the file when it is made, and are never overwritten. It outlives the file's `close` and its
-    name, and keeps disk space until it is dropped.
+    All its bytes are in the file when it is made, and are never overwritten. It stays valid after the file is closed or
+    deleted, and keeps its disk space until it is dropped.
     """
 
     def __len__(self) -> int: ...
@@ -26,7 +26,7 @@ Sendable = Buffer | FileRegion
 
 
 def behind(sendables: Sequence[Sendable], count: int) -> list[Sendable]:
-    """`sendables` without their first `count` bytes; nothing is copied."""
+    """Return `sendables` without their first `count` bytes; nothing is copied."""
     for index, item in enumerate(sendables):
         if count < len(item):
             rest = memoryview(item)[count:] if isinstance(item, Buffer) else item.behind(count)

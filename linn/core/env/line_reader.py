@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 READ_BYTES = 64 << 10
-"""Bytes that are read at a time: the size of a pipe on Linux."""
+"""Bytes read at a time: the size of a pipe on Linux."""
 CUT = " [cut]"
-"""End of a line that was longer than its limit."""
+"""End of a line that exceeded its limit."""
 
 
 class LineReader:
-    """Lines of UTF-8 from a function that receives bytes; b"" is their end. A byte that is not UTF-8 is replaced."""
+    """Lines of UTF-8 from a function that receives bytes; b"" ends them. Invalid UTF-8 is replaced."""
 
     def __init__(self, receive: Callable[[int], Awaitable[bytes | bytearray]], line_bytes_max: int) -> None:
         self._receive = receive
         self._line_bytes_max = line_bytes_max
         self._buffer = bytearray()
         self._skips = False
-        """Whether the rest of a line that was too long is passed over."""
+        """Whether the rest of a line that was too long is being skipped."""
         self._ended = False
 
     async def line(self) -> str | None:
@@ -34,7 +34,7 @@ class LineReader:
             self._buffer += received
 
     def _next(self) -> str | None:
-        """Take a line out of the buffer; None if there is no whole one."""
+        """Take a line out of the buffer; None if there is no complete one."""
         while True:
             end = self._buffer.find(b"\n")
             if end < 0 and len(self._buffer) <= self._line_bytes_max and not (self._ended and self._buffer):

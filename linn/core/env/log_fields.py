@@ -1,9 +1,9 @@
-"""Fields of log lines: names that every part of linn uses for the same thing.
+"""Fields of log lines, with the same names in all of linn.
 
 A call gives its fields as one mapping: `logger.error("%(topic)s is full: %(error)s", {"topic": ..., "error": ...})`.
-The text of the line takes those that it names; a handler that writes JSON takes all of them. The names are
+The text of the line uses the fields that it names; a handler that writes JSON uses all fields. The names are
 `connection` (the peer), `listener`, `protocol`, `topic`, `exchange`, `partition`, `group`, `plugin`, `code` (of an
-error), `error` and `count`; below an engine, which knows files only, `folder`, `file` and `offset`; in a client
+error), `error` and `count`; below an engine, which knows only files, `folder`, `file` and `offset`; in a client
 `broker` (its address) and `seconds`.
 """
 

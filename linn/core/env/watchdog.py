@@ -1,11 +1,11 @@
 """A watchdog that names the plugin whose code blocks the loop, while it is still blocking.
 
-The loop counts its steps (`LoopSteps`, an instrument of trio's); an observer outside, a thread in the real world, looks
-at the count now and then (`Watchdog.look`). A count that stays the same is one step that takes too long, and the stack
-of the loop's thread says whose.
+The loop counts its steps (`LoopSteps`, an instrument of trio's); an observer, a thread in the real world, polls the
+count (`Watchdog.look`). An unchanged count means that a step takes too long, and the stack of the loop's thread shows
+whose code it runs.
 
-Laws: a step costs one call and no look at a clock. A step is reported once while it lasts, and again when it ends. A
-plugin is reported every `REPORT_INTERVAL_S` at most; `held` counts every step.
+Laws: a step costs one call and does not read the clock. A step is reported once while it lasts, and again when it ends.
+A plugin is reported every `REPORT_INTERVAL_S` at most; `held` counts every step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import trio
 from linn.core.env.code_owner import CodeOwners, place_of
 
 REPORT_INTERVAL_S = 10.0
-"""Minimum time between reports about one plugin: one that blocks with every message would fill the log."""
+"""Minimum time between reports about one plugin: a plugin that blocks with every message would fill the log."""
 LOOKS_PER_STEP = 4
-"""Looks that must find the same step before it is reported: a machine short of processors delays the looks as well, and
-is no plugin's fault.
-"""
-NOBODY = "linn itself"
+"""Polls that must find the same step before it is reported: on an overloaded machine the polls are delayed as well,
+which is not a plugin's fault."""
+NO_PLUGIN = "linn itself"
 
 logger = logging.getLogger("linn.watchdog")
 
@@ -45,7 +44,7 @@ class LoopSteps(trio.abc.Instrument):
 
 
 class Watchdog:
-    """The decision, look by look, what to report. Knows no thread and no clock."""
+    """The decision what to report after each poll. It uses no thread and no clock."""
 
     def __init__(self, steps: LoopSteps, owners: CodeOwners, limit_s: float) -> None:
         """Report steps that take longer than `limit_s`; call `look` every `interval_s`."""
@@ -61,7 +60,7 @@ class Watchdog:
         self._quiet_until_s: dict[str, float] = {}
 
     def look(self, now_s: float, innermost: FrameType | None) -> None:
-        """Look once. `innermost` is the frame in which the loop's thread is now, if it can be had."""
+        """Poll once. `innermost` is the present frame of the loop's thread, if available."""
         steps = self._steps
         if steps.is_waiting or steps.count != self._seen:
             if self._reported is not None:
@@ -75,7 +74,7 @@ class Watchdog:
 
     def _report(self, now_s: float, innermost: FrameType) -> None:
         culprit = self._owners.in_stack(innermost)
-        plugin = culprit.plugin if culprit is not None else NOBODY
+        plugin = culprit.plugin if culprit is not None else NO_PLUGIN
         place = culprit.place if culprit is not None else place_of(innermost, innermost.f_lineno)
         self.held[plugin] = self.held.get(plugin, 0) + 1
         if now_s < self._quiet_until_s.get(plugin, now_s):
@@ -88,5 +87,5 @@ class Watchdog:
             "place": place,
             "times": self.held[plugin],
         }
-        text = "%(plugin)s holds up the loop, and with it everybody, for %(held_s).2f s so far, in %(place)s"
+        text = "%(plugin)s holds up the loop, and all connections with it, for %(held_s).2f s so far, in %(place)s"
         logger.warning(text + " (%(times)d times by now)", about)

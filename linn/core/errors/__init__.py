@@ -1,1 +1,1 @@
-"""The tree of errors, and the words that errors share."""
+"""The tree of errors, and shared parts of error messages."""

@@ -9,7 +9,7 @@ from linn.core.errors.tree import LinnError
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
-    """The errors of a group and of the groups in it; of any other error, itself."""
+    """The errors of a group and of its nested groups; any other error itself."""
     if isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:
             yield from leaves_of(part)
@@ -18,12 +18,12 @@ def leaves_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def raise_once(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """Raise the one error of a group, or the first if all are linn's own (as when two syncs fail); else the group."""
+    """Raise a group's only error, or the first if all are linn's own (as when two syncs fail); otherwise the group."""
     error = _unwrapped(group)
     try:
         raise error
     finally:
-        # The error's context is the group, which refers to it: a cycle that would live until the collector runs.
+        # The error's context is the group, which refers to the error: a cycle that would live until the collector runs.
         error.__context__ = None
         del error, group
 

@@ -1,6 +1,6 @@
-"""Names of topics, exchanges and the tables of the configuration: they become folders, URLs and log lines.
+"""Names of topics, exchanges and configuration tables, which become folders, URLs and log lines.
 
-The rule is Kafka's, so that a topic keeps its name behind that protocol: 1 to 249 of `A-Z a-z 0-9 . _ -`, not "." and
+The rule is Kafka's, so that a topic keeps its name in that protocol: 1 to 249 of `A-Z a-z 0-9 . _ -`, not "." and
 not "..". Names that begin with "__" are linn's own.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 
 NAME_CHARACTERS_MAX = 249
-"""Limit that leaves room for "-" and a partition number in a file name of 255 bytes."""
+"""Limit of a name's length, which leaves room for "-" and a partition number in a file name of 255 bytes."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """The reason why a name is not valid, worded as the end of one line; None if it is."""
+    """The reason why a name is not valid, worded as the end of a message; None if it is valid."""
     if not name:
         return "a name has at least one character"
     if len(name) > NAME_CHARACTERS_MAX:

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable
 
 _WORD_CHARACTERS_MAX = 100
-"""Longest word that is looked up: difflib is quadratic, and no known word is as long."""
+"""Longest word that is looked up: difflib is quadratic, and no known word is longer."""
 _WORDS_MAX = 1_000
-"""Limit of the words that are compared: each takes 10 us, and any client can send an unknown name."""
+"""Limit of the known words compared: each takes 10 us, and any client can send an unknown name."""
 _LISTED_MAX = 30
 
 
@@ -22,7 +22,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error's line: "; did you mean 'retention'?", or the known words if none is similar."""
+    """The end of an error message: "; did you mean 'retention'?", or the known words if none is similar."""
     options = sorted(known)
     near = nearest(word, options)
     if near is not None:
@@ -34,23 +34,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Escape every character of a text that would break or garble a line."""
+    """Escape every character that would break or garble a line."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def printable(text: str) -> str:
-    """Escape every character that a terminal would act on, and leave line feeds and tabs."""
+    """Escape every character that a terminal would interpret, except line feeds and tabs."""
     return "".join(part if part.isprintable() or part in "\n\t" else repr(part)[1:-1] for part in text)
 
 
 REASON_BYTES_MAX = 255
-"""Limit of the reason for which a record is returned or rejected: an exception's type and first line fit, and
-thousands of them wait for their dead letters in a MiB.
-"""
+"""Limit of the reason for which a record is returned or rejected: it fits an exception's type and first line, and
+thousands of reasons waiting with dead letters fit into a MiB."""
 
 
 def reason_text(reason: str) -> str:
-    """A reason as it is kept: one line of UTF-8 without control characters, cut to `REASON_BYTES_MAX` bytes."""
+    """A reason in its stored form: one line of UTF-8 without control characters, cut to `REASON_BYTES_MAX` bytes."""
     text = reason[:REASON_BYTES_MAX]
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
@@ -58,7 +57,7 @@ def reason_text(reason: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, for a sentence: "1 copy", "0 batches", "2,000 messages"."""
+    """Format a number with its noun, for a sentence: "1 copy", "0 batches", "2,000 messages"."""
     if number == 1:
         return f"1 {noun}"
     if noun.endswith(("s", "x", "ch", "sh")):

@@ -1,7 +1,7 @@
-"""Every error that linn raises on purpose: one tree, one stable code per leaf.
+"""Every error that linn raises on purpose: one tree, one stable code per class.
 
 The `code` is API and crosses the wire; the text is for people and may change. `retriable` says whether the same request
-may succeed later without being changed. Codes are never reused; `docs/reference/errors.md` lists each with a way out.
+may succeed later without being changed. Codes are never reused; `docs/reference/errors.md` lists each with a solution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class LinnError(Exception):
     code: ClassVar[str] = "linn.error"
     retriable: ClassVar[bool] = False
     indexes: Sequence[int] = ()
-    """Ascending positions of the messages that it is about, in one batch or one `publish_many`; empty: all of them."""
+    """Ascending positions of the affected messages in one batch or one `publish_many`; empty: all messages."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -26,7 +26,7 @@ class LinnError(Exception):
         _show_as_public(cls)
 
     def of_messages(self, indexes: Sequence[int]) -> Self:
-        """Say that the error is about these messages only, and return it."""
+        """Limit the error to these messages, and return it."""
         self.indexes = indexes
         return self
 
@@ -35,7 +35,7 @@ class LinnError(Exception):
 
 
 def _show_as_public(error: type[LinnError]) -> None:
-    """Make tracebacks and help name the module from which users import the class; a plugin's class keeps its own."""
+    """Make tracebacks and help show the module from which users import the class; a plugin's class keeps its own."""
     if error.__module__ == __name__:
         error.__module__ = "linn.errors"
 
@@ -180,7 +180,7 @@ class ProducerError(LinnError):
 
 
 class ProducerDuplicate(ProducerError):
-    """The batch is older than those that the partition remembers of its producer."""
+    """The batch is older than its producer's batches that the partition remembers."""
 
     code = "producer.duplicate"
 
@@ -303,7 +303,7 @@ class LogTruncated(StorageError):
         super().__init__(text)
         self.partition = partition
         self.offset = offset
-        """The place where the log and what was read part: everything before it is still there."""
+        """The offset where the log and the reader's records diverge: records below it are still there."""
 
 
 class LogClosed(StorageError):
@@ -371,7 +371,7 @@ class BindingInvalid(TopicError):
     code = "exchange.binding_invalid"
 
     def __init__(self, text: str, key: str = "") -> None:
-        """`key` is the wrong key of the binding's table, if it is a single one."""
+        """`key`: the wrong key of the binding's table, if it is a single one."""
         super().__init__(text)
         self.key = key
 
@@ -581,7 +581,7 @@ class LimitExceeded(LinnError):
 
 
 def all_errors() -> dict[str, type[LinnError]]:
-    """All error classes of linn by their codes, the root included."""
+    """All error classes of linn by code, including the root."""
     found: dict[str, type[LinnError]] = {}
     pending: list[type[LinnError]] = [LinnError]
     while pending:
@@ -593,6 +593,6 @@ def all_errors() -> dict[str, type[LinnError]]:
 
 
 def error_from_code(code: str, text: str) -> LinnError:
-    """The error for a code sent by the peer; an unknown code becomes a plain `LinnError` that has it in the text."""
+    """Make the error for a code sent by the peer; an unknown code becomes a `LinnError` with the code in its text."""
     found = all_errors().get(code)
     return found(text) if found is not None else LinnError(f"{text} ({code})")

@@ -1,7 +1,6 @@
 """Fetches: reading a partition by offset.
 
-Law: waiting fetches hold nothing but themselves, however many there are; those of one session are read one after
-another.
+Law: waiting fetches hold no records, however many there are; the fetches of one session are read one after another.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from linn.core.loop.waiting import WaitDeadline
 FETCH_BYTES_MAX = 16 << 20
 """Largest answer to one fetch, whatever the client asks for."""
 FETCH_BYTES_MIN_MAX = 1 << 20
-"""Largest minimum that a fetch may wait for: it is read once to be counted, by each fetch that waits."""
+"""Largest minimum that a fetch may wait for: each waiting fetch reads that many bytes once to count them."""
 SELECTED_BYTES_MAX = 1 << 20
-"""Bytes of the log that are looked at in one step of a fetch with a choice of records."""
+"""Bytes of the log examined in one step of a fetch with a predicate."""
 FETCH_RECORDS_MAX = 1 << 31
 
 
 async def no_limit() -> int:
-    """Wait for nothing: the answer is handed over as a whole."""
+    """Return no limit without waiting: the answer is sent as a whole."""
     return FETCH_BYTES_MAX
 
 
@@ -42,7 +41,7 @@ class Fetch:
         accepts: Sequence[int],
         turn: trio.Lock,
     ) -> None:
-        """`selection`: the records that are wanted; None: all. `turn`: held by the fetch that has records in memory."""
+        """`selection`: the records to read; None: all. `turn`: held by the fetch that has records in memory."""
         self._partition = partition
         self._selection = selection
         self._offset = request.offset
@@ -52,7 +51,7 @@ class Fetch:
         self._turn = turn
 
     def read_nowait(self) -> Fetched | None:
-        """Read what is available, unless that takes a wait or a file; None: it does, or there is nothing.
+        """Read available records without waiting or opening a file; None if that is not possible, or there are none.
 
         Raises OffsetOutOfRange, LogCorrupt, FormatUnknown.
         """
@@ -65,7 +64,7 @@ class Fetch:
     async def read(self, deadline: WaitDeadline, room: Callable[[], Awaitable[int]] = no_limit) -> Fetched:
         """Wait for records, up to a deadline, and read them; there may be none.
 
-        `room` waits until an answer can be taken, and returns its bytes at most; it is called once per answer or step.
+        `room` waits until an answer can be sent, and returns its maximum size; it is called once per answer or step.
 
         Raises OffsetOutOfRange, LogCorrupt, FormatUnknown, StorageError.
         Cancellation: nothing happens.
@@ -73,7 +72,7 @@ class Fetch:
         if self._selection is not None:
             return await self._select(self._selection, deadline, room)
         await deadline.wait(self._wait_bytes)
-        # One at a time, so that however many wait, one answer is over the bound of `room`.
+        # One at a time, so that at most one answer exceeds the bound of `room`, however many wait.
         if self._turn.locked():
             await self._turn.acquire()
         else:
@@ -89,7 +88,7 @@ class Fetch:
     async def _select(
         self, selection: Selection, deadline: WaitDeadline, room: Callable[[], Awaitable[int]]
     ) -> Fetched:
-        """Read the first wanted records. The answer says how far the partition was looked at: one step at least."""
+        """Read the first selected records. The answer tells the progress: at least one step."""
         partition, offset = self._partition, self._offset
         bytes_max = min(self._bytes_max, SELECTED_BYTES_MAX)
         while True:
@@ -109,7 +108,7 @@ class Fetch:
         return Fetched(batches, next_offset, partition.start_offset, partition.high_watermark, partition.leader_epoch)
 
     async def _wait_bytes(self) -> None:
-        """Wait until there are enough bytes. Each byte is looked at once, and none is held."""
+        """Wait until there are enough bytes. Each byte is counted once, and none is held."""
         missing, offset, partition = self._bytes_min, self._offset, self._partition
         while missing > 0:
             if offset == partition.stable_offset:

@@ -1,7 +1,7 @@
 """The gateway: the only way from a protocol to the broker.
 
-It has what a connection needs before its client has said who it is: limits, turns, memory, the list of connections. All
-else is done through a `Session`, which is made for a principal.
+It has the parts that a connection needs before its client is known: limits, turns, memory, the list of connections. All
+other work is done through a `Session`, which is made for a principal.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Gateway:
         self.memory = memory
         self.turns = turns
         self.long_work: LongWork = rooms.long_work
-        """Carries out work in steps, in turns with that of other connections."""
+        """Runs work in steps, in turns with other connections' work."""
         self.spawn = spawn
         """Starts a background task in the broker's nursery."""
         self.blamed = blamed
-        """Names the plugin, or the part of linn, in which an unforeseen error was raised."""
+        """Names the plugin, or the part of linn, that raised an unforeseen error."""
         self._rooms = rooms
         self._read_state = read_state
         self._read_addresses = read_addresses
@@ -65,9 +65,9 @@ class Gateway:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Bound address by listener; those for clients come first."""
+        """Bound address by listener; client listeners come first."""
         return self._read_addresses()
 
     def session(self, principal: Principal) -> Session:
-        """Begin what a principal does over one connection; leave it with `async with`, or `aclose`."""
+        """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""
         return Session(self._rooms, principal)

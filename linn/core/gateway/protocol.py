@@ -17,11 +17,11 @@ class ProtocolServer(Protocol):
     async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         """Serve one client until either side ends the connection. The caller closes the stream.
 
-        `gateway.connections.report` takes the connection's traffic, for the metrics, and
-        `gateway.connections.introduce` the client's name for itself and its subscriptions.
+        `gateway.connections.report` registers the connection's traffic for the metrics, and
+        `gateway.connections.introduce` the client's name and its subscriptions.
 
         Raises:
-            LinnError: the connection ended for a reason worth a log line. Others are not disturbed.
+            LinnError: the connection ended for a reason worth a log line. Other connections go on.
         Cancellation: the connection is dropped; its leases are returned.
         """
 
@@ -38,10 +38,8 @@ class ProtocolKind:
     """(settings) -> server. Does no I/O. Raises PluginError if something that it needs is not installed."""
     watches: bool = False
     """Whether its connections only monitor: they are served while the broker recovers and until its clients are gone,
-    don't count as clients, and don't delay a stop. See `Listening`.
-    """
+    are not counted as clients, and do not delay a stop. See `Listening`."""
     refusal: Callable[[LinnError], bytes] | None = None
-    """Encodes the answer to a client that is refused with BrokerFull; None: the connection is closed without an answer.
-    """
+    """Encodes the answer to a client refused with BrokerFull; None: the connection is closed without an answer."""
     url_scheme: str = "linn"
     """Scheme of the URLs that `linn serve` prints for its listeners."""

@@ -1,4 +1,4 @@
-"""Requests to read: a subscription, and a fetch."""
+"""Read requests: a subscription, and a fetch."""
 
 from __future__ import annotations
 
@@ -16,44 +16,43 @@ NO_ID = (0, 0)
 
 
 class SubscribeRequest(NamedTuple):
-    """A topic to read, and from where."""
+    """A request to read a topic from a place."""
 
     topic: str
     group: str = ""
-    """On a stream, the group whose members share the partitions. "": on a queue, one of the consumers that compete; on
-    a stream, a reader without stored offsets."""
+    """On a stream, the group whose members share the partitions. "": on a queue, a competing consumer; on a stream, a
+    reader without stored offsets."""
     start: int = START_EARLIEST
-    """The first offset on a stream where nothing was committed; or START_EARLIEST, START_LATEST."""
+    """The first offset on a stream without a committed offset; or START_EARLIEST, START_LATEST."""
     starts: Sequence[int] = ()
-    """The same by partition. Empty: `start` holds for all."""
+    """`start` by partition. Empty: `start` holds for all."""
     partitions: Sequence[int] = ()
-    """The partitions that a reader without a group reads. Empty: all."""
+    """The partitions for a reader without a group. Empty: all."""
     where: str = ""
-    """On a stream, a predicate over routing key and labels: other records are passed over. "": all are wanted."""
+    """On a stream, a predicate over routing key and labels: other records are skipped. "": all records."""
     member: str = ""
-    """The name of the consumer; one that is taken is taken over, of a group's members or of the consumers of one shared
-    subscription. "": any."""
+    """The name of the consumer; it takes over from a member of the group, or a consumer of the shared subscription, of
+    the same name. "": any."""
     session_s: float = 0.0
-    """Time without a heartbeat after which a member is given up; 0: it lives as long as its connection."""
+    """Time without a heartbeat after which a member is removed; 0: it lives as long as its connection."""
     is_static: bool = False
-    """Whether a member keeps its share, for the time of a session, when it leaves."""
+    """Whether a member keeps its share for the length of a session after it leaves."""
     leader_epoch: int = 0
-    """The epoch in which a reader without a group has read what lies before its starts; 0: not checked."""
+    """The epoch of the records before the starts of a reader without a group; 0: not checked."""
     shared: str = ""
-    """The name of a stream's shared subscription, whose consumers compete as those of a queue do. It is made if it is
-    not there, and begins at `start` then."""
+    """The name of a stream's shared subscription, whose consumers compete. It is created at `start` if missing."""
     accepts: Sequence[int] = NATIVE_ONLY
-    """The formats of bodies that are taken; a batch of another one is translated into the first of them."""
+    """The accepted formats of bodies; a batch in another format is translated into the first of them."""
     is_two_phase: bool = False
-    """Whether the consumer says that it is ready for records, and done with what was decided to it."""
+    """Whether the consumer takes part in two-phase deliveries: it answers "ready", later "done" for records."""
     is_uncommitted: bool = False
-    """On a stream, whether records of transactions that are open, or were aborted, are read as well."""
+    """On a stream, whether to read records of open and aborted transactions too."""
     topic_id: tuple[int, int] = NO_ID
-    """The halves of the id of the topic that the client knows by this name; NO_ID: it knows none."""
+    """The two halves of the topic's id, as the client knows it; NO_ID: unknown."""
 
 
 class Subscribed(NamedTuple):
-    """A new consumer, and the topic that it reads."""
+    """A new consumer, and its topic."""
 
     consumer: AnyConsumer
     topic_id: tuple[int, int]
@@ -61,27 +60,27 @@ class Subscribed(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """A part of a partition to read."""
+    """A request for a part of a partition."""
 
     topic: str
     partition: int
     offset: int
     bytes_max: int
-    """Bytes of an answer; one batch at least, whatever its size."""
+    """Maximum bytes of an answer; it has at least one batch, whatever its size."""
     bytes_min: int = 1
     """Bytes to wait for."""
     where: str = ""
-    """A predicate over routing key and labels: other records are left out. "": all are wanted."""
+    """A predicate over routing key and labels: other records are left out. "": all records."""
     accepts: Sequence[int] = NATIVE_ONLY
-    """The formats of bodies that are taken; a batch of another one is translated into the first of them."""
+    """The accepted formats of bodies; a batch in another format is translated into the first of them."""
     is_unsettled: bool = False
-    """Whether only the records of a queue are read that are not settled."""
+    """Whether to read only the unsettled records of a queue."""
     is_uncommitted: bool = False
-    """Whether records of transactions that are open, or were aborted, are read as well."""
+    """Whether to read records of open and aborted transactions too."""
     leader_epoch: int = 0
-    """The epoch in which the reader has read what lies before `offset`; 0: not checked."""
+    """The epoch of the record before `offset`; 0: not checked."""
     topic_id: tuple[int, int] = NO_ID
-    """The id of the topic that the client knows, as in `SubscribeRequest`."""
+    """The topic's id as the client knows it, as in `SubscribeRequest`."""
 
 
 class Fetched(NamedTuple):
@@ -89,7 +88,7 @@ class Fetched(NamedTuple):
 
     batches: Sequence[RecordBatch | StoredBatch]
     next_offset: int
-    """The offset to go on at."""
+    """The offset at which to continue."""
     start_offset: int
     high_watermark: int
     leader_epoch: int
@@ -105,4 +104,4 @@ class TopicBounds(NamedTuple):
     topic_id: tuple[int, int]
     message_bytes_max: int
     partitions: Sequence[tuple[int, int]]
-    """(start offset, high watermark) of each."""
+    """(start offset, high watermark) of each partition."""

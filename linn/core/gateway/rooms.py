@@ -18,7 +18,7 @@ from linn.core.transactions.coordinator import TransactionCoordinator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rooms:
-    """The parts of one broker behind its gateway. No protocol sees them."""
+    """The parts of a broker behind its gateway. Protocols do not see them."""
 
     settings: BrokerSettings
     long_work: LongWork

@@ -1,7 +1,7 @@
-"""A session: all that one principal does with the broker over one connection.
+"""A session: everything that a principal does with the broker over one connection.
 
-Waiting for room, making topics, taking turns and counting memory happen behind it. Whatever a caller needs is
-checked here, once per request or batch, for every protocol.
+Waiting for room, creating topics, taking turns and counting memory happen behind it. Checks that every protocol needs
+are made here, once per request or batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import TracebackType
 import trio
 
 from linn.core.batch.steps import Steps
-from linn.core.delivery.consumer import AnyConsumer, Consumer, OnAssigned, nobody
+from linn.core.delivery.consumer import AnyConsumer, Consumer, OnAssigned, do_nothing
 from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
@@ -35,9 +35,8 @@ from linn.core.transactions.ending import Ending
 from linn.core.transactions.producer import Owner, TransactionId
 
 PARTITIONS_READ_MAX = 32_768
-"""Limit of the partitions that the readers and group members of one session read together: eight of the widest topics.
-Each takes 350 bytes, so that all of them are 11 MiB, and leaving them takes 50 ms.
-"""
+"""Limit of the partitions read by a session's readers and group members together: eight of the widest topics. Each
+takes 350 bytes, so that all of them take 11 MiB, and leaving them takes 50 ms."""
 
 
 class Session:
@@ -47,16 +46,16 @@ class Session:
         self.principal = principal
         self._rooms = rooms
         self._consumers: dict[Consumer, int] = {}
-        """The number of partitions that each reads. Each takes memory, and time at the end."""
+        """The number of partitions read by each consumer. Each takes memory, and time at the end."""
         self._left: list[Steps[None]] = []
-        """Remaining steps of the ends of consumers whose connection was lost."""
+        """Remaining steps to end consumers whose connection was lost."""
         self._fetching = trio.Lock()
         self._ended = False
 
     # --- looking ---
 
     def take_producer_id(self) -> int:
-        """Take a producer id that no other client has or had."""
+        """Take a producer id that was never used before."""
         return self._rooms.producer_ids.take()
 
     def topic_names(self) -> list[str]:
@@ -69,7 +68,7 @@ class Session:
         return sum([len(topics[name].partitions) for name in names if name in topics])
 
     def topic_bounds(self, name: str) -> TopicBounds | None:
-        """A topic with the bounds of its partitions; None: there is none of that name."""
+        """Return a topic with the bounds of its partitions; None if there is no topic of this name."""
         topic = self._rooms.catalog.topics.get(name)
         if topic is None:
             return None
@@ -81,31 +80,30 @@ class Session:
         return TopicBounds(name, *said, topic.id_halves, settings.message_bytes_max or 0, bounds)
 
     def collect_metrics(self, *, per_connection: bool = True) -> Iterator[Family]:
-        """All metrics, each read when the iterator comes to it."""
+        """Iterate over all metrics; each is read when the iterator reaches it."""
         return self._rooms.metrics.collect(per_connection=per_connection)
 
     # --- publishing ---
 
     def publish_lane(self, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
-        """A lane that carries out publishes in order, and tells `answers` of each; `spawn` starts a task that ends with
-        the connection.
-        """
+        """Make a lane that carries out publishes in order and reports each to `answers`; `spawn` starts a task that
+        ends with the connection."""
         return self._rooms.publisher.lane(answers, spawn)
 
     async def publish(self, request: PublishRequest) -> Sequence[PublishResult]:
-        """Publish, and wait until everything is confirmed; for protocols that carry out one request after the other.
+        """Publish, and wait until everything is confirmed; for protocols that carry out one request at a time.
 
-        Raises LinnErrors of the publish. Cancellation: it may or may not be stored.
+        Raises the publish's LinnErrors. Cancellation: the batches may or may not be stored.
         """
         return await self._rooms.publisher.publish(request)
 
     # --- consuming ---
 
-    async def subscribe(self, request: SubscribeRequest, on_assigned: OnAssigned = nobody) -> AnyConsumer:
-        """Subscribe as `subscribe_nowait` does, after making what is missing: a topic, if the configuration allows it,
-        and a named shared subscription.
+    async def subscribe(self, request: SubscribeRequest, on_assigned: OnAssigned = do_nothing) -> AnyConsumer:
+        """Subscribe as `subscribe_nowait` does, after creating a missing topic, if the configuration allows it, and a
+        missing named shared subscription.
 
-        Cancellation: there is no subscription; the topic and the shared subscription may have been made.
+        Cancellation: there is no subscription; the topic and the shared subscription may have been created.
         """
         if self.is_missing(request):
             await self.make_missing(request)
@@ -122,7 +120,7 @@ class Session:
         """
         await make_missing(self._rooms, request)
 
-    def subscribe_nowait(self, request: SubscribeRequest, on_assigned: OnAssigned = nobody) -> Subscribed:
+    def subscribe_nowait(self, request: SubscribeRequest, on_assigned: OnAssigned = do_nothing) -> Subscribed:
         """Begin to read a topic; `unsubscribe` ends it.
 
         `on_assigned` is called when a member of a group gains or loses partitions.
@@ -165,17 +163,17 @@ class Session:
             consumer.close()
 
     def refuse_subscriptions(self) -> None:
-        """Refuse new subscriptions from here on: the connection ends."""
+        """Refuse new subscriptions from now on, because the connection ends."""
         self._ended = True
 
     def disconnect(self) -> None:
-        """End all consumers, because the connection was lost. `aclose` does what takes long. Idempotent."""
+        """End all consumers because the connection was lost; `aclose` does the lengthy part. Idempotent."""
         self._ended = True
         consumers, self._consumers = self._consumers, {}
         self._left += [consumer.disconnect() for consumer in consumers]
 
     async def aclose(self) -> None:
-        """End all consumers. Not cancelled. Idempotent."""
+        """End all consumers; not cancellable. Idempotent."""
         self.disconnect()
         if self._left:
             with trio.CancelScope(shield=True):
@@ -219,7 +217,7 @@ class Session:
         return Fetch(partition, selection, request, accepts, self._fetching)
 
     async def find_offset(self, topic: str, partition: int, place: int, timestamp_ms: int = 0) -> int:
-        """The offset of a `Place` in a partition; of `Place.TIME`, the first at or after a time.
+        """The offset of a `Place` in a partition; for `Place.TIME`, the first one at or after a time.
 
         Raises TopicUnknown, PartitionUnknown, RequestUnknown, StorageError.
         """
@@ -237,9 +235,9 @@ class Session:
     async def open_transactions(
         self, name: str, timeout_s: float, owner: tuple[int, int] | None = None, opening: int = 0
     ) -> tuple[int, int, int]:
-        """Take over a name of transactions; returns producer id, epoch, and the number of the next one.
+        """Take over a name of transactions; returns producer id, epoch, and the number of the next transaction.
 
-        `owner`: only if the name is still that of this producer id and epoch. `opening`: see
+        `owner`: only if this producer id and epoch still own the name. `opening`: see
         `TransactionCoordinator.open`.
 
         Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
@@ -254,10 +252,10 @@ class Session:
     def settle_in_transaction(
         self, owner: tuple[int, int, int], consumer: AnyConsumer, settlements: Sequence[Settlement]
     ) -> None:
-        """Ack records of a queue, or commit offsets of a group's member, if a transaction is committed.
+        """Ack records of a queue, or commit offsets of a group's member, when a transaction is committed.
 
         `owner`: producer id, epoch and number. Raises TransactionError, LimitExceeded, SubscriptionWrongKind,
-        StorageError, and as `Consumer.settle`.
+        StorageError, and the errors of `Consumer.settle`.
         """
         transactions, transaction = self._rooms.transactions, TransactionId(*owner)
         if isinstance(consumer, QueueConsumer):
@@ -277,7 +275,7 @@ class Session:
         sequence: int = 0,
         identity: str = "",
     ) -> Ending | None:
-        """Commit a transaction, with what these producers have written, or abort it.
+        """Commit a transaction with the writes of these producers, or abort it.
 
         Returns and raises as `TransactionCoordinator.end_nowait`.
         """
@@ -288,14 +286,12 @@ class Session:
     # --- administration ---
 
     def check_verb(self, verb: str, arguments: str) -> None:
-        """Check as much of a verb's request as possible before its turn. Raises RequestUnknown, LimitExceeded,
-        ConfigError.
-        """
+        """Check a verb's request before its turn. Raises RequestUnknown, LimitExceeded, ConfigError."""
         self._rooms.administration.check(verb, arguments)
 
     async def perform(self, verb: str, arguments: str) -> str:
         """Carry out an administration verb; arguments and result are JSON.
 
-        Raises LinnErrors of the verb. Cancellation: a change that has begun is completed.
+        Raises the verb's LinnErrors. Cancellation: a change that has begun is completed.
         """
         return await self._rooms.administration.perform(verb, arguments, self.principal)

@@ -1,4 +1,4 @@
-"""Subscribing: what a request asks of a topic is checked here, and its consumer made."""
+"""Subscribing: check a request against its topic, and make the consumer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def make_missing(rooms: Rooms, request: SubscribeRequest) -> None:
 
 
 def partitions_read(rooms: Rooms, topic: Topic, request: SubscribeRequest) -> int:
-    """The number of partitions that a new consumer reads; 0 for a queue. A group's member gets its share."""
+    """The number of partitions that a new consumer reads; 0 for a queue. A group's member is counted with its share."""
     if request.group and topic.stream is not None:
         return -(-len(topic.partitions) // (rooms.groups.members(request.group, topic.name) + 1))
     if topic.queue is None and not request.shared:
@@ -54,14 +54,14 @@ def partitions_read(rooms: Rooms, topic: Topic, request: SubscribeRequest) -> in
 
 
 def selection_of(rooms: Rooms, where: str, accepts: Sequence[int]) -> Selection | None:
-    """The records that a predicate wants; None: all. Raises PredicateInvalid."""
+    """The selection for a predicate; None: all records. Raises PredicateInvalid."""
     return Selection(RecordFilter.parse(where), rooms.long_work, accepts) if where else None
 
 
 def consumer_of(
     rooms: Rooms, topic: Topic, request: SubscribeRequest, accepts: Sequence[int], on_assigned: OnAssigned
 ) -> AnyConsumer:
-    """Make the consumer that a request asks for. Raises as `Session.subscribe_nowait` does."""
+    """Make the consumer for a request. Raises the errors of `Session.subscribe_nowait`."""
     selection = selection_of(rooms, request.where, accepts)
     if request.shared:
         _check_shared(topic, request)
@@ -71,7 +71,7 @@ def consumer_of(
     if topic.queue is not None:
         if selection is not None:
             raise SubscriptionWrongKind(
-                f"topic {topic.name} is a queue: records that a consumer's filter leaves out would wait for nobody"
+                f"topic {topic.name} is a queue: records that a consumer's filter leaves out would never be delivered"
             )
         if request.start != START_EARLIEST or request.starts or request.partitions:
             raise SubscriptionWrongKind(
@@ -113,8 +113,8 @@ def _reader(topic: Topic, request: SubscribeRequest, selection: Selection | None
 def _competing(topic: Topic, queue: Queue, request: SubscribeRequest) -> QueueConsumer:
     if request.member:
         check_name(request.member, "consumer")
-        if "\0" in request.member:  # Under such a name a transaction holds records.
-            raise DeliveryError("a consumer's name has no NUL")
+        if "\0" in request.member:  # Such names are holders of transactions.
+            raise DeliveryError("a consumer's name must not contain NUL")
     if queue.is_two_phase != request.is_two_phase or (queue.is_two_phase and not request.member):
         raise _wrong_phases(topic, queue)
     lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
@@ -134,11 +134,11 @@ def _check_shared(topic: Topic, request: SubscribeRequest) -> None:
         raise SubscriptionWrongKind("a consumer belongs to a group or to a shared subscription, not to both")
     if request.where or request.partitions:
         text = f"consumers of the shared subscription {request.shared[:80]} of topic {topic.name} choose no records: "
-        raise SubscriptionWrongKind(text + "those that one leaves out would wait for nobody")
+        raise SubscriptionWrongKind(text + "records that one leaves out would never be delivered")
 
 
 def _check_start(topic: Topic, request: SubscribeRequest) -> None:
-    """Check that a consumer does not begin at an offset that is nowhere. Raises OffsetOutOfRange."""
+    """Check that a consumer does not start beyond the end of a log. Raises OffsetOutOfRange."""
     if not request.starts:
         check_offset(request.start, [topic.partition(index) for index in request.partitions or topic.partitions])
     for index, at in enumerate(request.starts):
@@ -147,10 +147,10 @@ def _check_start(topic: Topic, request: SubscribeRequest) -> None:
 
 
 def _start_of(topic: Topic, request: SubscribeRequest) -> Callable[[int], int]:
-    # Read now, not when a partition is assigned: records confirmed from here on are to be delivered.
+    # Read now, not when a partition is assigned: records confirmed from now on must be delivered.
     start, starts = request.start, request.starts
     ends = [] if start == START_EARLIEST and not starts else [log.stable_offset for log in topic.partitions.values()]
     wanted = zip(starts or [start] * len(ends), ends, strict=False)
     places = array("q", [end if at == START_LATEST or at > end else at if at > 0 else 0 for at, end in wanted])
-    # A partition that came later is read from its start; readers pass over what retention has dropped.
+    # A partition added later is read from its start; readers skip records dropped by retention.
     return lambda index: places[index] if index < len(places) else 0

@@ -1,4 +1,4 @@
-"""The assignor port: a strategy that chooses which member of a group is to read which partition.
+"""The assignor port: a strategy that decides which member of a group reads which partition.
 
 Laws: an assignor is a pure function: the same members, partitions and previous owners give the same answer. Each
 partition of a topic with a subscriber gets one owner, which subscribes to the topic; others get none.
@@ -16,13 +16,13 @@ from typing import Protocol
 from linn.core.errors.tree import InternalError
 
 TopicPartition = tuple[str, int]
-"""(topic, partition)."""
+"""A topic and the number of a partition."""
 Topics = Mapping[str, Iterable[str]]
-"""Subscribed topics by member, the members in the order in which they joined."""
+"""Subscribed topics by member; members in the order in which they joined."""
 Sizes = Mapping[str, int]
 """Number of partitions by topic."""
 Owners = Mapping[TopicPartition, str]
-"""Member by partition."""
+"""Owning member by partition."""
 DEFAULT_ASSIGNOR = "sticky"
 
 logger = logging.getLogger("linn.group")
@@ -34,11 +34,10 @@ class Assignor(Protocol):
     def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
         """Choose the owner of each partition.
 
-        `members` has the topics that each member reads, the members in the order in which they joined; `partitions` the
-        number of partitions by topic; the answer, and `previous`, a member by (topic, partition). `previous` is the
-        last answer; it may name members and partitions that are gone.
+        `members`: the topics that each member reads, in the order in which the members joined. `partitions`: the number
+        of partitions by topic. `previous`: the last answer, which may name members and partitions that no longer exist.
 
-        Synchronous, in the broker's loop, once for each change of a group's members or of its topics' partitions.
+        Synchronous: the broker's loop calls it once for each change of a group's members or of its topics' partitions.
         """
 
 
@@ -65,16 +64,16 @@ def subscribers_of(members: Topics, partitions: Sizes) -> dict[str, list[str]]:
 
 
 class CheckedAssignor:
-    """An assignor whose failures do no harm: a member that leaves must not wait for anybody's plugin to be mended."""
+    """A wrapper that contains an assignor's failures, so that a member can leave while a plugin is broken."""
 
     def __init__(self, name: str, assignor: Assignor, owner: str) -> None:
-        """`owner`: the plugin that registered it, in a form for people."""
+        """`owner`: a description of the plugin that registered it."""
         self.name = name
         self._assignor = assignor
         self._owner = owner
 
     def assign(self, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
-        """Choose as the assignor does. If it fails, partitions stay where they are, and the others are dealt out."""
+        """Call the assignor. If it fails, partitions keep their owners, and the others are distributed in turn."""
         try:
             return checked_owners(self._assignor, members, partitions, previous)
         except Exception as error:
@@ -86,7 +85,7 @@ class CheckedAssignor:
 
 
 def checked_owners(assignor: Assignor, members: Topics, partitions: Sizes, previous: Owners) -> Owners:
-    """Ask an assignor. Raises ValueError if it breaks its promise, and whatever it raises."""
+    """Call an assignor and check its answer. Raises ValueError for a wrong answer, and the assignor's errors."""
     target = assignor.assign(members, partitions, previous)
     subscribers = subscribers_of(members, partitions)
     wanted = {(topic, index) for topic in subscribers for index in range(partitions[topic])}
@@ -101,7 +100,7 @@ def checked_owners(assignor: Assignor, members: Topics, partitions: Sizes, previ
 
 
 def _kept_or_dealt(subscribers: Mapping[str, Sequence[str]], partitions: Sizes, previous: Owners) -> Owners:
-    """The previous owners that still read their topic; other partitions go to its members in turn."""
+    """Keep the previous owners that still read the topic; distribute the other partitions to its members in turn."""
     target: dict[TopicPartition, str] = {}
     for topic, names in subscribers.items():
         known, turns = set(names), cycle(names)

@@ -1,8 +1,8 @@
 """The group coordinator: all consumer groups of the broker, their members, and the internal logs of their offsets.
 
 Laws: a group's log is chosen by its name. A member starts reading a partition at the offset that was committed last
-when it came to own the partition, and is told of its share once the epoch is committed. Offsets in a topic end with it:
-another topic of that name is made only after the log says so.
+before it became the owner, and learns its share once the epoch is committed. Deleting a topic drops its offsets: a
+topic of the same name is created only after the log records that.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from linn.core.log.uncommitted import UncommittedViews
 GROUPS_TOPIC = "__groups"
 """The internal topic of all groups."""
 GROUP_LOGS = 16
-"""Its number of partitions."""
+"""Number of partitions of the internal topic."""
 RELEASE_S = 30.0
-"""Time to let go of a partition that moves, for members without a session; others have as long as a session."""
+"""Time to give up a partition that moves, for members without a session; others have the length of their session."""
 
 logger = logging.getLogger("linn.group")
 
@@ -64,11 +64,11 @@ class Stream(NamedTuple):
     partitions: Mapping[int, Partition]
     commits_on_delivery: bool
     id: bytes = b""
-    """The topic's id."""
+    """Id of the topic."""
 
 
 class GroupCoordinator:
-    """All groups. Without logs, they are kept in memory."""
+    """All consumer groups. Without logs, they are kept in memory."""
 
     def __init__(
         self, find: Callable[[str], Stream | None], assignor_of: Callable[[str], Assignor], clock: Clock, spawn: Spawn
@@ -79,27 +79,27 @@ class GroupCoordinator:
         self.groups: dict[str, ConsumerGroup] = {}
         self.states: Sequence[StateLog] = ()
         self.clipped = False
-        """Whether a log has commits beyond the end of a topic's records, because a power loss took some."""
+        """Whether a log has commits beyond the end of a topic's records, because a power loss destroyed records."""
         self.closed = False
         self._find = find
         self._clock = clock
         self._spawn = spawn
         self._assignor_of = assignor_of
         self._members: dict[str, dict[Seat, GroupMember]] = {}
-        """Members at run time by group and seat; those whose session outlasts them are closed."""
+        """Members at run time, by group and seat; a member whose session outlasts its connection is closed."""
         self._member_ids = itertools.count(1)
         self._leaving: dict[str, list[Seat]] = {}
-        """Seats by group that are given up, and still own their partitions until all other tasks had a turn."""
+        """Seats by group that were given up; they own their partitions until all other tasks have had a turn."""
         self._is_rebalancing = False
-        """Whether a task to redistribute is pending: with a connection, a thousand members may leave in one turn."""
+        """Whether a task to redistribute partitions is pending: a thousand members may leave in one turn."""
         self._alarms: dict[str, Alarm] = {}
         self._forgetting: dict[StateLog, None] = {}
-        """Logs in which the end of offsets of a deleted topic is perhaps not durable."""
+        """Logs in which the removal of a deleted topic's offsets may not be durable yet."""
         self._tickets = 0
         self._held: dict[str, dict[int, None]] = {}
-        """Tickets by group of decisions that will move its positions, and must be carried out first; ascending."""
+        """Tickets by group, ascending, of decisions that will move its positions and must be applied first."""
         self._waiting: dict[str, deque[tuple[int, Callable[[], None]]]] = {}
-        """(last ticket, callback) by group of those that wait for such decisions."""
+        """(last ticket, callback) by group, of callbacks that wait for such decisions."""
 
     # --- recovery ----------------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class GroupCoordinator:
         """Rebuild the groups from their logs; a full disk does not prevent it.
 
         `ends` has the ends of all topics' partitions. Returns the topics in which groups had committed records that are
-        lost: while `clipped` is set, they must store nothing. Records at those offsets are new to the groups.
+        lost: while `clipped` is set, they must store nothing. New records at those offsets are delivered to the groups.
 
         Raises LogCorrupt, StorageError.
         """
@@ -154,7 +154,7 @@ class GroupCoordinator:
                     del self.groups[name]
 
     def _write(self, name: str, event: GroupEvent) -> None:
-        """Log an event that a full disk can't prevent: it waits in the state log then."""
+        """Log an event. On a full disk it waits in the state log."""
         state = self._state_of(name)
         if state is not None:
             with contextlib.suppress(DiskFull, DescriptorsExhausted):
@@ -183,7 +183,7 @@ class GroupCoordinator:
     # --- members -----------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest) -> GroupMember:
-        """Add a member to a group, which is made if it is new. Raises DeliveryError, LimitExceeded."""
+        """Add a member to a group, creating the group if it is new. Raises DeliveryError, LimitExceeded."""
         stream = self._find(request.topic)
         assert stream is not None
         if request.member:
@@ -213,9 +213,8 @@ class GroupCoordinator:
         return group
 
     def leave(self, member: GroupMember) -> None:
-        """Give up a member's seat; its partitions are redistributed at once, or together with those of members that
-        leave right after it.
-        """
+        """Give up a member's seat. Its partitions are redistributed at once, or together with the partitions of members
+        that leave at the same time."""
         if self.closed or not self._forget(member):
             return
         name = member.group.name
@@ -226,7 +225,7 @@ class GroupCoordinator:
             self._spawn(self._rebalance_left_groups)
 
     def _forget(self, member: GroupMember) -> bool:
-        """Forget a member; False if another one has its seat."""
+        """Forget a member. Returns False if another member has its seat."""
         members = self._members.get(member.group.name, {})
         if members.get(member.seat) is not member:
             return False
@@ -250,7 +249,7 @@ class GroupCoordinator:
             self._tell(group)
 
     def heartbeat(self, member: GroupMember, epoch: int) -> None:
-        """Renew a member's session; it has let go of what it was asked to up to `epoch`. Raises GroupFenced."""
+        """Renew a member's session; it has given up the partitions revoked up to `epoch`. Raises GroupFenced."""
         group = member.group
         group.membership.heartbeat(member.seat, epoch, self._clock.monotonic())
         self._tell(group)
@@ -277,7 +276,7 @@ class GroupCoordinator:
         try:
             self.flush(group)
         except StorageError as error:
-            # Membership changed, full disk or not; the epoch is written with the next event.
+            # The change takes effect even on a full disk; the epoch is written with the next event.
             logger.warning("group %(group)s: %(error)s", {"group": group.name} | log_fields(error))
         members = self._members.get(group.name, {})
         for seat, share in shares.items():
@@ -303,7 +302,7 @@ class GroupCoordinator:
             self._tell(group)
 
     def end_topic(self, topic: str) -> None:
-        """End the members that read a topic, which is gone or becomes a queue; offsets stay."""
+        """End the members that read a topic, because it is deleted or becomes a queue. Offsets stay."""
         for name, group in list(self.groups.items()):
             self._rebalance_after_leaves(name)
             members = self._members.get(name, {})
@@ -326,7 +325,7 @@ class GroupCoordinator:
             self._forgetting[state] = None
 
     async def make_forgotten(self) -> None:
-        """Make it durable that deleted topics have no offsets, before another topic is made. Raises StorageError."""
+        """Make the removal of deleted topics' offsets durable, before another topic is created. Raises StorageError."""
         for state in list(self._forgetting):
             state.write(b"", partial(self._restart_record, state))
             await state.partition.log.sync()
@@ -338,9 +337,9 @@ class GroupCoordinator:
         return self.states[crc32c(name.encode()) % GROUP_LOGS] if self.states else None
 
     def flush(self, group: ConsumerGroup) -> Sequence[tuple[Mark, int]]:
-        """Log a group's pending events; returns what to wait for.
+        """Log a group's pending events; returns the marks to wait for.
 
-        Raises StorageError: the events happened, and are written with the next ones.
+        Raises StorageError: the events have taken effect, and are written with the next ones.
         """
         state, events = self._state_of(group.name), group.take_events()
         if state is None:
@@ -351,9 +350,9 @@ class GroupCoordinator:
         return self._awaits(state)
 
     def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Mark, int]]:
-        """Log a group's new offsets, and only then move the group there; returns what to wait for.
+        """Log a group's new offsets, then move the group there; returns the marks to wait for.
 
-        Raises StorageError: the group stays where it was, also after a restart.
+        Raises StorageError: the group stays where it was, even after a restart.
         """
         awaits = self.flush(group)
         state = self._state_of(group.name)
@@ -364,7 +363,8 @@ class GroupCoordinator:
         return awaits
 
     def hold_positions(self, name: str) -> int:
-        """Have nobody begin to read at a group's positions, because a decision will move them; returns a ticket.
+        """Keep members from starting to read at a group's positions, because a decision will move them; returns a
+        ticket.
 
         Call `release_positions` with it.
         """
@@ -373,7 +373,7 @@ class GroupCoordinator:
         return self._tickets
 
     def release_positions(self, name: str, ticket: int) -> None:
-        """Let those begin that have waited for this decision, and for none that was made before it."""
+        """Let members start that waited for this decision, unless they also wait for an earlier one."""
         held, waiting = self._held[name], self._waiting.get(name)
         del held[ticket]
         first = next(iter(held), self._tickets + 1)
@@ -397,9 +397,8 @@ class GroupCoordinator:
         return ((state.partition.committed, state.partition.log.bounds()[1]),)
 
     def when_committed(self, group: ConsumerGroup, callback: Callable[[], None]) -> None:
-        """Call back once everything logged of a group is durable, and the decisions that move its positions are carried
-        out: at once, or later from the loop.
-        """
+        """Call back once all logged events of a group are durable, and the decisions that move its positions are
+        applied: at once, or later from the loop."""
         if group.name in self._held:
             self._waiting.setdefault(group.name, deque()).append((self._tickets, callback))
         else:
@@ -431,7 +430,7 @@ class GroupCoordinator:
     # --- administration ----------------------------------------------------------------------------------------------
 
     def known(self, name: str) -> ConsumerGroup:
-        """The group of that name. Raises GroupUnknown."""
+        """Return the group of this name. Raises GroupUnknown."""
         group = self.groups.get(name)
         if group is None:
             raise GroupUnknown(f'there is no group "{name[:80]}"{did_you_mean(name, self.groups)}')
@@ -459,7 +458,7 @@ class GroupCoordinator:
         await self._commit(name)
 
     async def forget(self, name: str, topic: str | None = None) -> None:
-        """Drop a group, or its offsets in a topic, and the group with its last ones; durable when this returns.
+        """Drop a group, or its offsets in a topic, and the group when no offsets are left; durable when this returns.
 
         Raises GroupUnknown, GroupBusy, StorageError.
         """
@@ -496,7 +495,7 @@ class GroupCoordinator:
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def end_members(self) -> None:
-        """End every member; members are not told of new shares any more."""
+        """End every member. Members learn of no further shares."""
         self.closed = True
         for alarm in self._alarms.values():
             alarm.cancel()
@@ -512,7 +511,7 @@ class GroupCoordinator:
 
 
 def _beyond(group: ConsumerGroup, ends: Mapping[str, Mapping[int, int]]) -> list[OffsetCommitted]:
-    """The ends of logs that lost records which the group had committed, in place of its offsets."""
+    """The log ends for partitions that lost records which the group had committed; they replace its offsets."""
     return [
         OffsetCommitted(topic, partition, ends[topic][partition])
         for (topic, partition), committed in group.offsets().items()

@@ -1,10 +1,10 @@
 """Events of consumer groups, as records of a group log.
 
-Laws: applying all records of a log in order to no groups at all restores each group's epoch and committed offsets. The
-last event about a partition counts. A snapshot of a group is just more events, so records before it may be trimmed; a
-record that is a restart replaces everything before it, of all groups of its log.
+Laws: applying all records of a log in order, starting without groups, restores each group's epoch and committed
+offsets. The last event about a partition counts. A snapshot of a group is just more events, so records before it may be
+trimmed; a restart record replaces all records before it, for all groups of its log.
 
-Layout: one version byte, one byte that is 1 for a restart, and a MessagePack array of [group, events].
+Layout: one version byte, one byte that is 1 for a restart record, and a MessagePack array of [group, events].
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_fields=True):
-    """The group's members, or what they read, changed."""
+    """The group's members or their topics changed."""
 
     epoch: Number
 
@@ -34,7 +34,7 @@ class OffsetCommitted(msgspec.Struct, frozen=True, array_like=True, tag=2, forbi
     partition: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
     offset: Number
     text: str = ""
-    """Anything that the member wants to keep with the offset."""
+    """Text that the member stores with the offset."""
     leader_epoch: Annotated[int, msgspec.Meta(ge=-1)] = -1
     """Leader epoch of the record before `offset`; -1: unknown."""
     topic_id: bytes = b""
@@ -48,24 +48,24 @@ class TopicForgotten(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid
 
 
 class GroupForgotten(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unknown_fields=True):
-    """The group was deleted; later events under its name are about a new group."""
+    """The group was deleted; later events under its name belong to a new group."""
 
 
 GroupEvent = EpochStarted | OffsetCommitted | TopicForgotten | GroupForgotten
 Entry = tuple[str, Sequence[GroupEvent]]
-"""A group's name, and events of it."""
+"""A group's name, and its events."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[tuple[Annotated[str, msgspec.Meta(min_length=1)], list[GroupEvent]]])
 
 
 def encode_group_events(entries: Iterable[Entry], *, restart: bool = False) -> bytes:
-    """The events of some groups as one record of the group log."""
+    """Encode the events of groups as one record of the group log."""
     return bytes((GROUP_EVENT_VERSION, restart)) + _encoder.encode(list(entries))
 
 
 def decode_group_events(data: bytes | bytearray | memoryview) -> tuple[bool, Sequence[Entry]]:
-    """Whether the record is a restart, and its entries. Raises LogCorrupt: no broker can have written it."""
+    """Decode a record: whether it is a restart record, and its entries. Raises LogCorrupt if it can't be valid."""
     view = memoryview(data)
     if len(view) < 2 or view[0] != GROUP_EVENT_VERSION or view[1] > 1:
         raise LogCorrupt("a record of the group log has a version that this broker can't read")

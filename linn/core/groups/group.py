@@ -1,8 +1,8 @@
-"""The consumer group: its membership, and the offsets that it has committed, in any number of topics.
+"""The consumer group: its membership, and its committed offsets in any number of topics.
 
 Laws:
-- Only the owner of a partition commits, and only with an epoch that it was told since it came to own the partition:
-  anything else is fenced, and nothing changes.
+- Only the owner of a partition commits, and only with an epoch announced since it became the owner: any other commit is
+  fenced, and nothing changes.
 - Members do not survive a restart; the epoch and the committed offsets do.
 """
 
@@ -26,7 +26,7 @@ OFFSET_MAX = 2**63 - 1
 NAME_BYTES_MAX = 255
 """Limit of the names of groups and consumers."""
 TEXT_BYTES_MAX = 4096
-"""Limit of the text that is kept with an offset, in memory and in each snapshot of the groups' log: that of Kafka."""
+"""Limit of the text stored with an offset, in memory and in each snapshot of the groups' log; the same as Kafka's."""
 
 
 def check_name(name: str, whose: str) -> None:
@@ -47,10 +47,10 @@ def check_name(name: str, whose: str) -> None:
 
 
 class ConsumerGroup:
-    """One group."""
+    """A consumer group."""
 
     def __init__(self, name: str, assignor: Assignor) -> None:
-        """Make a group without members and without committed offsets. Raises as `check_name`."""
+        """Make a group without members and without committed offsets. Raises what `check_name` raises."""
         check_name(name, "group")
         self.name = name
         self.membership = Membership(name, assignor)
@@ -60,7 +60,7 @@ class ConsumerGroup:
 
     @property
     def epoch(self) -> int:
-        """The number of changes of its members and of what they read."""
+        """The number of changes of its members and their topics."""
         return self.membership.epoch
 
     @property
@@ -72,13 +72,14 @@ class ConsumerGroup:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def commit(self, member: str, epoch: int, committed: OffsetCommitted, partitions: int) -> None:
-        """Commit an offset in a topic of so many partitions. It may be lower than the last one: a user may seek back.
+        """Commit an offset in a topic of `partitions` partitions. It may be lower than the last one: a user may seek
+        back.
 
         Raises:
             PartitionUnknown: the topic has no such partition.
             OffsetOutOfRange: no log can have this offset.
             LimitExceeded: the text is too long.
-            GroupFenced: the member does not own the partition, or names an epoch before it did.
+            GroupFenced: the member does not own the partition, or names an epoch from before it became the owner.
         Nothing changes when it raises.
         """
         self.check_commit(member, epoch, committed, partitions)
@@ -86,7 +87,7 @@ class ConsumerGroup:
         self._offsets[place] = self._events[place] = committed
 
     def check_commit(self, member: str, epoch: int, committed: OffsetCommitted, partitions: int) -> None:
-        """Check what `commit` would do. Raises as `commit`."""
+        """Check whether `commit` would succeed. Raises what `commit` raises."""
         topic, partition = place = committed.topic, committed.partition
         if not 0 <= partition < partitions:
             raise PartitionUnknown(f"topic {topic} has no partition {partition}")
@@ -97,7 +98,7 @@ class ConsumerGroup:
         self.membership.check_owner(member, place, epoch)
 
     def check_idle(self, topic: str | None = None) -> None:
-        """Check that no member reads a topic, or any: it would continue at its own position. Raises GroupBusy."""
+        """Check that no member reads the topic, or any topic: it would continue at its position. Raises GroupBusy."""
         members = self.membership.members.values()
         reading = len(members) if topic is None else sum(topic in member.seats for member in members)
         if reading:
@@ -105,14 +106,14 @@ class ConsumerGroup:
             raise GroupBusy(f'group "{self.name}" has {counted(reading, "member")}{where}: stop its consumers first')
 
     def move(self, offsets: Iterable[OffsetCommitted]) -> None:
-        """Set offsets that the log already has: they are no events."""
+        """Set offsets that are already in the log, without events."""
         for committed in offsets:
             place = committed.topic, committed.partition
             self._offsets[place] = committed
             self._events.pop(place, None)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the offsets in a topic, which the log knows."""
+        """Drop the offsets in a topic, which the log already records."""
         self._offsets = {place: kept for place, kept in self._offsets.items() if place[0] != topic}
         self._events = {place: kept for place, kept in self._events.items() if place[0] != topic}
 
@@ -129,11 +130,11 @@ class ConsumerGroup:
 
     @property
     def has_events(self) -> bool:
-        """Whether `take_events` would return any."""
+        """Whether `take_events` would return events."""
         return bool(self._events) or self._logged_epoch < self.epoch
 
     def take_events(self) -> list[GroupEvent]:
-        """Take the events since the last call that must survive; of several commits to a partition the last one."""
+        """Take the events since the last call that must survive; of several commits to a partition, only the last."""
         events: list[GroupEvent] = list(self._events.values())
         self._events = {}
         if self._logged_epoch < self.epoch:
@@ -142,7 +143,7 @@ class ConsumerGroup:
         return events
 
     def snapshot_events(self) -> list[GroupEvent]:
-        """The epoch and the offsets as events that replace all earlier ones."""
+        """The epoch and the offsets, as events that replace all earlier ones."""
         return [EpochStarted(self.epoch), *self._offsets.values()]
 
     def apply(self, event: GroupEvent) -> None:

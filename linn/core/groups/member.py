@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple, Protocol
 
 from linn.core.batch.steps import Steps, no_steps
-from linn.core.delivery.consumer import OnAssigned, nobody
+from linn.core.delivery.consumer import OnAssigned, do_nothing
 from linn.core.delivery.delivery import Delivery
 from linn.core.delivery.settlement import SETTLE_STEP, Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import ConsumerKind, Verdict
@@ -30,34 +30,33 @@ from linn.core.log.selection import Selection
 from linn.core.loop.waiting import WaitDeadline
 
 Start = Callable[[int], int]
-"""The start offset for a partition in which the group has committed nothing, fixed when the member joined."""
+"""The start offset for a partition without a committed offset, fixed when the member joined."""
 PASSED_RANGES_MAX = 1_024
-"""Limit of the ranges between a partition's uncommitted deliveries that a filter has passed over; the oldest are
-forgotten, so that whoever continues behind them looks at them again.
-"""
+"""Limit of the filtered ranges kept between a partition's uncommitted deliveries. The oldest are forgotten, so that the
+next owner filters them again."""
 
 
 class JoinRequest(NamedTuple):
-    """A member's wish to read a topic."""
+    """A request to read a topic as a member of a group."""
 
     group: str
     topic: str
     start: Start
     on_assigned: OnAssigned
     member: str = ""
-    """The member's name. A name that is taken is taken over; "": the broker chooses one."""
+    """The member's name. A member of the same name is replaced; "": the broker chooses a name."""
     session_s: float = 0.0
-    """Time without a heartbeat after which the member is given up; 0: it lives as long as its connection."""
+    """Time without a heartbeat after which the member is removed; 0: it lives as long as its connection."""
     is_static: bool = False
-    """Whether the member keeps its share, for the time of a session, when it leaves."""
+    """Whether the member keeps its share for the length of a session after it leaves."""
     selection: Selection | None = None
-    """The records to read; the others are passed over, and count as consumed. None: all."""
+    """The records to read; other records are skipped and count as consumed. None: all."""
     is_uncommitted: bool = False
-    """Whether records of transactions that are open, or were aborted, are read as well."""
+    """Whether to read records of open and aborted transactions too."""
 
 
 class Coordinator(Protocol):
-    """The group coordinator, as members see it."""
+    """The group coordinator, as its members see it."""
 
     closed: bool
 
@@ -65,20 +64,20 @@ class Coordinator(Protocol):
         """Give up a member's seat."""
 
     def heartbeat(self, member: GroupMember, epoch: int) -> None:
-        """Renew a member's session; it has let go of what it was asked to up to `epoch`. Raises GroupFenced."""
+        """Renew a member's session; it has given up the partitions revoked up to `epoch`. Raises GroupFenced."""
 
     def flush(self, group: ConsumerGroup) -> Sequence[tuple[Mark, int]]:
-        """Log a group's pending events; returns what to wait for. Raises StorageError."""
+        """Log a group's pending events; returns the marks to wait for. Raises StorageError."""
 
     def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Mark, int]]:
-        """Log a group's new offsets, and only then move the group there. Raises StorageError."""
+        """Log a group's new offsets, then move the group there. Raises StorageError."""
 
     def when_committed(self, group: ConsumerGroup, callback: Callable[[], None]) -> None:
-        """Call back once everything logged of a group is durable."""
+        """Call back once all logged events of a group are durable."""
 
 
 class GroupMember:
-    """One seat of a member; a `delivery.Member`."""
+    """A member's seat; a `delivery.Member`."""
 
     kind: Literal[ConsumerKind.GROUP] = ConsumerKind.GROUP
     lease_ms = 0
@@ -96,21 +95,19 @@ class GroupMember:
         self.name = seat[0]
         self.commits_on_delivery = False
         self.topic_id = b""
-        """Id of the topic, which is kept with each offset."""
+        """Id of the topic, stored with each offset."""
         self.reader = StreamReader(seat[1], partitions)
-        self.on_ended: Callable[[], None] = nobody
-        self.on_released: Callable[[], None] = nobody
-        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.on_ended: Callable[[], None] = do_nothing
+        self.on_released: Callable[[], None] = do_nothing
+        self.on_lease_lost: Callable[[int, int], None] = do_nothing
         self.held = 0
         self.reader.on_ended = lambda: self.on_ended()
         self.reader.selection = request.selection
         self.reader.on_passed = self._pass
         self._passed: dict[int, dict[int, int]] = {}
-        """By partition, the ends of ranges that a filter has passed over, by their first offsets, ascending; what was
-        delivered before them is not committed yet.
-        """
+        """Filtered ranges by partition: end by first offset, ascending. Earlier deliveries are not committed yet."""
         self._begun: dict[int, int] = {}
-        """The offsets at which reading began; only with a filter."""
+        """The offsets at which reading began, by partition; only with a filter."""
         self._passes_logged_s = 0.0
         self._coordinator = coordinator
         self._partitions = partitions
@@ -119,7 +116,7 @@ class GroupMember:
         self._has_session = request.session_s > 0
         self.is_static = request.is_static and self._has_session
         self._gains: dict[int, Share] = {}
-        """The share with which each partition was gained that is not read yet."""
+        """For each gained partition that is not read yet, the share with which it was gained."""
         self._reason: LinnError | None = None
         self._closed = False
 
@@ -149,7 +146,7 @@ class GroupMember:
     # --- the share ---
 
     def assigned(self, share: Share) -> None:
-        """Record a change of the member's share. The member is told when the epoch is committed."""
+        """Record a change of the member's share. The member learns of it when the epoch is committed."""
         for partition in share.revoked:
             self.reader.stop_reading(partition)
             self._gains.pop(partition, None)
@@ -160,7 +157,7 @@ class GroupMember:
     def _begin(self, share: Share) -> None:
         if self._closed or self.reader.ended:
             return
-        # One that was lost meanwhile is another's; if it was regained as well, the later gain starts reading.
+        # A partition lost meanwhile has another owner; if it was regained as well, the later gain starts reading.
         mine = [partition for partition in share.gained if self._gains.get(partition) is share]
         for partition in mine:
             del self._gains[partition]
@@ -180,37 +177,37 @@ class GroupMember:
         return self.group.membership.since(self.seat[0], (self.seat[1], partition))
 
     def heartbeat(self, epoch: int) -> None:
-        """Renew the session; the member has let go of what it was asked to up to `epoch`. Raises GroupFenced."""
+        """Renew the session; the member has given up the partitions revoked up to `epoch`. Raises GroupFenced."""
         if self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         self._coordinator.heartbeat(self, epoch)
 
     # --- reading ---
 
     async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
-        """See `delivery.Consumer.next`. The delivery's id is the epoch in which the partition was gained."""
+        """See `delivery.Consumer.next`. The delivery's id is the epoch in which the member gained the partition."""
         while True:
             try:
                 delivery = await self.reader.next(records_max, bytes_max, deadline)
             except TopicUnknown:
-                raise self._gone() from None
+                raise self._ended_error() from None
             if not delivery.batches:
                 return delivery
             epoch, place = self._since(delivery.partition), self.reader.place(delivery.partition)
             if epoch and (not self.commits_on_delivery or await self._commit_first(delivery)):
                 if self.reader.place(delivery.partition) != place:
-                    continue  # It was moved while the commit was stored: the client knows that nothing more comes.
+                    continue  # The position moved while the commit was stored: the client expects no more records.
                 return replace(delivery, delivery_id=epoch)
 
-    def _gone(self) -> LinnError:
+    def _ended_error(self) -> LinnError:
         if self._reason is None and self._closed:
             return GroupFenced(f'the member has left group "{self.group.name}", or its connection was lost')
         return self._reason or TopicUnknown(f"topic {self.seat[1]} is gone")
 
     async def _commit_first(self, delivery: Delivery) -> bool:
-        """Commit records before they are handed over, for at-most-once delivery; False if the partition was lost.
+        """Commit records before they are delivered, for at-most-once delivery; False if the partition was lost.
 
-        Raises StorageError: they are not handed over, and the positions of group and reader are unchanged.
+        Raises StorageError: they are not delivered, and the positions of group and reader are unchanged.
         """
         number, (_, topic) = delivery.partition, self.seat
         if self._coordinator.closed:
@@ -226,9 +223,9 @@ class GroupMember:
         return True
 
     def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
-        """Continue at `offset`, or pause; see `StreamReader.seek`. Commits nothing. Raises GroupFenced as well."""
+        """Continue at `offset`, or pause; see `StreamReader.seek`. Commits nothing. Also raises GroupFenced."""
         if self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         if not self._since(partition):
             text = f'partition {partition} of {self.seat[1]} is not this member\'s in group "{self.group.name}"'
             raise GroupFenced(text)
@@ -238,13 +235,13 @@ class GroupMember:
     # --- settling ---
 
     def _committed(self, partition: int, offset: int, text: str = "") -> OffsetCommitted:
-        """The event of a commit."""
+        """Make the event of a commit."""
         known = self._partitions.get(partition)
         epoch = known.leader_epoch if known is not None else -1
         return OffsetCommitted(self.seat[1], partition, offset, text, epoch, self.topic_id)
 
     def _pass(self, partition: int, first: int, end: int) -> None:
-        """Record that a filter has passed over a range: it is committed with what comes before it."""
+        """Record a filtered range: it is committed together with the deliveries before it."""
         passed = self._passed.setdefault(partition, {})
         passed[first] = end
         if len(passed) > PASSED_RANGES_MAX:
@@ -255,7 +252,7 @@ class GroupMember:
             position = self._begun.get(partition, -1)
         selection, epoch = self.reader.selection, self._since(partition)
         if selection is not None and epoch and first <= position < end and not self._coordinator.closed:
-            # A full disk, or another owner, only makes a successor look at these records again.
+            # On a full disk, or with another owner, a successor only filters these records again.
             with contextlib.suppress(StorageError, GroupFenced):
                 self.group.commit(id, epoch, self._committed(partition, end), len(self._partitions))
                 now_s = selection.monotonic()
@@ -264,7 +261,7 @@ class GroupMember:
                     self._coordinator.flush(self.group)
 
     def _behind_passed(self, partition: int, end: int) -> int:
-        """The offset to commit for records up to `end`: what was passed over behind them is consumed as well."""
+        """The offset to commit for records up to `end`: filtered records right after them count as consumed."""
         passed = self._passed.get(partition)
         if not passed:
             return end
@@ -273,28 +270,28 @@ class GroupMember:
         return passed.get(end, end)
 
     def commit(self, partition: int, epoch: int, offset: int, text: str = "") -> Sequence[tuple[Mark, int]]:
-        """Commit an offset with a text, whatever was delivered; returns what to wait for.
+        """Commit an offset with a text, independent of deliveries; returns the marks to wait for.
 
         Raises GroupFenced, PartitionUnknown, OffsetOutOfRange, LimitExceeded; StorageError: it is written later.
         """
         if self._coordinator.closed or self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         self._commit(partition, epoch, offset, text)
         return self._coordinator.flush(self.group)
 
     def checked_offset(self, partition: int, epoch: int, offset: int, text: str = "") -> OffsetCommitted:
-        """The offset that a transaction commits later. Raises as `commit`, without changing anything."""
+        """Check an offset that a transaction commits later. Raises what `commit` raises; changes nothing."""
         if self._coordinator.closed or self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         self._check_offset(partition, offset)
         committed = self._committed(partition, offset, text)
         self.group.check_commit(self.seat[0], epoch, committed, len(self._partitions))
         return committed
 
     def check_owner(self, partition: int, epoch: int) -> None:
-        """Check that the member still owns a partition. Raises GroupFenced, or why it was ended."""
+        """Check that the member still owns a partition. Raises GroupFenced, or the reason for which it was ended."""
         if self._coordinator.closed or self._closed or self.reader.ended:
-            raise self._gone()
+            raise self._ended_error()
         self.group.membership.check_owner(self.seat[0], (self.seat[1], partition), epoch)
 
     def _check_offset(self, partition: int, offset: int) -> None:
@@ -314,7 +311,7 @@ class GroupMember:
                 yield
             try:
                 if self._coordinator.closed or self.reader.ended:
-                    raise self._gone()
+                    raise self._ended_error()
                 self._settle_one(settlement)
             except LinnError as error:
                 refused.append((index, error))
@@ -328,7 +325,7 @@ class GroupMember:
         if settlement.verdict == Verdict.ACK:
             end = self._behind_passed(partition, settlement.end)
             if self.commits_on_delivery:
-                end = max(end, self.group.position(topic, partition) or 0)  # Deliveries committed since stay committed.
+                end = max(end, self.group.position(topic, partition) or 0)  # Later commits stay.
             self._commit(partition, settlement.delivery_id, end)
         elif settlement.verdict == Verdict.NACK:
             self.group.membership.check_owner(id, (topic, partition), settlement.delivery_id)
@@ -338,7 +335,7 @@ class GroupMember:
                 raise OffsetOutOfRange(f"{settlement.first} is not an offset of partition {partition}")
             self._passed.pop(partition, None)
             place = self.reader.place(partition)
-            if place is None or settlement.first < place:  # The last of several nacks passes nothing over.
+            if place is None or settlement.first < place:  # The last of several nacks skips nothing.
                 self.reader.read_from(partition, settlement.first)
         else:
             raise SubscriptionWrongKind("a stream has no leases: only ack, to commit, and nack, to read again, apply")
@@ -350,16 +347,16 @@ class GroupMember:
     # --- the end ---
 
     def end(self, reason: LinnError | None) -> None:
-        """Deliver nothing more, because of `reason`; None: the topic is gone."""
+        """Stop delivering, because of `reason`; None: the topic is gone."""
         self._reason = reason or TopicUnknown(f"topic {self.seat[1]} is gone")
         self.reader.close()
 
     def close(self) -> None:
-        """Leave the group; a static member's seat stays for the time of a session. Idempotent."""
+        """Leave the group; a static member's seat stays for the length of a session. Idempotent."""
         self._close(keeps_seat=self.is_static)
 
     def disconnect(self) -> Steps[None]:
-        """Close after the connection was lost: the seat stays for the time of a session."""
+        """Close after the connection was lost: the seat stays for the length of a session."""
         self._close(keeps_seat=self._has_session)
         return no_steps()
 
@@ -368,7 +365,7 @@ class GroupMember:
             return
         self._closed = True
         self.reader.close()
-        self.on_ended = nobody  # The callee refers to this consumer, and to its share as well.
+        self.on_ended = do_nothing  # The callee refers to this consumer and its share.
         del self._on_assigned
         if not keeps_seat:
             self._coordinator.leave(self)

@@ -1,17 +1,16 @@
-"""Membership: the members of a consumer group, and which of them owns which partition.
+"""Membership: the members of a consumer group, and the partitions that each owns.
 
-The protocol is that of Kafka's KIP-848, with the broker as the one that decides. A change of members, of what they
-subscribe to or of a topic's partitions starts an epoch, for which an assignor computes the target. The members are then
-led there one by one: a member is told what to let go of, and what it has let go of goes to the next owner.
+The protocol follows Kafka's KIP-848, with assignment by the broker. A change of members, of their subscriptions or
+of a topic's partitions starts an epoch, for which an assignor computes the target. Members reach it one by one: a
+member is told which partitions to give up, and a partition that it has given up goes to the next owner.
 
 Laws:
-- Epochs grow by one. An epoch must be durable before a member hears of it; then no restart gives the same number again.
-- A partition has at most one owner at any time. It moves only after its owner has let go, has left, or has let its
-  session or the time to let go pass.
+- Epochs grow by one. An epoch must be durable before a member hears of it; so no restart reuses its number.
+- A partition has at most one owner at any time. It moves only after its owner has given it up or left, or after its
+  session or its time to give it up has expired.
 - A partition whose owner is the same in the new target stays with it without a pause.
-- When all members answer, or their time is up, every member owns what the target says.
-- An owner is checked by the epoch in which it came to own the partition: what it says of an earlier ownership is
-  refused.
+- When all members have answered, or their time is up, every member owns its partitions of the target.
+- An owner is checked by the epoch in which it became the owner: a request of an earlier ownership is refused.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ Seat = tuple[str, str]
 
 @dataclass(slots=True)
 class Member:
-    """One member. It is gone when its last seat is."""
+    """A member of a group. It is removed with its last seat."""
 
     id: str
     session_s: float
-    """Time without a heartbeat after which a seat is given up; 0: a seat lasts until the member leaves."""
+    """Time without a heartbeat after which a seat expires; 0: a seat lasts until the member leaves."""
     release_s: float
-    """Time that the member has to let go of a partition."""
+    """Time that the member has to give up a partition."""
     seats: dict[str, float] = field(default_factory=dict)
     """End of the session by subscribed topic."""
     owned: dict[TopicPartition, int] = field(default_factory=dict)
-    """Partitions, each with the epoch in which the member came to own it; includes `revoked`."""
+    """Partitions, with the epoch in which the member became the owner; includes `revoked`."""
     revoked: dict[TopicPartition, tuple[int, float]] = field(default_factory=dict)
-    """Partitions to let go of: the epoch in which the member was told, and the end of its time."""
+    """Partitions to give up: the epoch in which the member was told, and the deadline."""
 
     def _seen(self, topic: str, now_s: float) -> None:
         self.seats[topic] = now_s + self.session_s if self.session_s else math.inf
@@ -49,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The news for one seat."""
+    """A change of one seat's partitions."""
 
     epoch: int
     owned: tuple[int, ...]
@@ -57,11 +56,11 @@ class Share:
     gained: tuple[int, ...]
     """New ones among them."""
     revoked: tuple[int, ...]
-    """Partitions to let go of; answer with a heartbeat of this epoch. Commits count until then."""
+    """Partitions to give up; the member answers with a heartbeat of this epoch. Commits count until then."""
 
 
 class Membership:
-    """The members of one group. Times are in seconds of any monotonic clock. Call `take_shares` after each change."""
+    """The members of a group. Times are in seconds of any monotonic clock. Call `take_shares` after each change."""
 
     def __init__(self, group: str, assignor: Assignor) -> None:
         self.epoch = 0
@@ -72,17 +71,17 @@ class Membership:
         self._target: dict[TopicPartition, str] = {}
         self._owner: dict[TopicPartition, str] = {}
         self._news: dict[Seat, tuple[list[int], list[int]]] = {}
-        """Gained and revoked partitions that a seat was not told of."""
+        """Gained and revoked partitions that were not announced to a seat yet."""
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def join(
         self, seat: Seat, partitions: int, now_s: float, *, session_s: float = 0.0, release_s: float = 0.0
     ) -> None:
-        """Take a seat in a topic of so many partitions.
+        """Take a seat in a topic of `partitions` partitions.
 
-        A seat that is taken already is taken over, with what it owns: the member has come back, and let go of all that
-        it was asked to. Then nothing moves, and no epoch starts.
+        A seat that is already taken is taken over with its partitions: the member has come back, and has given up all
+        revoked partitions. Then no partition moves, and no epoch starts.
         """
         id, topic = seat
         member = self.members.get(id)
@@ -100,7 +99,7 @@ class Membership:
             self._start_epoch(now_s)
 
     def leave(self, seats: Iterable[Seat], now_s: float) -> None:
-        """Give up seats, all in one epoch. Raises GroupFenced if one is not taken; nothing changes."""
+        """Give up seats in one epoch. Raises GroupFenced if a seat is not taken; then nothing changes."""
         seats = list(seats)
         for id, topic in seats:
             if id not in self.members or topic not in self.members[id].seats:
@@ -108,7 +107,7 @@ class Membership:
         self._vacate(seats, now_s)
 
     def resize(self, topic: str, partitions: int, now_s: float) -> None:
-        """Set the number of partitions of a topic; 0: it is gone, and with it the seats of its members."""
+        """Set the number of partitions of a topic; 0: the topic and the seats in it are gone."""
         if self._sizes.get(topic, partitions) == partitions:
             return
         if partitions:
@@ -118,7 +117,7 @@ class Membership:
             self._vacate([(id, topic) for id, member in self.members.items() if topic in member.seats], now_s)
 
     def heartbeat(self, seat: Seat, epoch: int, now_s: float) -> None:
-        """Renew a session. The member has let go of what it was asked to up to this epoch.
+        """Renew a session. The member has given up the partitions revoked up to this epoch.
 
         Raises GroupFenced if the seat is not taken.
         """
@@ -132,7 +131,7 @@ class Membership:
             self._release(member, done)
 
     def tick(self, now_s: float) -> list[Seat]:
-        """End sessions, and take partitions from members that did not let go in time; returns the lost seats."""
+        """End sessions, and take partitions from members that did not give them up in time; returns the lost seats."""
         lost = [(id, topic) for id, member in self.members.items() for topic, at in member.seats.items() if at <= now_s]
         if lost:
             self._vacate(lost, now_s)
@@ -143,22 +142,22 @@ class Membership:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def deadline_s(self) -> float:
-        """The time of the next `tick` that may change something; infinity if there is none."""
+        """The earliest time at which `tick` may change anything; infinity if there is none."""
         ends = [at for member in self.members.values() for at in member.seats.values()]
         ends += [until_s for member in self.members.values() for _, until_s in member.revoked.values()]
         return min(ends, default=math.inf)
 
     def owner(self, place: TopicPartition) -> str | None:
-        """The member that owns a partition, or has not let go of it."""
+        """The member that owns a partition or has not given it up yet."""
         return self._owner.get(place)
 
     def since(self, id: str, place: TopicPartition) -> int:
-        """The epoch in which a member came to own a partition; 0 if it does not own it, or must let go of it."""
+        """The epoch in which a member became the owner of a partition; 0 if it does not own it or must give it up."""
         member = self.members.get(id)
         return 0 if member is None or place in member.revoked else member.owned.get(place, 0)
 
     def check_owner(self, id: str, place: TopicPartition, epoch: int) -> None:
-        """Check that a member which knows `epoch` speaks for a partition. Raises GroupFenced."""
+        """Check that a member which knows `epoch` owns a partition. Raises GroupFenced."""
         member = self.members.get(id)
         since = member.owned.get(place) if member is not None else None
         if since is None:
@@ -168,16 +167,16 @@ class Membership:
             raise GroupFenced(f"{text}, and its request is of epoch {epoch}")
 
     def reached(self, id: str) -> int:
-        """The epoch that a member has reached: lower than the group's while there are partitions to let go of."""
+        """The epoch that a member has reached: lower than the group's while it has partitions to give up."""
         return min([told - 1 for told, _ in self.members[id].revoked.values()], default=self.epoch)
 
     @property
     def is_settled(self) -> bool:
-        """Whether every member owns what it is to own, and no more."""
+        """Whether every member owns exactly its target."""
         return self._owner == self._target
 
     def take_shares(self) -> dict[Seat, Share]:
-        """Take the news since the last call. A seat that nothing changed for is not in it."""
+        """Take the changes since the last call. Seats without a change are left out."""
         news, self._news = self._news, {}
         return {seat: self._share(seat, *changes) for seat, changes in news.items()}
 
@@ -227,7 +226,7 @@ class Membership:
         member.revoked.pop(place, None)
 
     def _give(self, place: TopicPartition) -> None:
-        """Give a partition that nobody owns to its next owner, if there is one."""
+        """Give a partition without an owner to its next owner, if there is one."""
         id = self._target.get(place)
         if id is not None and place not in self._owner:
             self._owner[place] = id

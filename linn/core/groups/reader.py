@@ -1,11 +1,11 @@
 """Reading partitions in order from given offsets: the base of readers without a group and of group members.
 
-Law: each partition's records are handed over in order, none twice and none left out, from the given offset; if
-retention has dropped it, reading continues at the new start. A batch that can't be decoded is handed over whole,
-whatever was asked for; it does not block what follows.
+Law: each partition's records are delivered in order, without repeats or gaps, from the given offset; if retention has
+dropped that offset, reading continues at the new start. A batch that can't be decoded is delivered whole, whatever
+range was asked for; it does not block later batches.
 
-A reader with a selection is handed the records that it wants. Its batches cover the offsets between them as well, so
-that they follow one another without gaps; where nothing is wanted for a while, it is told how far it has come.
+A reader with a selection gets only the selected records. Its batches also cover the offsets between them, so that they
+follow one another without gaps; after a stretch without selected records, it is told its progress.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import trio
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.format import NATIVE_ONLY
 from linn.core.batch.steps import Steps, run_steps
-from linn.core.delivery.consumer import nobody
+from linn.core.delivery.consumer import do_nothing
 from linn.core.delivery.delivery import NOTHING, Delivery
 from linn.core.delivery.settlement import Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import ConsumerKind
@@ -41,9 +41,10 @@ from linn.core.loop.waiting import WaitDeadline
 logger = logging.getLogger("linn.stream")
 
 TOLD_INTERVAL_S = 1.0
-"""Interval at which a reader is told of records that were passed over; as many are looked at again if it is lost."""
+"""Interval at which a reader is told its progress past skipped records; records skipped since then are examined again
+if it is lost."""
 ENTERED_AT_ONCE_MAX = 128
-"""Partitions that a reader is registered with in one step: a quarter of a millisecond."""
+"""Number of partitions with which a reader is registered in one step, which takes a quarter of a millisecond."""
 
 
 class StreamReader:
@@ -56,30 +57,30 @@ class StreamReader:
     def __init__(
         self, topic: str, partitions: Mapping[int, Partition], on_close: Callable[[StreamReader], None] = lambda _: None
     ) -> None:
-        """Begin with the partitions known and none of them read yet: see `read_from`."""
+        """Start with all partitions known and none of them read yet: see `read_from`."""
         self.topic = topic
         self.partitions = partitions
         self._places: dict[int, int] = {}
         self._paused: dict[int, int] = {}
-        """The next offset of partitions that are not read for the time being."""
+        """The next offset of paused partitions."""
         self.selection: Selection | None = None
-        """The records to hand over; None: all."""
+        """The records to deliver; None: all."""
         self.on_passed: Callable[[int, int, int], None] | None = None
-        """Called with (partition, first, end) of records that were passed over, instead of telling whoever reads."""
+        """Called with (partition, first, end) of skipped records, instead of telling the reader."""
         self._told: dict[int, tuple[int, float]] = {}
-        """The offset up to which whoever reads knows of a partition, and since when; only with a selection."""
+        """By partition, the offset of the progress known to the reader, and when it was told; only with a selection."""
         self._listeners: dict[int, Callable[[], None]] = {}
         self._entering: dict[int, None] = {}
-        """Partitions that the reader is not yet registered with; its offsets in them hold from the start."""
+        """Partitions with which the reader is not registered yet; its offsets in them hold from the start."""
         self._ready: dict[int, None] = {}
-        """Partitions that may have something to read, in turn: of a thousand, a step looks at one."""
+        """Partitions that may have records to read, in turn: a step tries one of a thousand."""
         self._wakeup: trio.Event | None = None
         self.ended = False
         self.takes_stored = False
         self.accepts: Sequence[int] = NATIVE_ONLY
-        self.on_ended: Callable[[], None] = nobody
-        self.on_released: Callable[[], None] = nobody
-        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.on_ended: Callable[[], None] = do_nothing
+        self.on_released: Callable[[], None] = do_nothing
+        self.on_lease_lost: Callable[[int, int], None] = do_nothing
         self.held = 0
         self._on_close = on_close
 
@@ -88,9 +89,10 @@ class StreamReader:
         self.read_all_from({partition: offset})
 
     def read_all_from(self, places: Mapping[int, int]) -> None:
-        """Begin or continue reading partitions at these offsets. For thousands, `next` does most of the work.
+        """Begin or continue reading partitions at these offsets. For thousands of partitions, `next` does most of the
+        work.
 
-        Those that are paused only move.
+        Paused partitions only change their offset.
         """
         if self._paused:
             self._paused.update({partition: at for partition, at in places.items() if partition in self._paused})
@@ -115,9 +117,10 @@ class StreamReader:
                 self.partitions[partition].watchers.remove(listener)
 
     def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
-        """Continue at `offset`, None: where it is; or pause there until the next call.
+        """Continue at `offset`, or pause there until the next call. None: the present offset.
 
-        Raises PartitionUnknown if the partition is not read here, OffsetOutOfRange if the offset is beyond the end.
+        Raises PartitionUnknown if the reader does not read the partition, OffsetOutOfRange if the offset is beyond the
+        end.
         """
         place = self.place(partition)
         if place is None:
@@ -142,7 +145,7 @@ class StreamReader:
                 self._ready[number] = None
 
     def place(self, partition: int) -> int | None:
-        """The next offset of a partition, also of one that is paused; None if it is not read."""
+        """The next offset of a partition, even if paused; None if it is not read."""
         return self._places.get(partition, self._paused.get(partition))
 
     def _mark(self, partition: int) -> None:
@@ -167,7 +170,7 @@ class StreamReader:
                     return delivery
                 if deadline.is_over:
                     return NOTHING
-                await trio.lowlevel.checkpoint()  # Records that are passed over may be in memory.
+                await trio.lowlevel.checkpoint()  # Skipped records may be in memory.
             elif self._entering:
                 await trio.lowlevel.checkpoint()
             else:
@@ -186,7 +189,7 @@ class StreamReader:
             place = self._places.get(number)
             if place is not None:
                 partition = self.partitions[number]
-                # Records dropped by retention can't be read, however old the offset is.
+                # Records dropped by retention can't be read: continue at the start.
                 if max(place, partition.start_offset) < partition.stable_offset:
                     self._mark(number)
 
@@ -205,13 +208,13 @@ class StreamReader:
             batches = await self._batches(partition, begin, end, bytes_max)
         except OffsetOutOfRange:
             if partition.start_offset > begin:
-                return None  # Retention was faster: continue at the new start.
+                return None  # Retention moved the start: continue there.
             raise
         if self._places.get(number) != place:
-            return None  # Removed, or moved, while the disk was read.
+            return None  # The partition was removed, or the reader moved, while the disk was read.
         self._places[number] = batches[-1].end_offset if batches else end
         if not batches or batches[-1].base_offset < begin:
-            return None  # There is a gap, or a batch of which only a part was wanted and that can't be cut.
+            return None  # A gap, or a batch that can't be cut and of which only a part was wanted.
         partition.count_delivered(batches)
         return Delivery(number, 0, 0, batches)
 
@@ -250,7 +253,7 @@ class StreamReader:
     async def _batches(
         self, partition: Partition, begin: int, end: int, bytes_max: int
     ) -> Sequence[RecordBatch | StoredBatch]:
-        """Batches to hand over; the whole batch at `begin` if it can't be decoded, and so not be cut."""
+        """Read batches to deliver; the whole batch at `begin` if it can't be decoded and therefore not cut."""
         try:
             if self.takes_stored:
                 return await partition.read_stored(begin, end, bytes_max, self.accepts)
@@ -260,12 +263,12 @@ class StreamReader:
         batch = await partition.batch_at(begin)
         if batch.base_offset < begin:
             about = {"partition": str(partition.id), "topic": self.topic, "count": batch.end_offset - begin}
-            text = "%(partition)s: %(count)d records that nobody can read are passed over: %(error)s"
+            text = "%(partition)s: %(count)d records can't be read and are passed over: %(error)s"
             logger.error(text, about | log_fields(malformed))
         return [batch]
 
     def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
-        """Refuse every settlement: there is nothing to settle."""
+        """Refuse every settlement: a reader has nothing to settle."""
         yield from ()
         error = SubscriptionWrongKind(f"a reader without a group settles nothing on the stream {self.topic}")
         return SettleOutcome([(index, error) for index, _ in enumerate(settlements)], ())
@@ -279,7 +282,7 @@ class StreamReader:
         run_steps(self.disconnect())
 
     def disconnect(self) -> Steps[None]:
-        """Hand over nothing more; the steps unregister the reader from its partitions."""
+        """Stop delivering; the steps unregister the reader from its partitions."""
         if not self.ended:
             self._end()
         return self._leaving()
@@ -289,10 +292,10 @@ class StreamReader:
         self._on_close(self)
         self._wake()
         self.on_ended()
-        self.on_ended, self.on_passed = nobody, None  # The callees refer to this reader.
+        self.on_ended, self.on_passed = do_nothing, None  # The callees refer to this reader.
 
     def _leaving(self) -> Steps[None]:
-        """Unregister from the partitions, of which there may be thousands, one per step."""
+        """Unregister from the partitions, which may be thousands, one per step."""
         for partition in list(self._places):
             self.stop_reading(partition)
             yield

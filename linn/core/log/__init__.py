@@ -1,1 +1,1 @@
-"""A partition's log: the port that storage engines fill, its one writer, and what is read from it."""
+"""A partition's log: the port for storage engines, the log's one writer, and its readers."""

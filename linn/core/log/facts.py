@@ -1,6 +1,6 @@
-"""Facts of one log that follow from its batches: its producers, its epochs and its transactions.
+"""Facts derived from a log's batches: its producers, its epochs and its transactions.
 
-Law: recovery rebuilds them from the stamps and numbers of the batches, or from a snapshot and the batches behind it.
+Law: recovery rebuilds them from the stamps and numbers of the batches, or from a snapshot and the batches after it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LogFacts:
 
     @classmethod
     def of(cls, batches: Iterable[RecordBatch]) -> LogFacts:
-        """The facts of a log that consists of these batches."""
+        """Collect the facts of a log that consists of these batches."""
         found = cls()
         for batch in batches:
             found.note(batch)
@@ -41,7 +41,7 @@ class LogFacts:
         self.transactions.note(batch)
 
     def extend(self, later: LogFacts) -> None:
-        """Add what the part of the log that follows says."""
+        """Add the facts of the following part of the log."""
         self.epochs.extend(later.epochs)
         self.producers.extend(later.producers)
         self.transactions.extend(later.transactions)
@@ -54,7 +54,7 @@ class LogFacts:
 
     @classmethod
     def decode(cls, data: bytes) -> LogFacts:
-        """Decode a snapshot. Raises ValueError if it is not one."""
+        """Decode a snapshot. Raises ValueError."""
         if len(data) < _LENGTHS.size:
             raise ValueError("the snapshot of a log's facts is cut short")
         epochs, producers = _LENGTHS.unpack_from(data)
@@ -67,18 +67,17 @@ class LogFacts:
 
 
 EPOCHS_MAX = 1_000
-"""Epochs that a log remembers. Positions from before the oldest of them are taken as they are: a client would have to
-miss as many starts of the broker, each with new records.
-"""
+"""Epochs that a log remembers. Positions from before the oldest epoch are not checked: a client would have to miss that
+many starts of the broker, each with new records."""
 _COUNT = struct.Struct("<I")
 
 
 class Epochs:
     """The epochs in which a log was appended to, each with its first offset. `len` is their number.
 
-    A leader epoch is the number of the start in which a broker leads a partition. Offsets that a power loss took are
-    given again, in a later epoch: (leader epoch, offset) never names two records. A reader that says in which epoch the
-    record before its place was appended is told where its log and this one part (after KIP-101 and KIP-320).
+    A leader epoch is the number of the start in which a broker leads a partition. Offsets lost in a power failure are
+    assigned again, in a later epoch: (leader epoch, offset) never names two records. A reader that gives the epoch of
+    the record before its position learns where its log and this one diverge (after KIP-101 and KIP-320).
 
     Law: the epochs are a function of the log, like its producers: recovery rebuilds them from the batches' stamps.
     """
@@ -93,7 +92,7 @@ class Epochs:
         return len(self._epochs)
 
     def note(self, epoch: int, offset: int) -> None:
-        """Record that a batch was appended at an offset, the end of the log so far."""
+        """Record that a batch was appended at an offset, which was the end of the log."""
         if not self._epochs or epoch > self._epochs[-1]:
             self._epochs.append(epoch)
             self._firsts.append(offset)
@@ -101,17 +100,17 @@ class Epochs:
                 del self._epochs[0], self._firsts[0]
 
     def at(self, offset: int) -> int:
-        """The epoch in which the record at an offset was appended; 0 where it is not known."""
+        """The epoch in which the record at an offset was appended; 0 if unknown."""
         place = bisect_right(self._firsts, offset) - 1
         return self._epochs[place] if place >= 0 else 0
 
     def end_of(self, epoch: int, log_end: int) -> int:
-        """The offset before which the log holds what leaders appended up to an epoch, and nothing of later ones."""
+        """The end offset of the records appended up to and including an epoch."""
         place = bisect_right(self._epochs, epoch)
         return self._firsts[place] if place < len(self._firsts) else log_end
 
     def extend(self, later: Epochs) -> None:
-        """Add the epochs of the part of the log that follows."""
+        """Add the epochs of the following part of the log."""
         for epoch, first in zip(later._epochs, later._firsts, strict=True):
             self.note(epoch, first)
 
@@ -124,7 +123,7 @@ class Epochs:
 
     @classmethod
     def decode(cls, data: bytes) -> Epochs:
-        """Decode a snapshot. Raises ValueError if it is not one."""
+        """Decode a snapshot. Raises ValueError."""
         found = cls()
         try:
             (count,) = _COUNT.unpack_from(data)

@@ -1,7 +1,7 @@
-"""A mark: an offset of a partition that only grows, and the callbacks that wait until it has passed theirs.
+"""A mark: an offset of a partition that only grows, and callbacks that wait for it to pass other offsets.
 
-Laws: calls come in the order of the offsets that were asked for. Thousands of callbacks block nothing: they are called
-a few in each turn of the loop.
+Laws: callbacks run in the order of their offsets. Thousands of callbacks block nothing: a few are called in each turn
+of the loop.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Mark:
 
     def __init__(self, offset: int, spawn: Spawn) -> None:
         self.offset = offset
-        """Everything before it has passed."""
+        """Offsets below it are done."""
         self.waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        """(end offset, callback), by end offset. Whoever moves the mark calls `tell` if there are any."""
+        """(end offset, callback), by end offset. After moving the mark, call `tell` if there are any."""
         self._spawn = spawn
         self._telling = False
 
     def when_passed(self, end_offset: int, callback: Callable[[], None]) -> None:
         """Call back once everything before `end_offset` has passed: at once, or later from the loop.
 
-        `end_offset` must not be beyond that of the batch appended last.
+        `end_offset` must not be beyond the end of the last appended batch.
         """
         if self.offset >= end_offset and not self._is_due():
             callback()
@@ -46,7 +46,7 @@ class Mark:
             await passed.wait()
 
     def tell(self) -> None:
-        """Make the calls that are due, after the mark was moved."""
+        """Run the callbacks that are due, after the mark was moved."""
         if not self._telling:
             self._tell_batch()
             if self._is_due():

@@ -1,10 +1,10 @@
 """Metadata of topics and exchanges that were made or changed live: a port, and the embedded store behind it.
 
-Law: every write is a compare-and-swap on the key's revision, as a cluster's store will need it. The embedded store is
+Law: every write is a compare-and-swap on the key's revision, as a cluster's store will require. The embedded store is
 one JSON file, replaced atomically; a crash leaves the old one or the new one. Its first line has the CRC-32C of the
 others, and the file is used only if it matches. It is written before any topic is made, so a topic's folder proves that
-it existed. A reserve beside it is given up when the disk is full, so that topics can be deleted and retention
-shortened, which makes room.
+it existed. A reserve file beside it is given up when the disk is full, so that topics can be deleted and retention
+shortened to make room.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from linn.core.errors.tree import DescriptorsExhausted, DiskFull, LogCorrupt, Re
 FORMAT = 4
 """Format of everything in the data folder, the batches included. It grows when an older folder can't be read."""
 _KEYS = {"format", "revision", "entries"}
-"""Keys of the file, besides that of its checksum, which a file written by hand does not have."""
+"""Keys of the file, besides the checksum, which a file written by hand does not have."""
 SYNC_RETRY_S = 0.5
 RESERVE_BYTES = 64 << 10
-"""Room reserved for entries on a full disk: enough for those of a few hundred topics."""
+"""Space reserved for entries on a full disk: enough for a few hundred topics."""
 
 logger = logging.getLogger("linn.metadata")
 
@@ -37,10 +37,9 @@ class MetadataStore(Protocol):
     """Small values by key, with revisions."""
 
     async def load(self, proofs: Iterable[str]) -> Mapping[str, tuple[int, Any]]:
-        """Load (revision, value) by key, all of them; call it before anything else.
+        """Load (revision, value) of all keys; call it before any other method.
 
-        `proofs`: paths that can exist only if something was stored here before; looked at only if the store finds no
-        data of its own.
+        `proofs`: paths that prove that data was stored here before; checked only if the store finds no data of its own.
 
         Raises LogCorrupt: the metadata is damaged or lost. StorageError, also if it is of an earlier version.
         """
@@ -57,7 +56,7 @@ class MetadataStore(Protocol):
     async def put_all(self, changes: Mapping[str, tuple[Any, int]]) -> Mapping[str, int]:
         """Put several keys atomically: (value, revision) by key; returns their new revisions.
 
-        All of it or nothing. Raises and is cancelled as `put`.
+        Writes all or nothing. Raises and is cancelled as `put`.
         """
 
     async def delete(self, key: str, revision: int) -> None:
@@ -70,7 +69,7 @@ class _Entry(NamedTuple):
     revision: int
     value: Any
     text: str
-    """The value as it stands in the file: encoded once, for each change writes all entries."""
+    """The encoded value: each change writes all entries, so each is encoded only once."""
 
     @classmethod
     def of(cls, revision: int, value: Any) -> _Entry:
@@ -92,7 +91,7 @@ def _decoded(content: bytes) -> tuple[int, dict[str, _Entry]]:
     """Decode a file to its revision and entries.
 
     Raises:
-        ValueError: it is not what was written; worded as the end of one line.
+        ValueError: the content is damaged; worded as the end of one line.
         StorageError: an earlier version wrote it.
     """
     first, newline, body = content.partition(b"\n")
@@ -144,7 +143,7 @@ class EmbeddedMetadata:
         self._entries: dict[str, _Entry] = {}
 
     async def load(self, proofs: Iterable[str]) -> Mapping[str, tuple[int, Any]]:
-        """See `MetadataStore.load`. If there is no file yet, it is made."""
+        """See `MetadataStore.load`. Creates the file if there is none."""
         if not self._disk.exists(self._path):
             self._check_first_start(proofs)
             await self._write({})
@@ -200,7 +199,7 @@ class EmbeddedMetadata:
             file = self._scratch_file(scratch, content)
         except DiskFull:
             if len(entries) > len(self._entries):
-                raise  # The new entries need room of their own.
+                raise  # The new entries need space of their own.
             self._disk.unlink(self._reserve)
             file = self._scratch_file(scratch, content)
         try:
@@ -213,7 +212,7 @@ class EmbeddedMetadata:
         self._keep_reserve()
 
     async def _sync_patiently(self) -> None:
-        """Sync the folder. The new file has its name and can't be taken back: wait for a descriptor if there is none.
+        """Sync the folder, waiting for a descriptor if there is none: the new file is in place and can't be undone.
 
         Raises SyncFailed.
         """
@@ -239,7 +238,7 @@ class EmbeddedMetadata:
         return file
 
     def _keep_reserve(self) -> None:
-        """Restore the reserve, as far as there is room."""
+        """Restore the reserve, as far as there is space."""
         try:
             if not self._disk.exists(self._reserve):
                 self._scratch_file(self._reserve, bytes(RESERVE_BYTES)).close()

@@ -1,8 +1,8 @@
 """Counts of marked offsets below any offset, from ranges in bounded memory.
 
 Laws: ranges ascend and do not overlap, and an exact one, all of whose offsets are marked, never touches another exact
-one. There are at most RANGES_MAX: then pairs of the older half are joined. A joined range counts its marked offsets as
-if they were spread evenly, so that a count from within it may be off, never one from its bounds.
+one. There are at most RANGES_MAX ranges; beyond that, pairs of the older half are joined. A joined range counts its
+marked offsets as if they were spread evenly: a count from inside it may be off, a count from its bounds never.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ an old range is off by about a thousandth of the marked offsets.
 
 
 class TallyRange(NamedTuple):
-    """Offsets [first, end), of which so many are marked."""
+    """Offsets [first, end), of which `count` are marked."""
 
     first: int
     end: int
@@ -28,33 +28,33 @@ class TallyRange(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether all of them are marked."""
+        """Whether all offsets of the range are marked."""
         return self.marked == self.end - self.first
 
 
 class OffsetTally:
-    """A set of offsets that is only counted. `len` is the number of ranges."""
+    """A set of offsets that can only be counted. `len` is the number of ranges."""
 
     __slots__ = ("_counts", "_ends", "_firsts", "_totals")
 
     def __init__(self, rows: Iterable[tuple[int, int, int]] = ()) -> None:
         self._firsts, self._ends, self._counts = array("q"), array("q"), array("q")
         self._totals: array[int] | None = None
-        """The marked offsets before each range; None: to be computed."""
+        """The number of marked offsets before each range; None: not computed yet."""
         for row in rows:
             self.put(*row)
 
     def add(self, first: int, end: int) -> None:
-        """Mark the offsets of [first, end), of which there is at least one; some may be marked already."""
+        """Mark the offsets [first, end), which must not be empty; some may be marked already."""
         self.put(first, end, end - first)
 
     def merge(self, other: OffsetTally) -> None:
-        """Mark what another tally has marked."""
+        """Mark the marked offsets of another tally."""
         for row in other:
             self.put(*row)
 
     def put(self, first: int, end: int, count: int) -> None:
-        """Mark `count` of the offsets [first, end), of which there is at least one; some may be marked already."""
+        """Mark `count` of the offsets [first, end), at least one; some may be marked already."""
         firsts, ends, counts = self._firsts, self._ends, self._counts
         low, high = bisect_right(ends, first), bisect_left(firsts, end)
         if count == end - first:
@@ -70,7 +70,7 @@ class OffsetTally:
             self._join_older()
 
     def _join_older(self) -> None:
-        """Join the pairs of older ranges whose counts lose least."""
+        """Join the pairs of older ranges whose counts lose the least accuracy."""
         pairs = range(0, RANGES_MAX // 2, 2)
         joined = set(sorted(pairs, key=self._inaccuracy)[: len(pairs) // 2])
         rows: list[TallyRange] = []
@@ -86,7 +86,7 @@ class OffsetTally:
         return min(count, self._ends[place + 1] - self._firsts[place] - count)
 
     def forget_before(self, offset: int) -> None:
-        """Forget the ranges that lie wholly before an offset: nobody asks for them again."""
+        """Forget the ranges that lie wholly before an offset: they are no longer needed."""
         place = bisect_right(self._ends, offset)
         if place:
             del self._firsts[:place], self._ends[:place], self._counts[:place]
@@ -111,7 +111,7 @@ class OffsetTally:
         return self._totals[place] - (first - offset) * count // (end - first)
 
     def exact(self, start: int) -> list[tuple[int, int]]:
-        """The exact ranges that end behind `start`."""
+        """The exact ranges that end after `start`."""
         rows = map(self._at, range(bisect_right(self._ends, start), len(self._firsts)))
         return [(row.first, row.end) for row in rows if row.is_exact]
 

@@ -1,12 +1,13 @@
-"""One partition at work: the only writer of its log, its marks, and what waits for them.
+"""One partition at work: the only writer of its log, its marks, and the callbacks that wait for them.
 
-Three marks divide a partition, and none of them goes back. `durable` is the offset that the log's durability policy
-calls safe here: the end of the log, or of the synced part. `committed`, the high watermark, is what all in-sync
-replicas have; on one node it follows `durable`. `stable_offset` lies before the first record of an open transaction.
+Three marks divide a partition, and none of them goes back. `durable` is the offset below which the log's durability
+policy calls this broker's records safe: the end of the log, or of the synced part. `committed`, the high watermark,
+covers what all in-sync replicas have; on one node it follows `durable`. `stable_offset` lies before the first record of
+an open transaction.
 
-Laws: readers see only records below the stable offset. A batch is confirmed when the mark of its acks has passed it:
-`durable` for the leader's, `committed` for those of all. One sync at a time runs for a partition and covers everything
-that waits (group commit). A sync that fails is not retried: it ends the broker.
+Laws: readers see only records below the stable offset. A batch is confirmed when the mark for its acks has passed it:
+`durable` for acks of the leader, `committed` for acks of all replicas. One sync at a time runs for a partition and
+covers all waiting batches (group commit). A sync that fails is not retried: it ends the broker.
 """
 
 from __future__ import annotations
@@ -46,19 +47,18 @@ from linn.core.log.transactions import OpenTransaction, Span
 from linn.core.log.watchers import Watchers
 
 TIDY_AFTER_BYTES = 64 << 20
-"""Bytes appended before the log may do its housekeeping: in any case little is left for the next start to scan."""
+"""Bytes appended before the log does its housekeeping, so that little is left for the next start to scan."""
 UNTIDIED_BYTES_MAX = 1 << 30
-"""Limit over all partitions of a storage; beyond it each does its housekeeping after TIDY_FROM_BYTES, or hundreds would
-leave gigabytes.
-"""
+"""Limit over all partitions of a storage; beyond it each does its housekeeping after TIDY_FROM_BYTES, because hundreds
+of partitions would leave gigabytes."""
 TIDY_FROM_BYTES = 8 << 20
-"""Least bytes worth a sync of their own: a start scans 8 MiB in a few milliseconds."""
+"""Fewest bytes worth a sync of their own: a start scans 8 MiB in a few milliseconds."""
 PRODUCERS_MAX = 200_000
-"""Limit of the producers that the partitions of a storage remember: they take up to 500 bytes each."""
+"""Limit of the producers that the partitions of a storage remember; each takes up to 500 bytes."""
 ENDS_PER_AGE = 8
-"""Former ends of a log that are remembered for retention by age: wrong times keep a record for 1/n longer."""
+"""Former ends of a log remembered for retention by age: a record with a wrong time is kept up to 1/n longer."""
 SYNC_RETRY_S = 0.5
-"""Pause after a sync that lacked a descriptor, or room."""
+"""Pause after a sync that lacked a descriptor or disk space."""
 
 logger = logging.getLogger("linn.storage")
 
@@ -66,14 +66,14 @@ AnyBatch = TypeVar("AnyBatch", RecordBatch, RecordBatch | StoredBatch)
 
 
 def _slices(batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
-    """The slice that covers the offsets [first, end), unless it would hold no record. Raises BatchMalformed."""
+    """The slice that covers the offsets [first, end), or none if it would hold no record. Raises BatchMalformed."""
     return [slice_batch(batch, first, end)] if batch.index_at(first) < batch.index_at(end) else []
 
 
 def _encodable(batch: RecordBatch) -> RecordBatch:
-    """The first records of a native batch, as many as are encoded in another format without a pause.
+    """The first records of a native batch, as many as can be encoded in another format without a pause.
 
-    All of them if it is of another format, or can't be decoded.
+    Returns the whole batch if it has another format, or can't be decoded.
     """
     if batch.format:
         return batch
@@ -98,12 +98,12 @@ class Partition:
         leader_epoch: int = 0,
         formats: Formats | None = None,
     ) -> None:
-        """`formats` are those in which clients may publish; None: linn's own, as in an internal log."""
+        """`formats`: the formats in which clients may publish; None: only linn's own, as in an internal log."""
         self.id = id
         self._formats = formats if formats is not None else Formats()
         self.log = log
         self.leader_epoch = leader_epoch
-        """The epoch in which this broker leads the partition: its appends are stamped with it."""
+        """The epoch in which this broker leads the partition; stamped on its appends."""
         # Counts since the log was opened, for the metrics.
         self.appended_batches = 0
         self.appended_bytes = 0
@@ -111,7 +111,7 @@ class Partition:
         self.delivered_records = 0
         self.delivered_bytes = 0
         self.duplicates = 0
-        """Batches that were not stored again."""
+        """Repeated batches, which were not stored again."""
         self._storage = storage
         storage.producers += len(log.facts.producers)
         log.facts.producers.opened(clock.monotonic())
@@ -128,7 +128,7 @@ class Partition:
         """Offsets appended since the log was opened that never had a record: markers, and gaps of batches."""
         self._noted_epoch = -1
         self._ends: deque[tuple[float, int]] = deque()
-        """Former ends of the log, each with its time by the monotonic clock, since one that is older than its age."""
+        """Former ends of the log with their monotonic times, back to the first one older than the retention age."""
         self.durable = Mark(self._opened_at, spawn)
         self.committed = Mark(self._opened_at, spawn)
         self.transactions = log.facts.transactions
@@ -136,25 +136,25 @@ class Partition:
         """The offset of the first batch of an open transaction; None if there is none."""
         self._move_stable_end()
         self.on_void: list[Callable[[Sequence[Span]], None]] = []
-        """Callbacks with offsets that readers will never get: markers, and what an aborted transaction has left."""
+        """Callbacks with offsets that readers will never get: markers, and records of aborted transactions."""
         self.watchers = Watchers(spawn)
         """Callbacks for every move of the stable offset."""
 
     @property
     def high_watermark(self) -> int:
-        """The offset before which everything is on all in-sync replicas."""
+        """The offset below which all records are on all in-sync replicas."""
         return self.committed.offset
 
     @property
     def stable_offset(self) -> int:
-        """The offset before which no transaction is open: what readers may see."""
+        """The offset below which no transaction is open: readers see records up to it."""
         offset, end = self.committed.offset, self._stable_end
         return offset if end is None or offset < end else end
 
     def find(self, batch: Numbered, span: int) -> int | None:
-        """The offset at which a numbered batch, or a part of so many records, is stored already; see `Producers.check`.
+        """The offset at which a numbered batch, or a part of `span` records, is stored already; see `Producers.check`.
 
-        Raises ProducerError; ProducersExceeded if it is of a new producer, and there are too many.
+        Raises ProducerError; ProducersExceeded for a new producer if there are too many.
         """
         producers = self.log.facts.producers
         if self._storage.producers >= PRODUCERS_MAX and batch.producer_id not in producers:
@@ -164,7 +164,7 @@ class Partition:
         return producers.check(batch, span)
 
     def append_numbered(self, batch: RecordBatch, numbers: Numbered) -> int:
-        """Store a batch that `find` has found to be new, and remember it. Returns and raises as `append`."""
+        """Store a batch that `find` found to be new, and remember it. Returns and raises as `append`."""
         offset = self.append(batch)
         producers = self.log.facts.producers
         before = len(producers)
@@ -173,13 +173,13 @@ class Partition:
         return offset
 
     def repeated(self, offset: int, span: int) -> int:
-        """Count a batch that is stored already at this offset; returns the offset behind it, or the end if unknown."""
+        """Count a batch that is stored already at this offset; returns the offset after it, or the end if unknown."""
         self.duplicates += 1
         end = self.log.bounds()[1]
         return end if offset == OFFSET_UNKNOWN else min(offset + span, end)
 
     def pass_over(self, numbers: Numbered) -> None:
-        """Remember a numbered batch of which nothing had to be stored."""
+        """Remember a numbered batch of which no record had to be stored."""
         producers = self.log.facts.producers
         before = len(producers)
         producers.passed_over(numbers, self._clock.monotonic())
@@ -223,7 +223,7 @@ class Partition:
         return base_offset
 
     def _note_hidden(self, batch: RecordBatch) -> None:
-        """Record a batch that belongs to a transaction, ends one, or has gaps."""
+        """Record a batch that belongs to a transaction, ends a transaction, or has gaps."""
         is_marker = bool(batch.attributes & CONTROL)
         self._appended_hidden += batch.offset_span - (0 if is_marker else batch.count)
         spans = self.transactions.note(batch)
@@ -233,7 +233,7 @@ class Partition:
             self.watchers.tell()
 
     def _move_stable_end(self) -> bool:
-        """Find the end of what readers may see anew; whether it has moved."""
+        """Recompute the end of the records that readers may see; returns whether it has moved."""
         before, end = self._stable_end, self.transactions.first_open
         self._stable_end = end
         if (before is None) != (end is None):
@@ -246,12 +246,12 @@ class Partition:
         return self.transactions.open
 
     def end_transaction(self, producer_id: int, epoch: int, number: int, *, is_commit: bool) -> None:
-        """Append the marker that ends a transaction, unless it has one, or has nothing here. Raises StorageError."""
+        """Append the marker that ends a transaction, unless it has a marker or no batch here. Raises StorageError."""
         if self.transactions.is_open(producer_id, number):
             self.append(build_marker(producer_id, epoch, number, self._clock.now_ms(), is_commit=is_commit))
 
-    def _shown(self, batches: list[AnyBatch]) -> list[AnyBatch]:
-        """Those of some batches below the stable offset that are for readers."""
+    def _visible(self, batches: list[AnyBatch]) -> list[AnyBatch]:
+        """Select the batches that are visible to readers, among batches below the stable offset."""
         transactions = self.transactions
         if not transactions.markers:
             return batches
@@ -272,7 +272,7 @@ class Partition:
             self._syncing = False
 
     async def _sync_patiently(self) -> None:
-        """Sync; retry later if there is no descriptor, or no room for the checkpoint of a log that has none.
+        """Sync; retry later if there is no descriptor, or no disk space for a log's first checkpoint.
 
         Nothing is confirmed meanwhile, and no publish is refused.
         """
@@ -305,9 +305,9 @@ class Partition:
         await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before)
 
     def _end_before(self, age_ms: int) -> int:
-        """The end of the log at least so long ago, 0 if it was not open then.
+        """The end of the log at least `age_ms` ago; 0 if it was not open then.
 
-        By the monotonic clock: what lies before is too old, also where the wall clock was ahead when it was appended.
+        By the monotonic clock: records below it are too old, even if the wall clock was ahead when they were appended.
         """
         ends, now_s, age_s = self._ends, self._clock.monotonic(), age_ms / 1000
         if not ends or now_s - ends[-1][0] >= age_s / ENDS_PER_AGE:
@@ -322,7 +322,7 @@ class Partition:
         self._storage.sync_seconds.observe(self._clock.monotonic() - started)
 
     def _advance(self, offset: int) -> None:
-        """Move the marks: on one node what is durable is committed, and nothing holds the stable offset back."""
+        """Move the marks: on one node durable records are committed, and no replica holds the stable offset back."""
         durable, committed = self.durable, self.committed
         if offset <= durable.offset:
             return
@@ -334,10 +334,9 @@ class Partition:
         self.watchers.tell()
 
     def check_position(self, offset: int, leader_epoch: int) -> None:
-        """Check that the record before `offset` is the one that a reader has read, which was appended in an epoch.
+        """Check that the record before `offset` is the one that the reader read, appended in `leader_epoch`.
 
-        `leader_epoch` 0: the reader does not know. Raises LogTruncated with the place where the log and what it has
-        read part.
+        `leader_epoch` 0: unknown. Raises LogTruncated with the offset where the log and the reader's records diverge.
         """
         if leader_epoch:
             end = self.log.facts.epochs.end_of(leader_epoch, self.log.bounds()[1])
@@ -350,14 +349,14 @@ class Partition:
                 )
 
     async def commit_all(self) -> None:
-        """Commit everything appended, without waiting for the background task. Raises SyncFailed."""
+        """Commit all appended records without waiting for the background task. Raises SyncFailed."""
         if self.high_watermark < self.log.bounds()[1]:
             await self._sync()
             self._advance(self.log.durable())
 
     @property
     def appended_records(self) -> int:
-        """Records appended since the log was opened, those of aborted transactions included."""
+        """Records appended since the log was opened, including records of aborted transactions."""
         return self.log.bounds()[1] - self._opened_at - self._appended_hidden
 
     def log_statistics(self) -> LogStatistics | None:
@@ -377,25 +376,25 @@ class Partition:
         return self.log.bounds()[0]
 
     def readable_count(self, first: int = 0, end: int | None = None) -> int:
-        """The number of records that readers get from offset `first` on, before `end`. Reads nothing: `OffsetTally`."""
+        """The number of records that readers get between offsets `first` and `end`; see `OffsetTally`."""
         stable = self.stable_offset
         first, end = max(first, self.start_offset), stable if end is None else min(end, stable)
         return end - first - self.transactions.hidden.count(first, end) if first < end else 0
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """Read committed batches from the one that holds `offset`, cut so that none has a record before `offset`.
+        """Read committed batches from the one that holds `offset` on, without records before `offset`.
 
         As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty if there are no records from
         `offset` to the stable offset. Raises OffsetOutOfRange, LogCorrupt.
         """
         while stored := await self._read(offset, bytes_max):
             behind = stored[-1].end_offset
-            batches = self._shown(stored)
+            batches = self._visible(stored)
             if batches and batches[0].base_offset < offset:
                 batches[:1] = self._cut(batches[0], offset, batches[0].end_offset)
             if batches:
                 return batches
-            offset = behind  # All of it is for nobody, or it ends with a gap, which begins before `offset`.
+            offset = behind  # The whole batch is hidden, or ends with a gap that begins before `offset`.
         return ()
 
     async def _read(self, offset: int, bytes_max: int) -> list[RecordBatch]:
@@ -411,7 +410,7 @@ class Partition:
         return batches
 
     async def read_whole(self, offset: int, bytes_max: int) -> list[RecordBatch]:
-        """Read committed batches from the one that holds `offset`, each whole, in views of their own.
+        """Read whole committed batches from the one that holds `offset`, in views of their own.
 
         Empty if there are no records from `offset` to the stable offset. Raises OffsetOutOfRange, LogCorrupt.
         """
@@ -419,18 +418,18 @@ class Partition:
         if kept is not None and self.start_offset <= offset < self.stable_offset:
             return [kept]
         while stored := await self._read(offset, bytes_max):
-            if batches := self._shown(stored):
+            if batches := self._visible(stored):
                 return [RecordBatch(batch.message) for batch in batches]
             offset = stored[-1].end_offset
         return []
 
     def keep_cut(self, whole: RecordBatch) -> None:
-        """Cache a batch of `read_whole` of which another part will be read: it is not decoded again for that."""
+        """Cache a batch of `read_whole` of which another part will be read, so that it is not decoded again."""
         self._storage.cut_batches.keep(self, whole)
 
     def _cut(self, batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
-        """Cut the offsets [first, end) out of a batch; nothing if all of them are a gap. Raises BatchMalformed."""
-        # A separate view: decoded columns must not stay with a batch that an engine holds in memory.
+        """Cut the offsets [first, end) out of a batch; empty if they are all a gap. Raises BatchMalformed."""
+        # A separate view: decoded columns must not stay with a batch that an engine keeps in memory.
         whole = self.native(RecordBatch(batch.message))
         parts = _slices(whole, first, end)
         self._storage.cut_batches.keep(self, whole)
@@ -439,13 +438,13 @@ class Partition:
     async def read_range(
         self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY
     ) -> Sequence[RecordBatch]:
-        """Read batches with exactly the records from `first` on, up to `end` or to `bytes_max`, whichever is less.
+        """Read batches with exactly the records from `first` up to `end`, or fewer if `bytes_max` is reached.
 
-        Empty if there are none, as where a batch has a gap. Batches in a format that is not among `accepts` are
+        Empty if there are no records, as in a gap. Batches in a format that is not among `accepts` are
         translated.
 
-        Raises OffsetOutOfRange, LogCorrupt, FormatUnknown; BatchMalformed if the first of them has to be cut and can't
-        be read.
+        Raises OffsetOutOfRange, LogCorrupt, FormatUnknown; BatchMalformed if the first batch has to be cut and can't be
+        read.
         """
         whole = self._storage.cut_batches.at(self, first)
         if whole is not None and self.start_offset <= first < end <= self.stable_offset:
@@ -465,7 +464,7 @@ class Partition:
     def _accepted(
         self, batches: Sequence[RecordBatch], accepts: Sequence[int], bytes_max: int
     ) -> Sequence[RecordBatch]:
-        """Translate those batches that a reader does not take, as many as fit into `bytes_max` then, at least one.
+        """Translate batches into a format that the reader accepts, as many as fit into `bytes_max`, at least one.
 
         Raises FormatUnknown.
         """
@@ -487,11 +486,11 @@ class Partition:
                 break
             found.append(made)
             if batch is not whole:
-                break  # The rest comes next.
+                break  # Later batches come with the next read.
         return found
 
     def accepted(self, batch: RecordBatch, accepts: Sequence[int]) -> RecordBatch:
-        """A batch of this partition in a format that a reader takes; as it is where it can't be translated.
+        """A batch of this partition in a format that a reader accepts; unchanged if it can't be translated.
 
         Raises FormatUnknown.
         """
@@ -515,8 +514,8 @@ class Partition:
     async def read_stored(
         self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY
     ) -> Sequence[RecordBatch | StoredBatch]:
-        """Read as `read_range` does; batches that need not be cut or translated may stay in their files, with only
-        their stamps checked.
+        """Read as `read_range` does; batches that need no cut or translation may stay in their files, with only their
+        stamps checked.
         """
         found = self.read_nowait(first, end, bytes_max, accepts)
         return found or await self.read_range(first, end, bytes_max, accepts)
@@ -529,7 +528,7 @@ class Partition:
         end = min(end, self.stable_offset)
         while batches and batches[-1].end_offset > end:
             batches.pop()
-        batches = self._shown(batches)
+        batches = self._visible(batches)
         if not all(batch.format in accepts for batch in batches):
             return list(takewhile(lambda batch: batch.format in accepts, batches))
         return batches

@@ -1,16 +1,16 @@
-"""Producers of one partition: recognises batches that were stored before, and batches that come out of order.
+"""Producers of one partition: recognises repeated batches and batches out of order.
 
 An idempotent producer numbers its batches: (producer id, epoch, sequence of the first record). The partition remembers,
 for each producer, its epoch and its last WINDOW batches; a client has no more in flight (after KIP-98).
 
 Laws:
-- The state is a function of the log: it changes by `stored`, called for each batch in the order of the log, and so
-  recovery rebuilds it. It is never ahead of the log: a batch is recorded when it was appended, not before.
+- The state is a function of the log: `stored` changes it, called for each batch in the order of the log, so that
+  recovery rebuilds it. It is never ahead of the log: a batch is recorded after it was appended.
 - A producer whose partition is known sends a contiguous sequence: a gap is refused. Where the broker chooses the
-  partition, its batches are SCATTERED: each partition sees sequences with gaps, and what it has not seen is new.
-- A batch of an earlier epoch is refused, so what is late can't follow what replaced it.
-- Only idle producers are forgotten. A client never sends a batch again after so long. Idle time counts in this process,
-  by the monotonic clock: a wall clock that is set forward or back changes nothing.
+  partition, its batches are SCATTERED: each partition sees sequences with gaps, and an unseen sequence is new.
+- A batch of an earlier epoch is refused, so a late batch can't follow the one that replaced it.
+- Only idle producers are forgotten. A client does not send a batch again after that time. Idle time counts in this
+  process, by the monotonic clock: a wall clock that is set forward or back changes nothing.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ WINDOW = 8
 IDLE_S = 24 * 3_600
 """Time after its last batch when a producer is forgotten."""
 CROWDED_IDLE_S = 600
-"""The same where there are many producers: longer than clients try to send a batch, unless they are told to."""
+"""The same when there are many producers: longer than clients retry a batch by default."""
 OFFSET_UNKNOWN = -1
-"""Stands for the offset of a batch of which nothing was stored."""
+"""Stands for the unknown offset of a batch of which no record was stored."""
 
 _ENTRY = struct.Struct("<qQHH")
 _COUNT = struct.Struct("<I")
 
 
 class Numbered(NamedTuple):
-    """The numbers of a batch."""
+    """The numbers of an idempotent producer's batch."""
 
     producer_id: int
     epoch: int
     first: int
     end: int
-    """The sequence of the batch that follows it in a contiguous lane."""
+    """The sequence of the next batch in a contiguous lane."""
     scattered: bool
 
 
@@ -58,7 +58,7 @@ def numbers_of(batch: RecordBatch) -> Numbered:
 
 
 class _Producer:
-    """One producer's epoch, the sequence that follows its last batch, and the place of its last ones."""
+    """One producer's epoch, the sequence after its last batch, and the places of its last batches."""
 
     __slots__ = ("end", "epoch", "last_s", "window")
 
@@ -66,9 +66,9 @@ class _Producer:
         self.epoch = epoch
         self.end = end
         self.last_s = last_s
-        """The time of its last batch by the monotonic clock; infinite where that was before this process."""
+        """The monotonic time of its last batch; infinite if that was before this process."""
         self.window = window
-        """The first sequence, base offset and number of offsets of each batch, the oldest first."""
+        """The first sequence, base offset and number of offsets of each remembered batch, oldest first."""
 
     def place_of(self, first: int) -> tuple[int, int] | None:
         """The offset of the remembered batch that begins with a sequence, and the number of its offsets."""
@@ -79,7 +79,7 @@ class _Producer:
         return None
 
     def is_forgotten(self, first: int) -> bool:
-        """Whether a batch would be older than the remembered ones, so that nobody knows whether it was stored."""
+        """Whether a batch is older than the remembered ones, so that it is unknown whether it was stored."""
         window = self.window
         return len(window) == 3 * WINDOW and first < min(window[::3])
 
@@ -99,11 +99,11 @@ class Producers:
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
-        """Producers by id, the one that was idle longest first."""
+        """Producers by id, longest idle first."""
 
     @classmethod
     def of(cls, batches: Iterable[RecordBatch]) -> Producers:
-        """The producers of a log that consists of these batches."""
+        """Collect the producers of a log that consists of these batches."""
         found = cls()
         for batch in batches:
             found.note(batch)
@@ -116,15 +116,15 @@ class Producers:
         return producer_id in self._producers
 
     def check(self, batch: Numbered, span: int | None = None) -> int | None:
-        """Look a batch up: None if it is new, else the offset where it is stored.
+        """Look up a batch: None if it is new, otherwise the offset where it is stored.
 
-        `span` is the number of records of it that would be stored now; None: not compared with what is stored.
+        `span` is the number of its records that would be stored now; None: not compared with the stored number.
 
         Raises:
-            ProducerFenced: its epoch is over.
+            ProducerFenced: its epoch has been replaced.
             ProducerOutOfOrder: the batch before it was not stored here.
-            ProducerDuplicate: it is older than the batches that are remembered, or other records of it are stored than
-                would be now.
+            ProducerDuplicate: it is older than the remembered batches, or a different part of it was stored than would
+                be now.
         """
         producer = self._producers.get(batch.producer_id)
         if producer is None or batch.epoch > producer.epoch:
@@ -146,31 +146,31 @@ class Producers:
         if span is not None and span != stored:
             raise ProducerDuplicate(
                 f"sequence {batch.first} of {_named(batch)} was stored with {counted(stored, 'record')}, and would be"
-                f" with {span:,} now: what the topic takes has changed meanwhile"
+                f" with {span:,} now: the topic's bindings or interceptors have changed meanwhile"
             )
         return offset
 
     def stored(self, batch: Numbered, offset: int, now_s: float, span: int | None = None) -> None:
-        """Record a batch that was appended at an offset; `now_s` is the time by the monotonic clock.
+        """Record a batch that was appended at an offset; `now_s` is the monotonic time.
 
-        `span`: its records; None: as many as it has numbers.
+        `span`: the number of its records; None: the length of its sequence.
         """
         producer = self._producers.pop(batch.producer_id, None)
         if producer is None or batch.epoch > producer.epoch:
             producer = _Producer(batch.epoch, 0, now_s, array("q"))
-        self._producers[batch.producer_id] = producer  # Now the one that was idle for the shortest time.
+        self._producers[batch.producer_id] = producer  # Now the least idle one.
         producer.last_s = now_s
         producer.end = max(producer.end, batch.end)
         producer.remember(batch.first, offset, batch.end - batch.first if span is None else span)
 
     def note(self, batch: RecordBatch) -> None:
-        """Record a stamped batch of the log, if it has a producer: for an engine that opens its log again."""
+        """Record a stamped batch of the log, if it has a producer; for an engine that opens its log again."""
         if batch.producer_id and not batch.attributes & CONTROL:
             self.stored(numbers_of(batch), batch.base_offset, math.inf)
 
     def passed_over(self, batch: Numbered, now_s: float) -> None:
-        """Record a batch of which nothing had to be stored. It is not in the log: a restart forgets it, and refuses
-        the next batch as one that follows a gap; its producer then begins a new epoch.
+        """Record a batch of which no record had to be stored. It is not in the log: after a restart the next batch is
+        refused because of the gap, and its producer begins a new epoch.
         """
         producer = self._producers.get(batch.producer_id)
         if producer is None or batch.epoch > producer.epoch:
@@ -179,12 +179,12 @@ class Producers:
             producer.end = max(producer.end, batch.end)
 
     def opened(self, now_s: float) -> None:
-        """Count the idle time of those that an opening has found from now on."""
+        """Start counting the idle time of recovered producers."""
         for producer in self._producers.values():
             producer.last_s = min(producer.last_s, now_s)
 
     def expire(self, before_s: float) -> None:
-        """Forget producers whose last batch is older than that."""
+        """Forget producers whose last batch is older than `before_s`."""
         producers = self._producers
         while producers:
             oldest = next(iter(producers))
@@ -193,7 +193,7 @@ class Producers:
             del producers[oldest]
 
     def extend(self, later: Producers) -> None:
-        """Add what the part of the log that follows says."""
+        """Add the producers of the following part of the log."""
         for producer_id, producer in later._producers.items():
             known = self._producers.pop(producer_id, None)
             window, end = producer.window, producer.end
@@ -215,7 +215,7 @@ class Producers:
 
     @classmethod
     def decode(cls, data: bytes) -> Producers:
-        """Decode a snapshot. Raises ValueError if it is not one."""
+        """Decode a snapshot. Raises ValueError."""
         found = cls()
         try:
             (count,) = _COUNT.unpack_from(data)

@@ -1,8 +1,8 @@
-"""Reading of a choice of a partition's records, which keep their offsets; the others are left out.
+"""Reading selected records of a partition, which keep their offsets.
 
-Laws: a batch without a wanted record is passed over, and its body is not opened; of the others the wanted records come
-with their own offsets. The batches of one read cover every offset from where the caller's last read ended, so that a
-reader that continues behind the last of them reads nothing twice. The work is done in turns.
+Laws: a batch without a selected record is skipped without opening its body; selected records keep their offsets. The
+batches of one read cover every offset from the end of the caller's last read, so that a reader that continues after
+them reads no record twice. The work is done in turns.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ logger = logging.getLogger("linn.stream")
 
 
 class Selector(Protocol):
-    """A choice of records."""
+    """A predicate that selects records."""
 
     def choose(self, batch: RecordBatch, start: int, enough: int) -> Steps[Sequence[int]]:
-        """Find the ascending indexes of a stored batch's wanted records, in short steps.
+        """Find the ascending indexes of a stored batch's selected records, in short steps.
 
-        Those before `start` are not looked at, and no more need to be found than `enough`. The body is not opened.
-        Raises BatchMalformed: it can't be told.
+        Records before `start` are ignored, and the search may stop after `enough` records. The body is not opened.
+        Raises BatchMalformed: the batch can't be read.
         """
 
 
@@ -39,14 +39,14 @@ class Selected(NamedTuple):
 
     batches: Sequence[RecordBatch]
     end: int
-    """The offset behind the last one that was looked at. No wanted record lies between the last batch and there."""
+    """The offset after the last examined record. No selected record lies between the last batch and this offset."""
 
 
 class Selection:
     """A selector, and the scheduler of its work."""
 
     def __init__(self, selector: Selector, work: LongWork, accepts: Sequence[int] = NATIVE_ONLY) -> None:
-        """`accepts`: the formats that the reader takes."""
+        """`accepts`: the formats that the reader accepts."""
         self._selector = selector
         self._work = work
         self.monotonic = work.monotonic
@@ -55,10 +55,10 @@ class Selection:
     async def read(
         self, partition: Partition, offset: int, *, covers_from: int, records_max: int, bytes_max: int
     ) -> Selected:
-        """Look at the next batches from `offset` on, up to `bytes_max` as they are stored, and choose from them.
+        """Examine the next batches from `offset` on, up to `bytes_max` as stored, and select their records.
 
-        The first batch covers the offsets from `covers_from` on. A batch that can't be decoded is handed over whole, or
-        passed over if it begins before `offset`.
+        The first batch covers the offsets from `covers_from` on. A batch that can't be decoded is returned whole, or
+        skipped if it begins before `offset`.
 
         Raises OffsetOutOfRange, LogCorrupt, FormatUnknown. Cancellation: a checkpoint.
         """
@@ -107,11 +107,11 @@ class Selection:
 
 
 class _Part(NamedTuple):
-    """The wanted part of one batch."""
+    """The selected part of one batch."""
 
     batch: RecordBatch | None
     end: int
-    """The offset behind what was looked at."""
+    """The offset after the examined records."""
 
 
 def _covers(first: int, end: int) -> range:

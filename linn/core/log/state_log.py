@@ -1,6 +1,6 @@
-"""The internal log behind a state machine: its events, one record per flush, and now and then a snapshot.
+"""The internal log behind a state machine: its events, one record per flush, and occasional snapshots.
 
-Law: replaying the log from its start, and then the records that wait for room, gives the state. A snapshot is an
+Law: replaying the log from its start, then the records that wait for disk space, gives the state. A snapshot is an
 ordinary record whose events replace all earlier ones, so the records before it are trimmed once it is durable; a crash
 in between changes nothing.
 """
@@ -18,14 +18,13 @@ from linn.core.log.partition import Partition
 SNAPSHOT_AFTER_BYTES = 4 << 20
 """Bytes of events after a snapshot before another replaces them; twice as much if the snapshot is as large.
 
-Replaying so many takes a start about 0.4 s of processor time, and as long again if each has a delay to begin.
+Replaying them at a start takes about 0.4 s of processor time, and twice that if each starts a delay.
 """
 ROOM_RETRY_S = 0.5
 """Interval of retries on a full disk for writes that must come before work continues."""
 WAITING_BYTES_MAX = 256 << 10
-"""Limit of records waiting for room after a snapshot, unless the snapshot is larger: making the next one then costs no
-more than it replaces.
-"""
+"""Limit of records waiting for disk space after a snapshot, unless the snapshot is larger: the next snapshot then costs
+no more than the records that it replaces."""
 WAITING_RECORD_BYTES = 48
 """Memory that a waiting record takes besides its own bytes."""
 _READ_BYTES = 1 << 20
@@ -40,7 +39,7 @@ class StateLog:
         self._snapshot_bytes = 0
         self._compacting = False
         self._waiting: deque[bytes] = deque()
-        """Records that a full disk has no room for, in order."""
+        """Records for which a full disk has no space, in order."""
         self._waiting_snapshot_bytes = 0
         """Size of the first waiting record if it is a snapshot."""
         self._waiting_bytes = 0
@@ -54,27 +53,27 @@ class StateLog:
                     value = batch.value(index)
                     if value is None:
                         raise LogCorrupt(f"{self.partition.id} holds a record without a value")
-                    # If the log begins with a snapshot, as it mostly does, this is it.
+                    # If the log begins with a snapshot, as it usually does, this is it.
                     self._snapshot_bytes = self._snapshot_bytes or len(value)
                     yield value
                 offset = batch.end_offset
 
     def append(self, events: bytes) -> int:
-        """Append one record; returns the offset behind it. Raises StorageError: nothing was stored."""
+        """Append one record; returns the offset after it. Raises StorageError: nothing was stored."""
         return self.partition.append(build_single(events, self.clock.now_ms(), 0)) + 1
 
     @property
     def waiting(self) -> int:
-        """The number of records that wait for room."""
+        """The number of records that wait for disk space."""
         return len(self._waiting)
 
     def write(self, record: bytes, snapshot: Callable[[], bytes]) -> int:
-        """Append the waiting records, then this one unless it is empty; returns the offset behind the last, or 0.
+        """Append the waiting records, then this one unless it is empty; returns the offset after the last, or 0.
 
-        Raises StorageError: what was not stored waits.
+        Raises StorageError: unstored records wait.
 
-        A full disk may last: when the waiting records are larger than a snapshot, which says the same, one replaces
-        them. `snapshot` gives the state with all events that were given to `write`.
+        The disk may stay full: waiting records that outgrow a snapshot are replaced by one. `snapshot` gives the state
+        with all events that were given to `write`.
         """
         waiting, end = self._waiting, 0
         try:
@@ -100,12 +99,12 @@ class StateLog:
             self._waiting_snapshot_bytes, self._waiting_bytes = len(replacement), 0
 
     def is_due(self) -> bool:
-        """Whether `compact` would do something."""
+        """Whether `compact` would replace records."""
         behind = self.partition.log.size_bytes() - self._snapshot_bytes
         return behind >= SNAPSHOT_AFTER_BYTES + min(self._snapshot_bytes, SNAPSHOT_AFTER_BYTES) and not self._compacting
 
     async def compact(self, snapshot: Callable[[], Sequence[bytes]], *, force: bool = False) -> None:
-        """Replace the stored records by a snapshot's, if there are enough. `snapshot` is called at most once.
+        """Replace the stored records by a snapshot, if there are enough. `snapshot` is called at most once.
 
         Raises StorageError: the old records remain.
         Cancellation: either the old records or the snapshot remain, with everything appended since.

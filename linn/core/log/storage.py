@@ -13,17 +13,15 @@ from linn.core.log.facts import LogFacts
 from linn.core.loop.memory_budget import MemoryShare
 
 READ_BATCHES_MAX = 256
-"""Limit of the batches of one read, however small: checking each takes 3 us, so that a read is a step of a millisecond
-at most.
-"""
+"""Limit of the batches of one read: checking each takes 3 us, so that a read takes at most a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The promises of an engine, as data: core and the tests look at these, never at an engine's name."""
+    """The promises of an engine, as data: core and the tests check these, never an engine's name."""
 
     survives_restart: bool
-    """Whether a reopened log holds everything that was synced before."""
+    """Whether a reopened log holds all records that were synced before."""
     confirm_after_sync: bool = False
     """Whether a publish with acks is confirmed only when `durable()` has passed it."""
     flush_interval_s: float | None = None
@@ -43,11 +41,11 @@ class PartitionId:
 
 @dataclass(slots=True)
 class StoredBatch:
-    """A batch that stays in its file, with the facts needed to hand it on."""
+    """A batch that stays in its file, with the facts needed to pass it on."""
 
     base_offset: int
     end_offset: int
-    """The offset behind the last one that the batch covers."""
+    """The offset after the last one that the batch covers."""
     count: int
     size: int
     """Size in bytes."""
@@ -64,41 +62,41 @@ class LogStatistics(NamedTuple):
     segments: int
     """Number of files that hold its records."""
     cut_bytes: int
-    """Size of the torn tail that was cut off when it was opened."""
+    """Size of the torn tail that was cut off when the log was opened."""
 
 
 class PartitionLog(Protocol):
-    """One partition's ordered, append-only sequence of record batches. Has one writer. Derive from it.
+    """One partition's ordered, append-only sequence of record batches. Has one writer. Engines subclass it.
 
-    A batch at base offset b covers b to b + `offset_span` - 1, and the next one follows there. `append` is synchronous
+    A batch at base offset b covers b to b + `offset_span` - 1; the next batch follows it. `append` is synchronous
     and does not block: it writes to memory or to the page cache.
     """
 
     capabilities: Capabilities
     facts: LogFacts
-    """The facts that follow from its batches. Its partition records what it appends. A log that survives a restart
-    rebuilds them when it is opened: `facts.note` of each batch, in order; or of those behind a snapshot that it kept.
-    """
+    """The facts derived from its batches. The partition records its own appends. A log that survives a restart
+    rebuilds the facts when it is opened: by `facts.note` for each batch, in order, or from a snapshot and the
+    batches after it."""
 
     def append(self, batch: RecordBatch, leader_epoch: int = 0) -> int:
-        """Stamp `batch` with the next offset and the epoch of its leader, and store it; returns that base offset.
+        """Stamp `batch` with the next offset and the epoch of its leader, and store it; returns its base offset.
 
-        The log owns the batch's bytes from here on; nobody changes them.
+        The log owns the batch's bytes from then on; callers must not change them.
 
         Raises:
-            DiskFull, StorageError: nothing was stored and the log's end is where it was.
+            DiskFull, StorageError: nothing was stored and the log's end has not moved.
             LogClosed: the log was closed or failed before.
         """
 
     def durable(self) -> int:
-        """The offset before which everything is on stable storage (the end, for an engine that has none)."""
+        """The offset below which all records are on stable storage (the end, for an engine without stable storage)."""
 
     async def sync(self) -> None:
         """Make everything appended so far durable; afterwards `durable()` is at least the end at the call.
 
         Raises:
             SyncFailed: the log takes no more work.
-            DiskFull, DescriptorsExhausted: nothing is lost, and a later call tries again.
+            DiskFull, DescriptorsExhausted: nothing is lost, and a later call can succeed.
         """
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
@@ -106,8 +104,8 @@ class PartitionLog(Protocol):
 
         Stops before the batch that would exceed `bytes_max` in total (the first is returned whatever its size), and
         after READ_BATCHES_MAX batches; it may stop earlier. At the end: an empty sequence. Batches that came from a
-        disk are verified against their CRC. They hold about as much memory as their own size: they are no views of a
-        much larger buffer.
+        disk are verified against their CRC. They take about as much memory as their size: they are not views of a much
+        larger buffer.
 
         Raises:
             OffsetOutOfRange: offset is before the start or after the end.
@@ -116,7 +114,7 @@ class PartitionLog(Protocol):
 
     async def trim(self, *, before: int | None = None, after: int | None = None) -> None:
         """Drop records: those `before` an offset (whole segments at the engine's convenience, but `bounds` moves at
-        once if the engine can), or those at and `after` an offset (exactly, a batch boundary; for replication).
+        once if possible), or at and `after` an offset (exactly, a batch boundary; for replication).
 
         Raises OffsetOutOfRange where `before` is beyond the end or `after` is not a batch boundary.
         """
@@ -128,16 +126,16 @@ class PartitionLog(Protocol):
         """Total size of the kept batches, in memory and on disk."""
 
     async def offset_at(self, timestamp_ms: int) -> int:
-        """Offset of the first batch whose greatest timestamp is at or after `timestamp_ms`; or the end."""
+        """Offset of the first batch whose greatest timestamp is at or after `timestamp_ms`; the end if none."""
 
     async def enforce_retention(
         self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
     ) -> int:
-        """Drop what is older than `age_ms`, over `bytes_max`, or below `before`, oldest first, by whole segments.
+        """Drop whole segments, oldest first, that are older than `age_ms`, over `bytes_max`, or below `before`.
 
         The newest records are kept, even if over a bound, until their segment is sealed; age also seals. Returns the
-        new start. An engine also does here what `append`, which doesn't block, left behind: whoever owns the log calls
-        this every few seconds, also with no bound at all.
+        new start. An engine also does here the work that the non-blocking `append` deferred: the log's owner calls this
+        every few seconds, even without any bound.
 
         Raises LogClosed, SyncFailed, StorageError.
         """
@@ -148,25 +146,25 @@ class PartitionLog(Protocol):
     async def delete(self) -> None:
         """Close and remove everything stored for this partition."""
 
-    # --- what an engine may leave as it is ---
+    # --- optional for an engine ---
 
     def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
-        """Read what is available without waiting, from the batch that begins at `offset`: at least that one.
+        """Read available records without waiting, from the batch that begins at `offset`: at least that one.
 
-        Empty if no batch begins there, or if `read` is the better way, or can say more about damage. Of a StoredBatch
-        only the stamps are verified: the receiver checks the CRC of the rest. Synchronous. A log that has the records
-        most often read in memory or in the page cache returns them here: fetches then need no task of their own.
+        Empty if no batch begins there, or if `read` is needed, for example to report damage. Of a StoredBatch only the
+        stamps are verified: the receiver checks the CRC of the rest. Synchronous. A log that has frequently read
+        records in memory or in the page cache returns them here, so that fetches need no task of their own.
 
         Raises LogClosed, StorageError.
         """
         return ()
 
     def first_stored(self) -> int:
-        """The least offset that can be the start when the log is opened again, after a crash as well."""
+        """The smallest offset that may be the start when the log is opened again, even after a crash."""
         return self.bounds()[0]
 
     def statistics(self) -> LogStatistics | None:
-        """Current statistics for the metrics; None: it has no files. Cheap, and allowed on a closed log."""
+        """Current statistics for the metrics; None: the log has no files. Cheap, and allowed on a closed log."""
         return None
 
 
@@ -175,7 +173,7 @@ class DamagedTail:
     """A damaged part to cut off before its log can be opened again."""
 
     place: str
-    """The file and the byte in it."""
+    """The file, and the byte offset in it."""
     offset: int
     """The end of the log after the cut."""
     reason: str
@@ -187,7 +185,7 @@ class DamagedTail:
 
 
 class StorageEngine(Protocol):
-    """A storage engine: opens logs. One per `[storage.*]` table; made once, when the broker starts. Derive from it."""
+    """A storage engine, which opens logs. One per `[storage.*]` table, made at the start. Engines subclass it."""
 
     capabilities: Capabilities
 
@@ -195,27 +193,27 @@ class StorageEngine(Protocol):
         """Open a partition's log, creating it if there is none.
 
         Raises:
-            LogCorrupt: damage before the tail. Nothing is deleted.
+            LogCorrupt: the log is damaged before its tail. Nothing is deleted.
             DiskFull, DiskReadOnly, StorageError.
         """
 
     async def close(self) -> None:
         """Release the engine's own resources; its logs are closed before."""
 
-    # --- what an engine may leave as it is ---
+    # --- optional for an engine ---
 
     def count_in(self, share: MemoryShare) -> None:
-        """Count the memory of its logs in `share`, and keep nothing more in memory while the share is over.
+        """Count the memory of its logs in `share`, and keep no more in memory while the share is exceeded.
 
         Called before the first log is opened. An engine whose logs keep nothing in memory does nothing.
         """
         return
 
     async def delete_topic(self, topic: str) -> bool:
-        """Remove everything stored of a topic's partitions, none of which is open.
+        """Remove everything stored for a topic's partitions, none of which is open.
 
-        False: nothing was done, and each log has to be opened, and so made, to be deleted. Raises StorageError: another
-        call continues, also after a crash.
+        False: not supported; each log has to be opened, and thus created, to be deleted. Raises StorageError: another
+        call continues, even after a crash.
         """
         return False
 
@@ -228,14 +226,15 @@ class StorageEngine(Protocol):
         return None
 
     async def damaged_tail(self, partition: PartitionId, *, cut: bool) -> DamagedTail | None:
-        """The damage that keeps a log, which is not open, from being opened; None if there is none.
+        """The damage that prevents a closed log from being opened; None if there is none.
 
-        With `cut` it is cut off, durably, and set aside next to the log. Raises DiskFull, StorageError.
+        With `cut`, the damaged part is cut off durably and kept in a file next to the log. Raises DiskFull,
+        StorageError.
         """
         return None
 
     def partitions(self) -> list[PartitionId]:
-        """All partitions that `damaged_tail` can look at, internal ones too."""
+        """All partitions, including internal ones, that `damaged_tail` can examine."""
         return []
 
 
@@ -244,7 +243,7 @@ class EngineKind:
     """A storage engine, as a plugin registers it: its name in TOML, its settings' struct, and the factory."""
 
     name: str
-    """The value of `engine =` in a `[storage.*]` table, and the table that exists without being written."""
+    """The value of `engine =` in a `[storage.*]` table, and the name of a table that always exists."""
     settings: type[Any]
     """A frozen msgspec.Struct with a default and a help text for each field."""
     make: Callable[[str, Any, Env], StorageEngine]

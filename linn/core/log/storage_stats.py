@@ -1,4 +1,4 @@
-"""Counts of one storage's logs since the broker started, and state that their partitions share."""
+"""Counters of one storage's logs since the broker started, and state shared by their partitions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from linn.core.loop.histogram import Histogram
 
 
 class StorageStats:
-    """Counts of one `[storage.NAME]` table in use. They outlive topics, so that they never go down."""
+    """Counters of a `[storage.NAME]` table. They outlive topics, so that they never decrease."""
 
     __slots__ = ("appends", "cut_batches", "held", "name", "producers", "sync_seconds", "untidied_bytes")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.appends = 0
-        """Appended batches, those of internal logs included."""
+        """Appended batches, including batches of internal logs."""
         self.untidied_bytes = 0
-        """Bytes appended to open logs since the last housekeeping of each."""
+        """Bytes appended to open logs since their last housekeeping."""
         self.producers = 0
-        """Producers that the open logs remember, each counted once for each log."""
+        """Producers that the open logs remember, counted once per log."""
         self.sync_seconds = Histogram()
-        """Duration of each sync that a confirmation waited for, or that the flusher made."""
+        """Duration of each sync that a confirmation waited for or that the flusher made."""
         self.cut_batches = CutBatches()
         self.held: set[PartitionId] = set()
-        """Open partitions whose readers an open transaction holds back: few, and found without a look at all others."""
+        """Open partitions whose readers an open transaction holds back; kept to avoid a search of all partitions."""
 
 
 BYTES_MAX = 32 << 20
@@ -40,14 +40,13 @@ BYTES_MIN = 16 << 10
 class CutBatches:
     """Cached batches, shared by the partitions of one storage.
 
-    A queue that is consumed record by record, or a reader with little credit, has the same batch cut again and again.
-    Laws: at most one batch per partition, the one that was cut last; `BYTES_MAX` in all; every cached batch is in the
-    log as well.
+    A queue consumed record by record, or a reader with little credit, cuts the same batch again and again. Laws: at
+    most one batch per partition, the last one cut; `BYTES_MAX` in all; every cached batch is also in the log.
     """
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[object, RecordBatch] = WeakKeyDictionary()
-        """Cached batch by partition, held weakly; the most recent one is last."""
+        """Cached batch by partition, held weakly; most recent last."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -58,7 +57,7 @@ class CutBatches:
         return batch if batch is not None and batch.base_offset <= offset < batch.end_offset else None
 
     def keep(self, partition: object, batch: RecordBatch) -> None:
-        """Cache a batch of which another part may be asked for; the least recent ones make room."""
+        """Cache a batch of which another part may be needed; the least recent batches make room."""
         if batch.size >= BYTES_MIN and _bytes_of(batch) <= BYTES_MAX:
             kept = self._kept
             kept.pop(partition, None)
@@ -71,5 +70,5 @@ class CutBatches:
 
 
 def _bytes_of(batch: RecordBatch) -> int:
-    """The size of a batch with everything that was read together with it, and with its decompressed body."""
+    """The size of a batch, with everything read together with it and its decompressed body."""
     return memoryview(batch.message.obj).nbytes + (batch.body_bytes if batch.codec else 0)

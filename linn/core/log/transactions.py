@@ -1,10 +1,10 @@
-"""Transactions of one log: which are open, which ranges of offsets an aborted one has left, and how many offsets
-readers never get.
+"""Transactions of one log: the open ones, the offsets of aborted ones, and the number of offsets that readers never
+get.
 
-A transaction is known by its producer, which has at most one at a time in a log, and its number, which grows. It is
-open from its first batch to its marker: a control batch of one record that says how it ended (after KIP-98).
+A transaction is identified by its producer, which has at most one at a time in a log, and its number, which grows. It
+is open from its first batch to its marker, a control batch of one record with the outcome (after KIP-98).
 
-Law: like its producers, this is a function of the log: it changes by `note`, called for each batch in order, and so
+Law: like the producers, this is a function of the log: `note` changes it, called for each batch in order, so that
 recovery rebuilds it, also from the facts of consecutive parts.
 """
 
@@ -27,7 +27,7 @@ _HIDDEN = struct.Struct("<qqq")
 _WRITTEN = struct.Struct("<qqqq")
 
 Span = tuple[int, int]
-"""Offsets: the first, and the one behind the last."""
+"""Offsets: the first one, and the one after the last."""
 
 
 class Stamped(Protocol):
@@ -50,7 +50,7 @@ class OpenTransaction(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """A producer's first marker: its transaction may have begun before the part of the log that is known."""
+    """A producer's first marker in a part of a log: its transaction may have begun before that part."""
 
     producer_id: int
     number: int
@@ -59,19 +59,19 @@ class _Ended(NamedTuple):
 
 
 class LogTransactions:
-    """The transactions of one log, or of a part of one."""
+    """The transactions of a log, or of a part of one."""
 
     __slots__ = ("_aborted", "_ended", "_written", "hidden", "markers", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, OpenTransaction] = {}
-        """Open transactions by producer, the one that began first in front."""
+        """Open transactions by producer, oldest first."""
         self.markers = 0
-        """Number of markers so far. 0: every batch can be handed to anybody once no transaction is open."""
+        """Number of markers so far. 0: every batch is visible to readers once no transaction is open."""
         self._aborted: dict[int, list[tuple[int, int]]] = {}
-        """By producer: the offset of an aborted transaction's first batch, and that of its marker, ascending."""
+        """By producer: offsets of the first batch and the marker of each aborted transaction, ascending."""
         self._ended: dict[int, _Ended] = {}
-        """By producer, the first marker of a part of a log."""
+        """First marker by producer, of a part of a log."""
         self.hidden = OffsetTally()
         """The offsets that readers never get: markers, aborted records, and the gaps of batches."""
         self._written: dict[int, OffsetTally] = {}
@@ -85,7 +85,7 @@ class LogTransactions:
     def note(self, batch: RecordBatch) -> Sequence[Span]:
         """Record a stamped batch of the log; returns the offsets that readers will never get because of it.
 
-        Of an aborted transaction with very many pieces it returns only some.
+        For an aborted transaction with very many pieces, it returns only some of them.
         """
         attributes = batch.attributes
         spans: list[Span] = []
@@ -118,12 +118,12 @@ class LogTransactions:
         return spans
 
     def is_open(self, producer_id: int, number: int) -> bool:
-        """Whether a transaction of that number has batches and no marker."""
+        """Whether the transaction of that number has batches and no marker."""
         known = self.open.get(producer_id)
         return known is not None and known.number == number
 
     def hides(self, batch: Stamped) -> bool:
-        """Whether a batch below the stable offset is for nobody: a marker, or of an aborted transaction."""
+        """Whether a batch below the stable offset is hidden: a marker, or a batch of an aborted transaction."""
         if batch.attributes & CONTROL:
             return True
         if not batch.attributes & TRANSACTIONAL or (spans := self._aborted.get(batch.producer_id)) is None:
@@ -132,7 +132,7 @@ class LogTransactions:
         return at >= 0 and batch.base_offset < spans[at][1]
 
     def forget_before(self, offset: int) -> None:
-        """Forget aborted transactions that ended before the first stored offset: these are those of a whole log."""
+        """Forget aborted transactions that ended before `offset`, the first one stored, in a whole log's facts."""
         self._ended.clear()
         for tally in (self.hidden, *self._written.values()):
             tally.forget_before(offset)
@@ -145,7 +145,7 @@ class LogTransactions:
                     del self._aborted[producer_id]
 
     def extend(self, later: LogTransactions) -> None:
-        """Add what the part of the log that follows says."""
+        """Add the transactions of the following part of the log."""
         aborted = {producer_id: list(spans) for producer_id, spans in later._aborted.items()}
         self.hidden.merge(later.hidden)
         for producer_id, marker in later._ended.items():
@@ -180,7 +180,7 @@ class LogTransactions:
 
     @classmethod
     def decode(cls, data: bytes) -> LogTransactions:
-        """Decode a snapshot. Raises ValueError if it is not one."""
+        """Decode a snapshot. Raises ValueError."""
         found, layouts = cls(), (_OPEN, _ENDED, _ABORTED, _HIDDEN, _WRITTEN)
         tables, at = list[list[tuple[int, ...]]](), _COUNTS.size
         try:
@@ -207,7 +207,7 @@ class LogTransactions:
 
 
 def _gaps(batch: RecordBatch) -> list[Span]:
-    """The offsets of a batch that have no record. No producer sends such a batch: the loop is over no plain one."""
+    """The offsets of a batch without a record. Producers send no such batch, so plain batches never loop here."""
     spans, behind = list[Span](), batch.base_offset
     try:
         for index in range(batch.count):
@@ -216,5 +216,5 @@ def _gaps(batch: RecordBatch) -> list[Span]:
                 spans.append((behind, offset))
             behind = offset + 1
     except BatchMalformed:
-        return []  # Reading says so.
+        return []  # Reading reports it.
     return spans if behind == batch.end_offset else [*spans, (behind, batch.end_offset)]

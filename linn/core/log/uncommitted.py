@@ -1,4 +1,4 @@
-"""Partitions as a reader sees them that waits for no transaction to end: everything up to the high watermark."""
+"""Partitions as seen by readers of uncommitted records: everything up to the high watermark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from linn.core.log.partition import AnyBatch, Partition
 
 
 class UncommittedView(Partition):
-    """A view of a partition, which shares its state. Only for reading.
+    """A read-only view of a partition, which shares its state.
 
-    Its records may belong to a transaction that is open, or was aborted.
+    Its records may belong to a transaction that is open or was aborted.
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -22,15 +22,15 @@ class UncommittedView(Partition):
         """The high watermark: open transactions hold nothing back."""
         return self.high_watermark
 
-    def _shown(self, batches: list[AnyBatch]) -> list[AnyBatch]:
-        """All but the markers, which hold nothing for anybody."""
+    def _visible(self, batches: list[AnyBatch]) -> list[AnyBatch]:
+        """All batches except markers."""
         if not self.transactions.markers:
             return batches
         return [batch for batch in batches if not batch.attributes & CONTROL]
 
 
 class UncommittedViews(Mapping[int, Partition]):
-    """Views of a topic's partitions, present ones and those to come."""
+    """Views of a topic's partitions, including partitions added later."""
 
     def __init__(self, partitions: Mapping[int, Partition]) -> None:
         self._partitions = partitions

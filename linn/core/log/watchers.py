@@ -1,7 +1,7 @@
-"""Notification of new records in a partition: all watchers are called, a few in each turn of the loop.
+"""Notification of new records in a partition: all watchers are called, a few per turn of the loop.
 
-Laws: after each `tell` every watcher registered then is called at least once. Thousands of watchers block nothing: the
-consequences of a call, such as a delivery, are done before the next few are called.
+Laws: after each `tell` every watcher registered then is called at least once. Thousands of watchers do not block the
+loop: the consequences of a call, such as a delivery, are done before the next few are called.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 TOLD_AT_ONCE_MAX = 64
-"""Watchers of one record or sync that are called in one step: a delivery takes some 100 us."""
+"""Watchers called in one step after a record or sync: a delivery takes about 100 us."""
 
 
 class Watchers:
@@ -24,16 +24,16 @@ class Watchers:
         """`spawn` starts a task that runs while there are watchers to call."""
         self._spawn = spawn
         self._watching: OrderedDict[Callable[[], None], None] = OrderedDict()
-        """Watchers still to be called come first, the one called last is the last."""
+        """Watchers in the order of the calls; the one called last is at the end."""
         self._left = 0
-        """Number of calls left; too high if watchers have left meanwhile, and then some are called twice."""
+        """Number of calls left; too high if watchers have left meanwhile, so that some are called twice."""
         self._telling = False
 
     def __len__(self) -> int:
         return len(self._watching)
 
     def add(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` whenever there is more. It is synchronous and cheap."""
+        """Call `watcher` whenever there are new records. It must be synchronous and cheap."""
         self._watching[watcher] = None
 
     def remove(self, watcher: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class Watchers:
         del self._watching[watcher]
 
     async def wait(self) -> None:
-        """Wait until there is more, or return if there was just before. Cancellation: nothing happens."""
+        """Wait for new records, or return if they have just arrived. Cancellation: nothing happens."""
         told = trio.Event()
         self.add(told.set)
         try:
@@ -50,7 +50,7 @@ class Watchers:
             self.remove(told.set)
 
     def tell(self) -> None:
-        """Call the watchers: there are more records."""
+        """Call the watchers: there are new records."""
         self._left = len(self._watching)
         if self._left and not self._telling:
             self._tell_batch()

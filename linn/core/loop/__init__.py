@@ -1,1 +1,1 @@
-"""The event loop, shared: turns, long work in steps, the memory budget."""
+"""Sharing the event loop: turns, long work in steps, the memory budget."""

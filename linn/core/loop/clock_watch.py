@@ -1,4 +1,4 @@
-"""A watch over the wall clock: it says when the clock was set, which the monotonic clock does not notice."""
+"""A watch over the wall clock that notices when it was set, by comparing it with the monotonic clock."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import logging
 from linn.core.env.env import Clock
 
 JUMP_MS_MIN = 60_000
-"""Smaller changes are those of a clock that is kept right."""
+"""Smallest jump that counts; smaller changes are routine corrections."""
 
 logger = logging.getLogger("linn.clock")
 
 
 class ClockWatch:
-    """Compares the wall clock with the monotonic one, look by look."""
+    """Compares the wall clock with the monotonic clock at each poll."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class ClockWatch:
         return self._clock.now_ms() - round(1000 * self._clock.monotonic())
 
     def look(self) -> int:
-        """Warn if the wall clock was set since the last look; returns by how many ms it was set forward, or 0."""
+        """Warn if the wall clock was set since the last poll; returns by how many ms it was set forward, or 0."""
         before, self._difference_ms = self._difference_ms, self._now_difference_ms()
         jump_ms = self._difference_ms - before
         if abs(jump_ms) < JUMP_MS_MIN:

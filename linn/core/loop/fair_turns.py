@@ -1,13 +1,13 @@
 """Fair turns of connections on the loop: in order of arrival, a bounded number between two turns of all other tasks.
 
-By itself trio runs each runnable task once before it looks for new events: with 10,000 busy connections that is
-seconds, in which nothing new is seen. Here as many connections run in a turn of the loop as fit into `TURN_OF_ALL_S`,
-each for at most `TURN_S`; the others wait in order of arrival. Two kinds of connections go first: new ones, so that a
-client that connects to a busy broker is answered within a moment, and those whose last turn was much shorter than the
-mean, so that a small request does not wait for all the very large ones.
+trio alone runs each runnable task once before it polls for new events: with 10,000 busy connections that takes seconds.
+Here as many connections run in a turn of the loop as fit into `TURN_OF_ALL_S`, each for at most `TURN_S`; the others
+wait in order of arrival. Two kinds of connections go first: new ones, so that a client that connects to a busy broker
+is answered within a moment, and connections whose last turn was much shorter than the mean, so that a small request
+does not wait for very large ones.
 
-Laws: while few connections are busy, none waits and hardly anything is measured. Those that go first get half of the
-turns at most, so that they can't starve the others.
+Laws: while few connections are busy, none waits and hardly anything is measured. Connections that go first get at most
+half of the turns, so that they can't starve the others.
 """
 
 from __future__ import annotations
@@ -20,35 +20,34 @@ import trio
 from linn.core.batch.steps import TURN_S
 
 TURN_OF_ALL_S = 0.008
-"""Target time of one round of connections: a request and its answer take others two or three turns, some 20 ms on an
-overloaded broker.
-"""
+"""Target time of one round of connections: a request and its answer need two or three rounds of other connections,
+about 20 ms on an overloaded broker."""
 TOGETHER_MIN = 16
-"""Fewest connections per turn of the loop, however long they take: `TURN_OF_ALL_S` if each works for `TURN_S`."""
+"""Fewest connections per turn of the loop, however long they take: fills `TURN_OF_ALL_S` if each works for `TURN_S`."""
 TOGETHER_MAX = 1_024
 FIRST_TOGETHER = 64
 """Connections per turn of the loop before their duration is known."""
 MEAN_WEIGHT = 1 / 8
 """Weight of the last turn of the loop in the mean time that a connection's turn takes."""
 NEW_S = 1.0
-"""The time for which a connection counts as new: enough for hello, and for the requests of a command."""
+"""Time for which a connection counts as new: enough for hello and a command's requests."""
 SHORT_PART = 1 / 4
 """A turn is short if it takes less than this part of the mean."""
 
 
 class TurnSlot:
-    """The connection's part in the turns of all."""
+    """A connection's place in the fair turns."""
 
     __slots__ = ("_began_s", "_new_until_s", "_turns", "_was_short", "goes_first", "task")
 
     def __init__(self, turns: FairTurns) -> None:
         self._turns = turns
         self._began_s = 0.0
-        """The start of this turn, if it had to be waited for."""
+        """The start of this turn, if the connection had to wait for it."""
         self._was_short = False
         self._new_until_s = turns.monotonic() + NEW_S
         self.goes_first = False
-        """Whether it waits in the queue that goes first."""
+        """Whether it waits in the queue that is served first."""
         self.task: trio.lowlevel.Task | None = None
         """The task that waits for its turn."""
 
@@ -58,7 +57,7 @@ class TurnSlot:
         return self.task is not None
 
     async def next_turn(self, ready: Callable[[], Awaitable[None]] | None) -> None:
-        """End this turn, and return in the next, once `ready` has returned. None: there is more to do at once.
+        """End this turn, and return in the next one after `ready` has returned; None: there is more to do at once.
 
         Cancellation: a checkpoint; the turn is given up. Raises what `ready` raises.
         """
@@ -89,24 +88,24 @@ class TurnSlot:
         self._began_s = self._turns.monotonic()
 
     def is_over(self) -> bool:
-        """Whether others wait, and this turn has been long enough."""
+        """Whether other connections wait and this turn has lasted long enough."""
         if not self._began_s or self._turns.left:
             return False
         return self._turns.monotonic() - self._began_s >= TURN_S
 
 
 class FairTurns:
-    """The turns of all connections of a broker."""
+    """The fair turns of a broker's connections."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.monotonic = monotonic
         self._mean_s = TURN_OF_ALL_S / FIRST_TOGETHER
         """Running mean of the duration of a connection's turn."""
         self._together = self.left = FIRST_TOGETHER
-        """Connections that may run in a turn of the loop, and how many of these are left."""
+        """Connections that may run in a turn of the loop, and the number left in this turn."""
         self._first: OrderedDict[TurnSlot, None] = OrderedDict()
         self._others: OrderedDict[TurnSlot, None] = OrderedDict()
-        """Waiting connections, in order of arrival; one that gives up is found at once."""
+        """Waiting connections in order of arrival, with fast removal."""
         self._pacer: trio.lowlevel.Task | None = None
         """The task of `run`, while it sleeps."""
 
@@ -116,7 +115,7 @@ class FairTurns:
         return len(self._first) + len(self._others)
 
     def take(self) -> None:
-        """Let a connection run that has not waited. A quarter of them may do so before the pacer has to look."""
+        """Let a connection run that has not waited. At most a quarter of them run so before the pacer checks."""
         self.left -= 1
         if self._pacer is not None and self._is_busy(self._together - self.left):
             self._wake()
@@ -135,7 +134,7 @@ class FairTurns:
         self._wake()
 
     def leave(self, slot: TurnSlot) -> None:
-        """Remove a connection that gives up waiting."""
+        """Remove a connection that stops waiting."""
         queue = self._first if slot.goes_first else self._others
         del queue[slot]
 
@@ -145,7 +144,7 @@ class FairTurns:
             trio.lowlevel.reschedule(pacer)
 
     async def run(self) -> None:
-        """Run waiting connections, turn after turn; sleep while there is little to do."""
+        """Run waiting connections, turn after turn; sleep while few are busy."""
         while True:
             began_s = self.monotonic()
             self._release_waiting()

@@ -1,4 +1,4 @@
-"""A histogram: how often a value fell below each of some bounds."""
+"""A histogram: the number of values below each of several bounds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Histogram:
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        """Make an empty histogram. `bounds` ascend; a value equal to a bound counts below it."""
+        """Make an empty histogram. `bounds` ascend; a value equal to a bound counts as below it."""
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
-        """Number of values up to each bound and above the one before; the last: above all."""
+        """Number of values between each bound and the one before; the last: above all bounds."""
         self.sum = 0.0
 
     @property

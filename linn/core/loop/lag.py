@@ -1,4 +1,4 @@
-"""Measurement of the loop's lag: the delay of a task's wake-up beyond the time that it asked for."""
+"""Measurement of the loop's lag: the delay of a task's wake-up beyond the requested time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERVAL_S = 1.0
 
 
 class LoopLag:
-    """A probe that sleeps and measures how late it wakes."""
+    """A probe that sleeps and measures its late wake-up."""
 
     def __init__(self) -> None:
         self.seconds = Histogram()

@@ -12,12 +12,13 @@ from linn.core.batch.steps import TURN_S, Steps
 TURNS_OF_OTHERS = 3
 """Turns of the loop between two turns of long work: small requests need many."""
 TURNS_OF_OTHERS_MAX = 30
-"""The same after a step that could not be made as short as a turn."""
+"""The same after a step that takes longer than a turn and can't be split."""
 T = TypeVar("T")
 
 
 async def yield_turns(monotonic: Callable[[], float], worked_s: float = TURN_S) -> None:
-    """Let other tasks run for some turns after each turn of long work, or the time of these if each turn is long.
+    """Let other tasks run for several turns after a turn of long work, or for the equivalent time if their turns are
+    long.
 
     Cancellation: a checkpoint.
     """
@@ -30,17 +31,17 @@ async def yield_turns(monotonic: Callable[[], float], worked_s: float = TURN_S) 
 
 
 class LongWork:
-    """A scheduler of long CPU-bound work: one of all its tasks has a turn at a time."""
+    """A scheduler of long CPU-bound work: one of its tasks has a turn at a time."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.monotonic = monotonic
         self.turn = trio.Lock()
-        """Held by the task whose turn is next."""
+        """Held by the next task to have a turn."""
         self.is_stopping = False
-        """Whether the broker stops, so that other tasks need no turns."""
+        """Whether the broker is stopping, so that other tasks need no turns."""
 
     def task(self, *, immediate: bool = False) -> LongTask:
-        """Make the long work of one task; see `LongTask`."""
+        """Make the long work of a task; see `LongTask`."""
         return LongTask(self, immediate)
 
     async def run(self, steps: Steps[T], *, immediate: bool = False) -> T:
@@ -52,7 +53,7 @@ class LongTask:
     """The long work of one task, which calls `give_turn` before each step."""
 
     def __init__(self, work: LongWork, immediate: bool = False) -> None:
-        """`immediate`: the first turn is now, because the callers themselves start only a few at a time."""
+        """`immediate`: take the first turn now, because the callers themselves start only a few tasks at a time."""
         self._work = work
         self._monotonic = work.monotonic
         self._began_s = self._until_s = self._monotonic()
@@ -60,10 +61,10 @@ class LongTask:
             self._until_s += TURN_S
 
     async def give_turn(self) -> None:
-        """Let other tasks run if this turn is over; between two of their turns, one task with long work continues.
+        """Let other tasks run if this turn is over. Of the tasks with long work, one has a turn at a time.
 
-        They have several turns for each, or the time of these: fewer if each turn is long. Once the broker stops, other
-        tasks need no turns.
+        Other tasks get several turns for each turn of long work, or fewer if theirs are long. Once the broker stops,
+        they need no turns.
 
         Cancellation: a checkpoint, if there is one.
         """

@@ -1,18 +1,18 @@
 """The memory budget: limits on data that waits in a broker's memory, over all its topics and connections.
 
-It has three shares, each with a backpressure of its own:
+It has three shares, each with its own backpressure:
 
-- `stored`, a half: batches that engines keep in memory. Over it they go to the disk.
-- `unsent`, a quarter: output that clients have not taken. Over it a connection that has taken everything gets one small
-  answer or delivery, and then the next.
-- `received`, a quarter: incomplete requests, and publishes that wait for room. Over it connections that hold more than
-  `RESERVE_BYTES` of it are not read.
+- `stored`, a half: batches that engines keep in memory. When it is exceeded, batches go to the disk.
+- `unsent`, a quarter: output that clients have not taken. When it is exceeded, a client gets one small answer or
+  delivery at a time.
+- `received`, a quarter: incomplete requests, and publishes that wait for room. When it is exceeded, connections that
+  hold more than `RESERVE_BYTES` of it are not read.
 
-Laws: a holder of bytes adds them to `used_bytes` of their share, and subtracts them later. Nothing that could free a
-share waits for it: stored batches are freed by settling, which needs little of the other two, and a connection with
-subscriptions is read whatever `received` says; unsent output is freed by the client that takes it; of the incomplete
-requests the one that has waited longest always continues. Memory that is not counted is bounded per connection or per
-partition; docs/explanation/memory.md lists it.
+Laws: a holder of bytes adds them to `used_bytes` of their share, and subtracts them later. Work that could free a share
+never waits for it: stored batches are freed by settling, which needs little of the other two shares, and a connection
+with subscriptions is read regardless of `received`; unsent output is freed when the client reads it; the longest
+waiting incomplete request always continues. Uncounted memory is bounded per connection or per partition;
+docs/explanation/memory.md lists it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ from contextlib import contextmanager
 from linn.core.loop.waiting import ReadySignal
 
 PART_OF_MACHINE = 2
-"""Divisor of the process's memory limit for the default budget; the rest is for the page cache."""
+"""Divisor of the process's memory limit for the default budget; the remainder is for the page cache."""
 RESERVE_BYTES = 64 << 10
-"""Bytes of `received` that each connection may hold in any case, and the largest answer while `unsent` is over."""
+"""Bytes of `received` that each connection may always hold, and the largest answer while `unsent` is exceeded."""
 UNLIMITED_BYTES = 1 << 62
 
 
 class MemoryShare:
-    """Memory for one purpose. It may be exceeded by those that add to `used_bytes`; backpressure applies while it is
-    over.
-    """
+    """Memory for one purpose. Adding to `used_bytes` may exceed it; then backpressure applies."""
 
     __slots__ = ("bytes_max", "name", "used_bytes")
 
@@ -48,12 +46,12 @@ class MemoryShare:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may still be used; negative if it is over."""
+        """Bytes that may still be used; negative if the share is exceeded."""
         return self.bytes_max - self.used_bytes
 
 
 class ReceivedShare(MemoryShare):
-    """The share `received`. Incomplete requests wait here for their turn to be read further."""
+    """The share `received`. Incomplete requests wait here for their turn."""
 
     __slots__ = ("_arriving_bytes", "_first", "_held_up", "_room")
 
@@ -61,7 +59,7 @@ class ReceivedShare(MemoryShare):
         super().__init__(name, bytes_max)
         self._arriving_bytes = 0
         self._first: ReceiveReservation | None = None
-        """The reservation that continues although the share is over."""
+        """The reservation that may continue although the share is exceeded."""
         self._room = ReadySignal()
         self._held_up: dict[Callable[[], None], None] = {}
 
@@ -76,7 +74,7 @@ class ReceivedShare(MemoryShare):
 
     @contextmanager
     def telling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call back whenever the share is no longer over, for a task that also waits for other things."""
+        """Call back whenever the share is no longer exceeded, for a task that also waits for other events."""
         self._held_up[callback] = None
         try:
             yield
@@ -94,13 +92,13 @@ class ReceivedShare(MemoryShare):
         self.give_back(count)
 
     async def wait_turn(self, reservation: ReceiveReservation) -> None:
-        """Wait until there is room, or this is the first of those that fill it. Cancellation is safe."""
+        """Wait until there is room, or this is the first waiting reservation. Cancellation is safe."""
         while self.is_over and not self._is_first(reservation):
             await self._room.wait()
         self._room.notify()
 
     def _is_first(self, reservation: ReceiveReservation) -> bool:
-        # Publishes that wait for room are freed by consumers; an incomplete request is freed by its own completion.
+        # Consumers free publishes that wait for room; an incomplete request is freed when it completes.
         if self._first is None and 2 * self._arriving_bytes >= self.bytes_max:
             self._first = reservation
         return self._first is reservation
@@ -113,7 +111,7 @@ class ReceivedShare(MemoryShare):
 
 
 class ReceiveReservation:
-    """One connection's part of `received` in an incomplete request."""
+    """A connection's part of `received` in an incomplete request."""
 
     __slots__ = ("_share", "held_bytes", "waits")
 
@@ -133,14 +131,14 @@ class ReceiveReservation:
 
     def _note(self, count: int) -> None:
         if count < self.held_bytes:
-            self.release()  # That request is complete; these bytes belong to the next one.
+            self.release()  # The request is complete; these bytes belong to the next one.
         if count > RESERVE_BYTES:
             self._share.arrived(count - self.held_bytes)
             self.held_bytes = count
 
     @contextmanager
     def set_aside(self, count: int, callback: Callable[[], None]) -> Iterator[None]:
-        """Set the bytes received so far, while no more are read: other connections continue meanwhile.
+        """Set the bytes received so far, while no more are read; other connections continue.
 
         `callback`: see `ReceivedShare.telling`.
         """
@@ -150,7 +148,7 @@ class ReceiveReservation:
             yield
 
     def give_way(self) -> None:
-        """Let other connections continue: nothing more is read."""
+        """Let other connections continue, because this one reads no more."""
         self._share.pass_on(self)
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""Waiting primitives: a deadline that may come early, and a signal that wakes one of several tasks."""
+"""Waiting primitives: a deadline that may be moved forward, and a signal that wakes one of several tasks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import trio
 
 
 class WaitDeadline:
-    """A deadline for waiting: a time, or a call of `end`."""
+    """A deadline for waiting: a time, or an earlier call of `end`."""
 
     def __init__(self, wait_s: float = math.inf) -> None:
         self._until = trio.current_time() + wait_s
         self._scope: trio.CancelScope | None = None
 
     def end(self) -> None:
-        """Wait no longer. Idempotent."""
+        """End the wait now. Idempotent."""
         self._until = -math.inf
         if self._scope is not None:
             self._scope.cancel()
@@ -28,7 +28,7 @@ class WaitDeadline:
         return trio.current_time() >= self._until
 
     async def wait(self, something: Callable[[], Awaitable[None]]) -> bool:
-        """Wait for something; False if the deadline came first."""
+        """Wait for an event; False if the deadline came first."""
         with trio.CancelScope(deadline=self._until) as self._scope:
             await something()
             return True
@@ -36,9 +36,9 @@ class WaitDeadline:
 
 
 class ReadySignal:
-    """Wakes tasks that wait for work, first come, first served; one at a time, so that each finds some.
+    """Wakes tasks that wait for work in order of arrival, one at a time, so that each finds work.
 
-    Law: a woken task that took work calls `notify` again if there is more; so does one that took none.
+    Law: a woken task calls `notify` again if there is more work, even if it took none.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class ReadySignal:
             self._waiting.popleft().set()
 
     def notify_all(self) -> None:
-        """Wake all tasks, because something changed for all."""
+        """Wake all tasks, because the change concerns all of them."""
         while self._waiting:
             self._waiting.popleft().set()
 
     async def wait(self) -> None:
-        """Wait to be woken. Cancellation passes the wake-up on, also one that came just before."""
+        """Wait to be woken. Cancellation passes the wake-up on, even one that has just arrived."""
         event = trio.Event()
         self._waiting.append(event)
         try:

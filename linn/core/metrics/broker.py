@@ -21,7 +21,7 @@ def _one(name: str, kind: MetricKind, help: str, value: Callable[[MetricSource],
 
 
 def _counts(name: str, label: str, help: str, counts: Callable[[MetricSource], Mapping[str, int]]) -> Metric:
-    """Make a counter with one label, read from counts by that label."""
+    """Make a counter with one label, read from a mapping of label to count."""
 
     def read(broker: MetricSource) -> list[Sample]:
         return [((key,), count) for key, count in dict(counts(broker)).items()]
@@ -30,7 +30,7 @@ def _counts(name: str, label: str, help: str, counts: Callable[[MetricSource], M
 
 
 def _memory(name: str, help: str, value: Callable[[MemoryShare], int]) -> Metric:
-    """Make a gauge with a sample for each share of the memory budget."""
+    """Make a gauge with one sample per share of the memory budget."""
 
     def read(broker: MetricSource) -> list[Sample]:
         return [((share.name,), value(share)) for share in broker.memory.shares]
@@ -75,13 +75,13 @@ BROKER_METRICS: tuple[Metric, ...] = (
     _one(
         "linn_publish_unrouted_batches_total",
         "counter",
-        "Batches published and stored nowhere: no binding matched, or interceptors dropped them.",
+        "Published batches that were not stored: no binding matched, or interceptors dropped them.",
         lambda broker: broker.publisher.unrouted_batches,
     ),
     _counts(
         "linn_plugin_failures_total",
         "plugin",
-        "Exceptions of observers; they have no other effect.",
+        "Exceptions of observers, which have no other effect.",
         lambda broker: broker.observers.failures,
     ),
     _counts(
@@ -99,7 +99,7 @@ BROKER_METRICS: tuple[Metric, ...] = (
     _one(
         "linn_turns_waiting",
         "gauge",
-        "Connections that wait for their turn of the loop: the broker is overloaded.",
+        "Connections that wait for their turn of the loop: if there are any, the broker is overloaded.",
         lambda broker: broker.turns.waiting,
     ),
     _memory(

@@ -10,7 +10,7 @@ from linn.core.metrics.source import MetricSource
 
 _LISTENER = ("listener", "protocol")
 _CONNECTION = ("connection", "peer", "listener", "protocol")
-"""`connection` is a number given by the broker: peers reconnect, and Unix sockets have no peer name."""
+"""`connection` is a number assigned by the broker: peers reconnect, and Unix sockets have no peer name."""
 
 
 def _listener(name: str, kind: MetricKind, help: str, value: Callable[[ListenerTraffic], int]) -> Metric:

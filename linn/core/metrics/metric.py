@@ -1,7 +1,7 @@
 """A metric: one documented name, and the function that reads its samples from a running broker.
 
-Laws: a metric is pulled. Work done per batch only adds to plain integers on the objects that do it; labels, sums and
-ratios are computed on reading. A counter never goes down while its labels exist.
+Laws: a metric is pulled. The work per batch only adds to plain integers on the objects that do it; labels, sums and
+ratios are computed on reading. A counter never decreases while its labels exist.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from linn.core.metrics.source import MetricSource
 MetricKind = Literal["counter", "gauge", "histogram"]
 Value = int | float | Histogram
 Sample = tuple[tuple[str, ...], Value]
-"""(the labels' values in the metric's order, the value); a Histogram is the broker's own object, and may change."""
+"""(values of the labels in the metric's order, value). A Histogram is the broker's own object, and may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. `docs/reference/metrics.md` is made from these."""
+    """A metric. `docs/reference/metrics.md` is generated from these."""
 
     name: str
-    """Name as in Prometheus: the unit comes last, with `_total` after it for a counter."""
+    """Name as in Prometheus: the unit comes last, followed by `_total` for a counter."""
     kind: MetricKind
     labels: tuple[str, ...]
     help: str
     read: Callable[[MetricSource], Iterable[Sample]]
-    """Reads the samples. Synchronous; no I/O except what the operating system answers at once."""
+    """Reads the samples. Synchronous; no I/O except calls that the operating system answers at once."""
     per_connection: bool = False
-    """Whether it has samples for each connection: many if there are many clients."""
+    """Whether it has samples per connection: many if there are many clients."""

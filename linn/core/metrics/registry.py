@@ -19,7 +19,7 @@ from linn.core.metrics.transactions import TRANSACTION_METRICS
 from linn.core.ports.service import ServiceKind
 
 METRICS: tuple[Metric, ...] = (*BROKER_METRICS, *CONNECTION_METRICS, *TOPIC_METRICS, *TRANSACTION_METRICS)
-"""All metrics that linn has, in the order in which they are shown."""
+"""linn's own metrics, in the order in which they are shown."""
 
 
 class Family(NamedTuple):
@@ -38,15 +38,15 @@ class MetricRegistry:
         self._broker = broker
 
     def check_services(self, kinds: Iterable[ServiceKind]) -> None:
-        """Check the names of the metrics of services. Raises PluginError: one is that of a metric of linn itself."""
+        """Check the names of services' metrics. Raises PluginError: a name belongs to linn itself."""
         for kind in kinds:
             for metric in kind.metrics:
                 if metric.name in self.metrics:
-                    text = f'the service "{kind.name}" has the metric {metric.name}, which is of linn itself'
+                    text = f'the service "{kind.name}" has the metric {metric.name}, which belongs to linn itself'
                     raise PluginError(text)
 
     def add_service(self, kind: ServiceKind, samples: Callable[[ServiceKind, str], Iterable[Sample]]) -> None:
-        """Add the metrics of a service that was made; without it they are not shown."""
+        """Add the metrics of a service that was made; metrics of other services are not shown."""
         for metric in kind.metrics:
             read = _reader(samples, kind, metric.name)
             self.metrics[metric.name] = Metric(metric.name, metric.kind, metric.labels, metric.help, read)
@@ -56,7 +56,7 @@ class MetricRegistry:
         await self._broker.measurements.loop_lag.watch(self._broker.env.clock)
 
     def collect(self, prefixes: Sequence[str] = ("",), *, per_connection: bool = True) -> Iterator[Family]:
-        """Iterate over the metrics whose names begin with one of `prefixes`; each is read when its turn comes.
+        """Iterate over the metrics whose names begin with one of `prefixes`; each is read when the iterator reaches it.
 
         A reader of a broker with many topics lets other tasks run in between.
         """

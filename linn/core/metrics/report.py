@@ -15,11 +15,11 @@ from linn.descriptions import MetricDescription
 SAMPLES_MAX = 200_000
 """Limit of the samples of one report: about 8 MiB, half of the largest frame."""
 NAMES_MAX = 256
-"""Limit of the names of one report: each is compared with the name of every metric, and there are not that many."""
+"""Limit of the names of one report: each is compared with all metric names, of which there are fewer."""
 
 
 async def metric_report(metrics: MetricRegistry, clock: Clock, names: Sequence[str]) -> list[MetricDescription]:
-    """The metrics whose names begin with one of `names`. Lets other tasks run in between.
+    """Report the metrics whose names begin with one of `names`. Lets other tasks run in between.
 
     Raises LimitExceeded: there are more samples than SAMPLES_MAX, or more names than NAMES_MAX.
     """

@@ -1,4 +1,4 @@
-"""The parts of a broker that metrics are read from, and measurements that no other part holds."""
+"""The parts of a broker that metrics are read from, and measurements that belong to no other part."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Measurements:
         self.started_at = started_at
         self.loop_lag = LoopLag()
         self.loop_held: Mapping[str, int] = {}
-        """Steps that blocked the loop, by plugin; written by the watchdog's thread, if there is one."""
+        """Steps that blocked the loop, by plugin; written by the watchdog's thread if there is one."""
         self.storages: dict[str, StorageStats] = {}
-        """Counts of all storages that have been in use, by name."""
+        """Counters of all storages used since the start, by name."""
 
     def storage(self, name: str) -> StorageStats:
-        """The counts of a storage's logs."""
+        """The counters of a storage's logs."""
         return self.storages.setdefault(name, StorageStats(name))
 
 

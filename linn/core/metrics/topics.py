@@ -22,12 +22,12 @@ def _topic(name: str, kind: MetricKind, help: str, value: Callable[[Topic], int]
 
 
 def _partitions(name: str, kind: MetricKind, help: str, value: Callable[[Partition], int]) -> Metric:
-    """Make a metric that is the sum over a topic's partitions."""
+    """Make a metric that sums over a topic's partitions."""
     return _topic(name, kind, help, lambda topic: sum(map(value, topic.partitions.values())))
 
 
 def _queue(name: str, kind: MetricKind, help: str, value: Callable[[Queue], int]) -> Metric:
-    """Make a metric of queues, whose label `subscription` is "", and of named subscriptions."""
+    """Make a metric of queues, with the label `subscription` "", and of named subscriptions."""
 
     def read(broker: MetricSource) -> list[Sample]:
         queues = [queue for topic in broker.topics.values() for queue in topic.subscriptions.values()]
@@ -37,7 +37,7 @@ def _queue(name: str, kind: MetricKind, help: str, value: Callable[[Queue], int]
 
 
 def _of_partition_queues(name: str, kind: MetricKind, help: str, value: Callable[[PartitionQueue], int]) -> Metric:
-    """Make a metric that is the sum over the partitions of a queue or named subscription."""
+    """Make a metric that sums over the partitions of a queue or named subscription."""
     return _queue(name, kind, help, lambda queue: sum(map(value, queue.partition_queues)))
 
 
@@ -89,13 +89,13 @@ def _lag(broker: MetricSource) -> Iterable[Sample]:
 
 
 def _logs(topic: Topic) -> Iterator[Partition]:
-    """All logs of a topic, the internal ones included."""
+    """All logs of a topic, including internal ones."""
     yield from topic.partitions.values()
     yield from (state.partition for state in topic.state_logs())
 
 
 def _by_storage(place: int) -> Callable[[MetricSource], Iterable[Sample]]:
-    """Make a reader of one number of `LogStatistics`, summed over the logs of each storage whose engine has it."""
+    """Make a reader of one number of `LogStatistics`, summed over the logs of each storage with such statistics."""
 
     def read(broker: MetricSource) -> Iterable[Sample]:
         totals: dict[str, int] = {}
@@ -147,7 +147,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _partitions(
         "linn_topic_duplicate_batches_total",
         "counter",
-        "Batches that a producer sent again, and that were not stored again.",
+        "Batches that a producer sent again and that were not stored twice.",
         lambda partition: partition.duplicates,
     ),
     _partitions(
@@ -202,13 +202,13 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _of_partition_queues(
         "linn_queue_decided_records",
         "gauge",
-        "Records that were decided to a consumer, and are not done.",
+        "Records that were decided to a consumer and are not done.",
         lambda partition_queue: partition_queue.subscription.decided_count,
     ),
     _of_partition_queues(
         "linn_queue_decided_deliveries",
         "gauge",
-        "Deliveries of which records were decided to a consumer, and are not done.",
+        "Deliveries with records that were decided to a consumer and are not done.",
         lambda partition_queue: deliveries_count(partition_queue.subscription),
     ),
     Metric(

@@ -16,7 +16,7 @@ def _oldest_s(broker: MetricSource) -> float:
 
 
 def _held(broker: MetricSource) -> Iterator[Partition]:
-    """The partitions with an open transaction. The others, of which there may be thousands, are not looked at."""
+    """The partitions with an open transaction. The search skips the others, of which there may be thousands."""
     for storage in broker.measurements.storages.values():
         for id in storage.held:
             topic = broker.topics.get(id.topic)
@@ -33,9 +33,9 @@ def _unreadable(broker: MetricSource) -> Iterable[Sample]:
 
 
 def _held_s(broker: MetricSource) -> Iterable[Sample]:
-    """The age of the transactions at the stable offsets, by topic the longest.
+    """The age of the oldest transaction at a stable offset, by topic.
 
-    One that an earlier start of the broker left open is at least as old as this one.
+    A transaction left open by an earlier start of the broker is at least as old as this start.
     """
     ages, now_s = dict.fromkeys(broker.topics, 0.0), broker.env.clock.monotonic()
     for partition in _held(broker):

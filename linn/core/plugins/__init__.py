@@ -1,1 +1,1 @@
-"""Plugins: the hooks, and how plugins are found, loaded and checked."""
+"""Plugins: the hooks, and finding, loading and checking plugins."""

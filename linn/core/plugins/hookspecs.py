@@ -1,4 +1,4 @@
-"""All hooks of linn. This file is the plugin reference; `docs/reference/hooks.md` is made from it.
+"""All hooks of linn. This file is the plugin reference; `docs/reference/hooks.md` is generated from it.
 
 A plugin is a module (or any object) with functions marked `hookimpl`:
 
@@ -14,12 +14,12 @@ It is found by the entry-point group `linn` of an installed distribution, or by 
     load = ["my_company.paper_tape"]
     block = ["dram"]
 
-Laws: hooks bind, objects run. A hook is called once, while the broker starts, is synchronous and does no I/O; no hook
-is ever called per batch or per message. It returns one kind or a list of them; None registers nothing. A module that
-can't be imported, a name that is taken, a wrong type, a hook or a factory that raises and a hook that does not exist
-stop the start with a `PluginError` that names the plugin and its distribution. Exceptions that a plugin raises later
-are handled by its hook's failure policy. A plugin that blocks the loop for longer than `loop_held_max` is named in the
-log of `linn serve`, with the place in its code.
+Laws: hooks register objects, and the objects do the work. A hook is called once, while the broker starts; it is
+synchronous and does no I/O. No hook is called per batch or per message. It returns one kind or a list of them; None
+registers nothing. A module that can't be imported, a name that is taken, a wrong type, an unknown hook, or a hook or
+factory that raises stops the start with a `PluginError` that names the plugin and its distribution. Exceptions that a
+plugin raises later are handled by its hook's failure policy. A plugin that blocks the loop for longer than
+`loop_held_max` is named in the log of `linn serve`, with the place in its code.
 """
 
 from __future__ import annotations
@@ -48,125 +48,126 @@ hookimpl = pluggy.HookimplMarker("linn")
 
 @hookspec
 def linn_register_engine() -> EngineKind | Sequence[EngineKind] | None:
-    """Bring storage engines: `engine =` in `[storage.NAME]`, or `storage = NAME` in a topic.
+    """Register storage engines: `engine =` in `[storage.NAME]`, or `storage = NAME` in a topic.
 
     The kind's settings are the keys of its `[storage.NAME]` table; `make` is called once for each table in use.
 
     Failure policy: an engine that raises a `StorageError` fails the operation with it; one that fails a sync stops the
     broker. Any other exception is logged with the plugin's name. It fails a request with `linn.internal` and ends a
-    delivery together with its connection; in a chore that nobody waits for, such as retention, it stops the broker.
+    delivery together with its connection; in a background task, such as retention, it stops the broker.
     """
 
 
 @hookspec
 def linn_register_semantics() -> SemanticsKind | Sequence[SemanticsKind] | None:
-    """Bring delivery semantics: `semantics =` in `[delivery.NAME]`, or `delivery = NAME` in a topic.
+    """Register delivery semantics: `semantics =` in `[delivery.NAME]`, or `delivery = NAME` in a topic.
 
     The kind's settings are the keys of its `[delivery.NAME]` table; `make` is called once for each topic.
 
     Failure policy: a semantics that raises a `DeliveryError` fails the operation with it, and nothing is settled by an
     operation that failed. Any other exception is logged with the plugin's name. It fails a request with `linn.internal`
-    and ends a delivery together with its connection; in a chore, such as the end of a lease, it stops the broker.
+    and ends a delivery together with its connection; in a background task, such as the end of a lease, it stops the
+    broker.
     """
 
 
 @hookspec
 def linn_register_exchange() -> ExchangeKind | Sequence[ExchangeKind] | None:
-    """Bring exchange types: `type =` in `[exchanges.NAME]`.
+    """Register exchange types: `type =` in `[exchanges.NAME]`.
 
-    The kind's settings are the other keys of the `[exchanges.NAME]` table; `make` is called once for each exchange.
-    It is asked once per distinct (routing key, labels) of a batch, and where its bindings look at more, once per
-    distinct tuple of that; its answers are cached until a binding changes.
+    The kind's settings are the other keys of the `[exchanges.NAME]` table; `make` is called once for each exchange. It
+    is called once per distinct (routing key, labels) pair of a batch, or per distinct tuple of all fields that its
+    bindings read; its answers are cached until a binding changes.
 
-    Failure policy: an exchange that raises fails the publish, with its `TopicError`, or else with `topic.invalid`,
-    which names the exchange and its type. Nothing of that publish is stored; all others go on.
+    Failure policy: an exchange that raises fails the publish with its `TopicError`, or with `topic.invalid` for any
+    other exception, naming the exchange and its type. Nothing of that publish is stored; other publishes go on.
     """
 
 
 @hookspec
 def linn_register_partitioner() -> PartitionerKind | Sequence[PartitionerKind] | None:
-    """Bring partitioners: `partitioner =` in a topic.
+    """Register partitioners: `partitioner =` in a topic.
 
-    The kind has no settings; `make` is called once for each topic that names it, and again when the topic is made
-    anew. It is asked once per batch that comes without a partition, for topics that have more than one. Clients choose
-    partitions themselves where the partitioner is `murmur2` or `sticky`, and leave it to the broker elsewhere.
+    The kind has no settings; `make` is called once for each topic that names it, and again when the topic is created
+    again. It is called once per batch without a partition, for topics with several partitions. Clients choose
+    partitions themselves if the partitioner is `murmur2` or `sticky`; otherwise the broker does.
 
-    Failure policy: a partitioner that raises, or names no partition, fails the publish with `topic.invalid`, which
-    names it and the topic; nothing of that publish is stored.
+    Failure policy: a partitioner that raises, or returns an invalid partition, fails the publish with `topic.invalid`,
+    naming the partitioner and the topic; nothing of that publish is stored.
     """
 
 
 @hookspec
 def linn_register_assignor() -> AssignorKind | Sequence[AssignorKind] | None:
-    """Bring assignors: `assignor =` in `[groups.NAME]`, or the broker's `default_assignor`.
+    """Register assignors: `assignor =` in `[groups.NAME]`, or the broker's `default_assignor`.
 
     The kind has no settings; `make` is called once while the broker starts, if a group or the default names it. It is
-    asked when members of a group come and go, and when a topic that they read gets partitions.
+    called when members join or leave a group, and when a topic that they read gets more partitions.
 
     Failure policy: an assignor that raises, or whose answer leaves a partition out or gives it to a member that does
-    not read its topic, is logged with the plugin's name. Partitions then stay with their owners, and those that have
-    none are dealt out in turn, until the group changes again.
+    not read its topic, is logged with the plugin's name. Partitions then stay with their owners, and partitions without
+    an owner are distributed in turn, until the group changes again.
     """
 
 
 @hookspec
 def linn_register_format() -> FormatKind | Sequence[FormatKind] | None:
-    """Bring formats of a batch's body: the number in `format` of a batch, from 1 to 255.
+    """Register formats of a batch's body: the number in `format` of a batch, from 1 to 255.
 
-    The kind has no settings; `make` is called once. Its codec is asked once for each batch of the format that is
-    published, and otherwise only where the records of one must be told apart, or for a reader that does not take it.
-    Numbers are chosen by the plugins: two that bring the same one do not start together.
+    The kind has no settings; `make` is called once. Its codec is called once for each published batch of the format,
+    and otherwise only to separate the records of a batch, or for a reader that does not accept the format. Plugins
+    choose the numbers: a broker with two plugins that use the same number does not start.
 
-    Failure policy: a codec that raises when a batch is published refuses that publish with `batch.malformed`, which
-    names format and plugin. One that raises later makes of that batch one that can't be decoded: a reader gets it as it
-    is, a queue makes dead letters of its records. All other batches go on.
+    Failure policy: a codec that raises when a batch is published refuses that publish with `batch.malformed`, naming
+    format and plugin. If it raises later, that batch can't be decoded: a reader gets it unchanged, and a queue
+    dead-letters its records. Other batches are not affected.
     """
 
 
 @hookspec
 def linn_register_protocol() -> ProtocolKind | Sequence[ProtocolKind] | None:
-    """Bring protocols: `protocol =` in `[listeners.NAME]`.
+    """Register protocols: `protocol =` in `[listeners.NAME]`.
 
     The kind's settings are the other keys of the `[listeners.NAME]` table; `make` is called once for each listener.
 
-    Failure policy: a protocol that raises closes that one connection, with the reason in the log, and where it is no
-    LinnError, with the plugin's name. An error reply is the protocol's own affair. The listener and all other
+    Failure policy: a protocol that raises closes that connection, with the reason in the log; for an exception other
+    than a LinnError, the log also names the plugin. Error replies are up to the protocol. The listener and other
     connections go on.
     """
 
 
 @hookspec
 def linn_register_interceptor() -> InterceptorKind | Sequence[InterceptorKind] | None:
-    """Bring interceptors: `interceptor =` in `[interceptors.NAME]`, or a name in a topic's `interceptors`.
+    """Register interceptors: `interceptor =` in `[interceptors.NAME]`, or a name in a topic's `interceptors`.
 
     The kind's settings are the keys of its `[interceptors.NAME]` table; `make` is called once for each topic that names
-    it, and again when the topic is altered. It sees each batch before it is stored; topics without any pay nothing.
+    it, and again when the topic is altered. It sees each batch before it is stored; topics without interceptors have no
+    overhead.
 
-    Failure policy: an interceptor that raises fails that publish, in all topics that it would have gone to, with
-    `interceptor.failed`, which names interceptor, topic and plugin; a LinnError that it raises reaches the producer as
-    it is. Nothing of that publish is stored; the topic and all other publishes go on. A LinnError that names records
-    (`error.of_messages(indexes)`) refuses these alone, and the rest of the batch comes again without them.
+    Failure policy: an interceptor that raises fails that publish in all its topics with `interceptor.failed`, naming
+    interceptor, topic and plugin; a LinnError reaches the producer unchanged. Nothing of that publish is stored; the
+    topic and all other publishes go on. A LinnError that names records (`error.of_messages(indexes)`) refuses only
+    these, and the interceptor gets the batch again without them.
     """
 
 
 @hookspec
 def linn_register_observer() -> Observer | Sequence[Observer] | None:
-    """Bring observers, which hear of topics, connections and the broker's start and stop.
+    """Register observers, which are notified of topics, connections, and the broker's start and stop.
 
-    Failure policy: an observer that raises is logged with its plugin's name, counted and isolated: nothing else
-    notices.
+    Failure policy: an observer that raises is logged with its plugin's name and counted; nothing else is affected.
     """
 
 
 @hookspec
 def linn_register_service() -> ServiceKind | Sequence[ServiceKind] | None:
-    """Bring services: work that runs beside the broker, such as a supervised program.
+    """Register services: work that runs beside the broker, such as a supervised program.
 
-    The kind's settings are the keys of the top-level table `[NAME]`, and of one table that each topic may have,
+    The kind's settings are the keys of the top-level table `[NAME]`, and of an optional table in each topic,
     `[topics.TOPIC.TABLE]`, which may change live. `make` is called once, and only if a file or a topic has one of these
-    tables: what nothing configures costs nothing. A service runs once clients can connect, and is drained before they
-    are sent away; `linn spark` is the command line of one. Programs are run through `host.env.programs`.
+    tables. A service runs once clients can connect, and is drained before they are sent away; `linn spark` is the
+    command line of one. Programs are run through `host.env.programs`.
 
-    Failure policy: a service that raises is logged with its plugin's name and is marked failed until the next start;
-    its verbs get `service.failed`. The broker, its topics and all other services go on.
+    Failure policy: a service that raises is logged with its plugin's name and marked failed until the next start; its
+    verbs fail with `service.failed`. The broker, its topics and other services go on.
     """

@@ -48,10 +48,10 @@ def installed() -> list[EntryPoint]:
 
 
 class PluginManager:
-    """The registered kinds: one dict per sort of kind, by the kind's name."""
+    """The registered kinds: one dict per sort of kind, by name."""
 
     def __init__(self, settings: PluginSettings, installed: Iterable[EntryPoint]) -> None:
-        """Load the installed plugins and those that `settings` list, except the blocked ones.
+        """Load the installed plugins and the modules listed in `settings`, except blocked ones.
 
         Raises:
             PluginError: a plugin can't be imported, has a hook that does not exist or takes the wrong arguments,
@@ -68,7 +68,7 @@ class PluginManager:
         self.formats: dict[str, FormatKind] = {}
         self.services: dict[str, ServiceKind] = {}
         self.plugin_names: list[str] = []
-        """Every plugin found, in order, blocked ones included."""
+        """All plugins found, in order, including blocked ones."""
         self._pluggy = pluggy.PluginManager("linn")
         self._pluggy.add_hookspecs(hookspecs)
         self._origins: dict[str, str] = {}
@@ -91,31 +91,29 @@ class PluginManager:
         self.code_owners = CodeOwners({self._described(name): names for name, names in self._modules.items()})
 
     def owner_of(self, kind: Kind) -> str:
-        """The plugin that registered a kind, in a form for people: `plugin "tape" (linn-paper-tape 1.2)`."""
+        """Describe the plugin that registered a kind: `plugin "tape" (linn-paper-tape 1.2)`."""
         return self._described(self._owners[type(kind), kind.name])
 
     def blamed(self, error: BaseException, otherwise: str = "linn itself") -> str:
-        """The code that raised an error, in a form for people: `plugin "tape" (linn-paper-tape 1.2) in read
-        (tape.py:7)`.
-        """
+        """Describe the code that raised an error: `plugin "tape" (linn-paper-tape 1.2) in read (tape.py:7)`."""
         return str(self.code_owners.behind(error) or otherwise)
 
     def make(self, kind: Kind, *arguments: Any) -> Any:
         """Call the factory of a kind.
 
         Raises:
-            LinnError: as the factory raises it. PluginError: it raised anything else.
+            LinnError: raised by the factory. PluginError: the factory raised another exception.
         """
         try:
             return kind.make(*arguments)
         except LinnError:
             raise
         except Exception as error:
-            text = f'{self.owner_of(kind)}: the factory of "{kind.name}" failed: {_said(error)}'
+            text = f'{self.owner_of(kind)}: the factory of "{kind.name}" failed: {_error_text(error)}'
             raise PluginError(one_line(text)) from error
 
     def made_formats(self) -> Iterator[BoundFormat]:
-        """Make the codec of each format. Raises PluginError, and the LinnErrors of a factory."""
+        """Make the codec of each format. Raises PluginError, and the factories' LinnErrors."""
         for kind in self.formats.values():
             yield BoundFormat(kind.number, kind.name, self.owner_of(kind), self.make(kind))
 
@@ -145,7 +143,7 @@ class PluginManager:
             return load()
         except (Exception, SystemExit) as error:
             what = "" if module == name else f"its module {module} "
-            raise self._failure(name, f"{what}can't be imported: {_said(error)}") from error
+            raise self._failure(name, f"{what}can't be imported: {_error_text(error)}") from error
 
     def _register(self, name: str, plugin: Any) -> None:
         if self._pluggy.is_registered(plugin):
@@ -153,13 +151,13 @@ class PluginManager:
         try:
             self._pluggy.register(plugin, name)
         except (pluggy.PluginValidationError, ValueError, TypeError) as error:
-            raise self._failure(name, f"does not fit its hooks: {_said(error)}") from error
+            raise self._failure(name, f"does not fit its hooks: {_error_text(error)}") from error
         if not self._pluggy.get_hookcallers(plugin):
             raise self._failure(name, "has no function marked with linn.core.plugins.hookspecs.hookimpl")
         self._modules[name] = [plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__]
 
     def _check_hooks(self) -> None:
-        """Refuse hooks that nothing calls, mostly misspelt ones."""
+        """Refuse hooks that do not exist, mostly misspelt ones."""
         try:
             self._pluggy.check_pending()
         except pluggy.PluginValidationError as error:
@@ -169,16 +167,16 @@ class PluginManager:
             name = self._pluggy.get_name(error.plugin) or ""
             raise self._failure(name, f"there is no hook {unknown[0]}{did_you_mean(unknown[0], known)}") from error
 
-    # --- what plugins bring ----------------------------------------------------------------------------------------
+    # --- what plugins register ---------------------------------------------------------------------------------------
 
     def _bring(self, hook: str, kind_type: type[K], registry: dict[str, K], table: str | None, noun: str) -> None:
-        """Fill one registry; `table` is the kind's table in TOML, None if it is its own; `noun` its name in errors."""
+        """Fill one registry. `table`: the kind's table in TOML, None if it has its own; `noun`: its name in errors."""
         reserved = known_keys(TABLES[table]) if table is not None else ()
         for plugin_name, brought in self._results(hook):
             for kind in brought:
                 wrong = _wrong_with(kind, kind_type, reserved)
                 if wrong is not None:
-                    raise self._failure(plugin_name, f"{hook} returned what is no good {noun}: {wrong}")
+                    raise self._failure(plugin_name, f"{hook} did not return a valid {noun}: {wrong}")
                 assert isinstance(kind, kind_type), "checked just now"
                 if kind.name in registry:
                     owner = self._owners[kind_type, kind.name]
@@ -194,7 +192,7 @@ class PluginManager:
             owner = self._owners[FormatKind, kind.name]
             number: object = kind.number
             if type(number) is not int or not 0 < number <= FORMATS_MAX:
-                text = f'the format "{kind.name}" has the number {number!r:.40}, which is none from 1 to {FORMATS_MAX}'
+                text = f'the format "{kind.name}" has the number {number!r:.40}, which is not from 1 to {FORMATS_MAX}'
                 raise self._failure(owner, text)
             if number in taken:
                 other = taken[number].name
@@ -203,7 +201,7 @@ class PluginManager:
             taken[number] = kind
 
     def _check_services(self) -> None:
-        """Refuse services whose tables or metrics belong to linn itself, or to another one."""
+        """Refuse services whose tables or metrics belong to linn itself or to another service."""
         tables, metrics = dict.fromkeys(known_keys(TopicSettings), "linn itself"), dict[str, str]()
         for kind in self.services.values():
             owner = self._owners[ServiceKind, kind.name]
@@ -213,10 +211,10 @@ class PluginManager:
             if (kind.topic_table is None) != (kind.topic_settings is None):
                 wrong = "has a table in topics without settings, or settings without a table"
             elif kind.topic_table is not None and kind.topic_table in tables:
-                wrong = f'has the table "{kind.topic_table}" in topics, which is of {tables[kind.topic_table]}'
+                wrong = f'has the table "{kind.topic_table}" in topics, which belongs to {tables[kind.topic_table]}'
             for metric in kind.metrics:
                 if metric.name in metrics:
-                    wrong = f'has the metric {metric.name}, which is of "{metrics[metric.name]}" as well'
+                    wrong = f'has the metric {metric.name}, which "{metrics[metric.name]}" has already'
                 metrics[metric.name] = kind.name
             if wrong is not None:
                 raise self._failure(owner, f'the service "{kind.name}": {wrong}')
@@ -236,14 +234,14 @@ class PluginManager:
         return found
 
     def _owns(self, plugin_name: str, brought: object) -> None:
-        """Record the module of a registered object as the plugin's, unless it is borrowed from elsewhere."""
+        """Record the module of a registered object as the plugin's, unless it was imported from elsewhere."""
         module = getattr(brought, "__module__", None)
         names = self._modules[plugin_name]
         if isinstance(module, str) and module.partition(".")[0] == names[0].partition(".")[0]:
             names.append(module)
 
     def _results(self, hook: str) -> Iterator[tuple[str, Sequence[Any]]]:
-        """The results of a hook, one plugin at a time, so that a failure can be attributed."""
+        """The results of a hook, one plugin at a time, so that failures can be attributed."""
         plugins = dict(self._pluggy.list_name_plugin())
         for name in self.plugin_names:
             plugin = plugins.get(name)
@@ -253,7 +251,7 @@ class PluginManager:
             try:
                 results = self._pluggy.subset_hook_caller(hook, others)()
             except Exception as error:
-                raise self._failure(name, f"{hook} failed: {_said(error)}") from error
+                raise self._failure(name, f"{hook} failed: {_error_text(error)}") from error
             for result in results:
                 yield name, result if isinstance(result, list | tuple) else (result,)
 
@@ -265,10 +263,10 @@ class PluginManager:
 
 
 def _origin(entry: EntryPoint, known: dict[Distribution, str]) -> str:
-    """The origin of an installed plugin, in a form for people: "linn-paper-tape 1.2".
+    """Describe the origin of an installed plugin: "linn-paper-tape 1.2".
 
-    A distribution rereads its metadata, which includes its whole README, for each look at its name or version: linn,
-    which registers many plugins, is read once.
+    A distribution rereads its metadata, including its README, on each access to its name or version; the cache reads
+    linn, which registers many plugins, only once.
     """
     if entry.dist is None:
         return entry.value
@@ -278,16 +276,16 @@ def _origin(entry: EntryPoint, known: dict[Distribution, str]) -> str:
 
 
 def built_in() -> PluginManager:
-    """linn's own plugins alone, whatever else is installed."""
+    """Load only linn's own plugins."""
     return PluginManager(PluginSettings(), [entry for entry in installed() if entry.dist and entry.dist.name == "linn"])
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _wrong_with(kind: object, kind_type: type[Kind], reserved: Sequence[str]) -> str | None:
-    """The reason why an object is no valid kind; None if it is."""
+    """The reason why an object is not a valid kind; None if it is valid."""
     if not isinstance(kind, kind_type):
         return f"a {type(kind).__name__}, not a {kind_type.__name__}"
     wrong = name_problem(kind.name) if isinstance(kind.name, str) else "its name is not text"

@@ -1,8 +1,8 @@
 """The interceptor port: a plugin that sees each batch on its way into a topic, and may change or drop it.
 
-Laws: interceptors are bound once per topic, where TOML names them; a topic without any pays one test of a tuple per
-batch. They run after the batch has been verified and routed and before any of it is stored, in the order of the topic's
-setting. One that raises fails that publish: nothing of it is stored, in any topic.
+Laws: interceptors are bound once per topic that names them; a topic without interceptors costs one test of a tuple per
+batch. They run after the batch was verified and routed and before it is stored, in the order of the topic's setting. An
+interceptor that raises fails that publish: nothing of it is stored, in any topic.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ class Interceptor(Protocol):
     """An interceptor of one topic's batches."""
 
     def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch | None:
-        """Return the batch to store: the given one, or another with as many records; None to store nothing of it.
+        """Return the batch to store: the given one, or another with the same number of records; None to store nothing.
 
-        Synchronous, in the broker's loop, once per batch; `batch_builder.edit_batch` changes columns. The body of the
-        given batch may have another format, of which its records are read all the same; that of another batch must have
-        linn's own. The given batch is never changed in place, for it may go to other topics too. A publish that waits
-        for room is passed again when it is retried, so equal batches should give equal answers. Dropped records are
-        confirmed, with no copies, like those that no binding matches. Dead letters are copied without interceptors.
+        Synchronous, in the broker's loop, once per batch; `edit_batch` changes columns. The given batch's
+        body may have another format; its records can be read anyway. A new batch must have linn's own format. Never
+        change the given batch in place, because it may go to other topics too. A publish that waits for room is passed
+        again when it is retried, so equal batches should give equal answers. Dropped records are confirmed with no
+        copies, like unroutable records. Dead letters are copied without interceptors.
 
-        A LinnError refuses the publish, and its producer gets it as it is; anything else becomes `InterceptorFailed`.
-        One with `indexes` (see `LinnError.of_messages`) refuses these records alone: the others are passed again.
+        A LinnError refuses the publish, and its producer gets it unchanged; other exceptions become
+        `InterceptorFailed`. An error with `indexes` (see `LinnError.of_messages`) refuses only these records: the
+        others are passed again.
         """
 
 
@@ -41,11 +42,11 @@ class InterceptorKind:
     """An interceptor, as a plugin registers it."""
 
     name: str
-    """The value of `interceptor =` in an `[interceptors.*]` table, and the table that exists without being written."""
+    """The value of `interceptor =` in an `[interceptors.*]` table, and the name of a table that always exists."""
     settings: type[Any] | None
-    """A frozen msgspec.Struct with a default and a help text for each field; None where nothing can be set."""
+    """A frozen msgspec.Struct with a default and a help text for each field; None without settings."""
     make: Callable[[str, TopicSettings, Any], Interceptor]
-    """(topic's name, topic's settings, own settings or None) -> the interceptor of one topic. Does no I/O."""
+    """(topic's name, topic's settings, own settings or None) -> the interceptor for one topic. Does no I/O."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,14 @@ class BoundInterceptor:
     name: str
     """The interceptor's name in the topic's `interceptors`."""
     owner: str
-    """The plugin that registered it, in a form for people: `plugin "redact" (linn-redact 1.0)`."""
+    """A description of the plugin that registered it: `plugin "redact" (linn-redact 1.0)`."""
     interceptor: Interceptor
     limits: BatchLimits
 
     def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch | None:
         """Call the interceptor, and check the result like a batch from a producer.
 
-        Raises InterceptorFailed, and the LinnErrors of the interceptor.
+        Raises InterceptorFailed, and the interceptor's LinnErrors.
         """
         try:
             found = self.interceptor.intercept(topic, batch)
@@ -79,9 +80,7 @@ class BoundInterceptor:
         if not isinstance(found, RecordBatch):
             raise TypeError(f"intercept() returned a {type(found).__name__}, not a RecordBatch")
         if found.format != Format.NATIVE:
-            raise ValueError(
-                f"a batch of format {found.format} came out: only the given one may have another than linn's own"
-            )
+            raise ValueError(f"intercept() returned a new batch of format {found.format}, not linn's own")
         if found.count != batch.count:
             raise ValueError(
                 f"{counted(batch.count, 'record')} came in and {found.count:,} out: drop a whole batch or nothing"
@@ -98,8 +97,8 @@ class BoundInterceptor:
 def intercepted(bound: tuple[BoundInterceptor, ...], topic: str, batch: RecordBatch) -> RecordBatch | None:
     """Pass a batch through all interceptors of a topic; None if one of them drops it. Raises LinnError."""
     found: RecordBatch | None = batch
-    for each in bound:
+    for interceptor in bound:
         if found is None:
             return None
-        found = each.intercept(topic, found)
+        found = interceptor.intercept(topic, found)
     return found

@@ -1,7 +1,7 @@
-"""Observers: plugins that are told of the broker's events, and can't influence it.
+"""Observers: plugins that are notified of the broker's events, and can't influence it.
 
-Laws: an observer is called synchronously, from the loop, for rare events only (never per batch or message); one that
-raises is logged, counted and isolated: the others are still told and the broker continues.
+Laws: an observer is called synchronously, from the loop, for rare events only (never per batch or message). An observer
+that raises is logged, counted and isolated: the others are still notified and the broker continues.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ logger = logging.getLogger("linn.observer")
 
 
 class Observer(Protocol):
-    """The events of an observer. Subclass it and override the methods of interest; the others do nothing.
+    """The events of an observer. Subclass it and override the relevant methods; the others do nothing.
 
-    No method may block or wait: hand work to a thread or a task of your own.
+    No method may block or wait: do such work in your own thread or task.
     """
 
     def broker_started(self, name: str, addresses: Sequence[str]) -> None:
@@ -30,11 +30,11 @@ class Observer(Protocol):
         return
 
     def topic_created(self, topic: str, settings: TopicSettings) -> None:
-        """A topic exists: it was made over the wire or from TOML, or recovered at start-up."""
+        """A topic exists: it was created over the wire or from TOML, or recovered at start-up."""
         return
 
     def topic_deleted(self, topic: str) -> None:
-        """A topic and all its records are gone."""
+        """A topic and all its records were deleted."""
         return
 
     def connection_opened(self, protocol: str, peer: str) -> None:
@@ -47,7 +47,7 @@ class Observer(Protocol):
 
 
 class Observers:
-    """All observers behind one object that never raises. `failures` counts exceptions by plugin name."""
+    """All observers behind one object that never raises. `failures` counts exceptions by plugin."""
 
     def __init__(self, observers: Mapping[str, Observer]) -> None:
         self._observers = dict(observers)

@@ -1,8 +1,8 @@
 """The service port: a plugin's work that runs beside the broker, such as a supervised program.
 
-Laws: a service exists only if something configures it: its own table, or its table in a topic. It runs from the moment
-when clients can connect, and is drained before they are sent away. One that fails is logged with its plugin's name and
-marked failed: the broker, its topics and all other services go on.
+Laws: a service exists only if something configures it: its own table, or its table in a topic. It runs once clients can
+connect, and is drained before they are disconnected. A service that fails is logged with its plugin's name and marked
+failed: the broker, its topics and other services go on.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ class ServiceHost(Protocol):
     def broker_name(self) -> str: ...
     @property
     def state_dir(self) -> str:
-        """The folder for the service's state, in the broker's data folder. It is made by the service."""
+        """The folder for the service's state, in the broker's data folder. The service creates it."""
 
     def listeners(self) -> list[ServiceListener]:
-        """The listeners that are bound."""
+        """The bound listeners."""
 
     def topics(self) -> Mapping[str, ServiceTopic]:
         """All topics, by name."""
 
     def topic(self, name: str) -> ServiceTopic | None:
-        """One topic; None if there is none of that name."""
+        """One topic; None if there is no topic of this name."""
 
     def records_behind(self, topic: str, offsets: Mapping[int, int]) -> int:
         """The number of a topic's records that can be read from these offsets on, by partition.
 
-        Without an offset, or with one that the partition has not reached, all records of it count. 0: there is no such
+        Without an offset, or with one that the partition has not reached, all its records count. 0 if there is no such
         topic.
         """
 
 
 Sample = tuple[tuple[str, ...], int | float]
-"""(the labels' values in the metric's order, the value)."""
+"""(values of the labels in the metric's order, value)."""
 
 
 class Service(Protocol):
@@ -64,35 +64,35 @@ class Service(Protocol):
     async def run(self) -> None:
         """Do the work until cancelled. Called once, when clients can connect.
 
-        Returning early is a service that has nothing more to do. An exception is its failure: it is not run again.
-        Cancellation: whatever it has started has ended when it returns.
+        Returning early means that the service has finished. An exception means that it failed: it is not run again.
+        Cancellation: everything that it has started must end before it returns.
         """
 
     async def drain(self) -> None:
-        """Bring the work to an orderly end, and begin no new one; the broker stops.
+        """Bring the work to an orderly end, and begin no more; the broker stops.
 
         Cancelled after the broker's `drain_timeout`. `run` is cancelled afterwards.
         """
 
     def topic_changed(self, name: str, topic: ServiceTopic | None) -> None:
-        """A topic was made or altered, or (None) is gone. Synchronous; work that waits belongs into `run`."""
+        """A topic was made or altered, or (None) deleted. Synchronous; work that waits belongs into `run`."""
 
     def describe(self) -> Any:
         """The service's state as a JSON value, for `service.list`."""
 
     async def perform(self, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
-        """Carry out an action of the service's own, asked for by `service.perform`; returns a JSON value.
+        """Carry out one of the service's actions, requested by `service.perform`; returns a JSON value.
 
-        Raises RequestUnknown: there is no such action. LinnError: as the action says.
+        Raises RequestUnknown: there is no such action. LinnError: documented by the action.
         """
 
     def metrics(self) -> Mapping[str, Iterable[Sample]]:
-        """The samples of the kind's metrics, by name. Those that are left out have none."""
+        """The samples of the kind's metrics, by name. Omitted metrics have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceMetric:
-    """A metric of a service. `linn_` and the unit belong to its name as to those of the broker's own."""
+    """A metric of a service. Its name includes `linn_` and the unit, like the broker's own metrics."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -109,13 +109,12 @@ class ServiceKind:
     settings: type[Any]
     """A frozen msgspec.Struct with a default and a help text for each field of that table."""
     make: Callable[[Any, ServiceHost], Service]
-    """(settings, host) -> service. Does no I/O. Called once, and only if something configures the service."""
+    """(settings, host) -> service. Does no I/O. Called once, and only if the service is configured."""
     topic_table: str | None = None
-    """The name of the table that each topic may have for the service: `[topics.TOPIC.NAME]`. It may change live."""
+    """The name of an optional table of the service in each topic: `[topics.TOPIC.NAME]`. It may change live."""
     topic_settings: type[Any] | None = None
     """The struct of that table."""
     check: Callable[[Any, Mapping[str, ServiceTopic], Report], None] | None = None
-    """(settings, topics, report): reports what contradicts each other in the tables. Called for a configuration, and
-    for a topic that is made or altered over the wire. Does no I/O.
-    """
+    """(settings, topics, report): reports contradictions in the tables. Called for a configuration, and for a topic
+    that is created or altered over the wire. Does no I/O."""
     metrics: tuple[ServiceMetric, ...] = ()

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.format import NATIVE_ONLY
 from linn.core.batch.steps import Steps, no_steps
-from linn.core.delivery.consumer import nobody
+from linn.core.delivery.consumer import do_nothing
 from linn.core.delivery.delivery import NOTHING, Delivery
 from linn.core.delivery.settlement import SETTLE_STEP, Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import ConsumerKind, Phase, Verdict
@@ -87,9 +87,9 @@ class QueueConsumer:
         self.takes_stored = False
         """Ignored: a damaged record of a queue must be found here, where it can become a dead letter."""
         self.accepts: Sequence[int] = NATIVE_ONLY
-        self.on_ended: Callable[[], None] = nobody
-        self.on_released: Callable[[], None] = nobody
-        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.on_ended: Callable[[], None] = do_nothing
+        self.on_released: Callable[[], None] = do_nothing
+        self.on_lease_lost: Callable[[int, int], None] = do_nothing
         self.held = 0
         self.repeats: deque[tuple[int, DecidedRange]] = deque()
         """Records, by partition, that were decided to this name before, and have to be delivered again."""
@@ -393,7 +393,7 @@ class QueueConsumer:
                 self._abandon(partition_queue, lease)
                 raise
             partition_queue.unreadable = range(batch.base_offset, batch.end_offset)
-            text = "topic %(topic)s: %(count)d records that nobody can read are dead letters: %(error)s"
+            text = "topic %(topic)s: %(count)d records that do_nothing can read are dead letters: %(error)s"
             logger.error(text, {"topic": self._queue.topic, "count": batch.count} | log_fields(error))
         partition_queue.reject_unreadable(self.id, lease)
         behind = partition_queue.unreadable.stop
@@ -474,7 +474,7 @@ class QueueConsumer:
         self._closed = True
         if self.lease_ms:
             self._lease = None  # Nothing more of it is delivered.
-        self.on_ended = self.on_released = self.on_lease_lost = nobody  # The callees refer to this consumer.
+        self.on_ended = self.on_released = self.on_lease_lost = do_nothing  # The callees refer to this consumer.
         self._queue.leave(self, self._leased_in)
 
     def disconnect(self) -> Steps[None]:

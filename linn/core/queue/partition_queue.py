@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.delivery.consumer import nobody
+from linn.core.delivery.consumer import do_nothing
 from linn.core.delivery.delivery import Delivery
 from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Verdict
@@ -103,7 +103,7 @@ class Trimming:
     ) -> None:
         self.trims = True
         """Whether settled records are trimmed: a queue trims them, a stream keeps them."""
-        self.on_room: Callable[[], None] = nobody
+        self.on_room: Callable[[], None] = do_nothing
         """Called when records were settled or trimmed, which makes room."""
         self._partition = partition
         self._subscription = subscription
@@ -164,7 +164,7 @@ class PartitionQueue:
         self.trimming = Trimming(partition, self.subscription, self.handovers, spawn)
         self.dead_letters = DeadLetterTask(self, copy_dead_letters)
         self.damage = Damage(partition)
-        self.on_undecided: Callable[[DecidedRange], None] = nobody
+        self.on_undecided: Callable[[DecidedRange], None] = do_nothing
         """Called when records that were decided to a consumer are gone from the log."""
         self.redelivered_records = 0
         """Records delivered for the second time or later."""

@@ -1,1 +1,1 @@
-"""Services that plugins bring, run beside the broker."""
+"""Services of plugins, run beside the broker."""

@@ -1,7 +1,7 @@
-"""The services of a broker: made when something configures them, run, drained, and isolated from each other.
+"""The services of a broker: made when configured, run, drained, and isolated from each other.
 
-Laws: a service that nothing configures is not made. What a service raises is logged with its plugin's name, and marks
-it failed; nothing else notices.
+Laws: a service without configuration is not made. An exception of a service is logged with its plugin's name and marks
+the service failed; it has no other effect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("linn.service")
 Samples = Callable[[ServiceKind, str], Iterable[Sample]]
 """Reads the samples of a service's metric."""
 STATE_FOLDER = "__services"
-"""The folder of the services' state inside the data folder; no storage has such a name."""
+"""The folder of the services' state in the data folder; no storage can have this name."""
 
 
 class Host:
@@ -48,7 +48,7 @@ class Host:
         self._addresses = addresses
 
     def listeners(self) -> list[ServiceListener]:
-        """The listeners that are bound."""
+        """The bound listeners."""
         bound: Mapping[str, str] = self._addresses()
         protocols = self._config.listeners
         return [ServiceListener(name, protocols[name].protocol, address) for name, address in bound.items()]
@@ -58,14 +58,14 @@ class Host:
         return {name: self._seen(topic.settings) for name, topic in self._topics.items()}
 
     def topic(self, name: str) -> ServiceTopic | None:
-        """One topic; None if there is none of that name."""
+        """One topic; None if there is no topic of this name."""
         topic = self._topics.get(name)
         return self._seen(topic.settings) if topic is not None else None
 
     def records_behind(self, topic: str, offsets: Mapping[int, int]) -> int:
         """The number of a topic's records that can be read from these offsets on, by partition.
 
-        Without an offset, or with one that the partition has not reached, all records of it count. 0: there is no such
+        Without an offset, or with one that the partition has not reached, all its records count. 0 if there is no such
         topic.
         """
         known = self._topics.get(topic)
@@ -86,11 +86,11 @@ class RunningService:
 
     kind: ServiceKind
     owner: str
-    """The plugin that registered it, in a form for people."""
+    """A description of the plugin that registered it."""
     service: Service | None
     """None: its factory failed."""
     state: Literal["waiting", "running", "ended", "failed"] = "waiting"
-    """It waits until clients can connect."""
+    """A service waits until clients can connect."""
     error: str | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     """Cancel scope around its `run`."""
@@ -98,7 +98,7 @@ class RunningService:
 
 
 class Services:
-    """All services of one broker, by name."""
+    """All services of a broker, by name."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Services:
     # --- life ---
 
     def start(self) -> None:
-        """Make and run the services that something configures. Clients can connect. Raises PluginError: a factory."""
+        """Make and run the configured services; clients can connect. Raises PluginError if a factory fails."""
         self._serving = True
         for name, kind in self._kinds.items():
             if name in self._config.services or self._has_table(kind):
@@ -191,7 +191,7 @@ class Services:
         logger.error(text, about, exc_info=error)
 
     async def drain(self, timeout_s: float) -> None:
-        """Let the services end in order, for at most `timeout_s`, and then end them. The broker still serves them."""
+        """Drain the services for at most `timeout_s`, then cancel them. The broker still serves them."""
         self._stopping = True
         alive = [running for running in self._running.values() if running.state == "running"]
         if not alive:
@@ -215,9 +215,9 @@ class Services:
     # --- topics ---
 
     def topic_changed(self, name: str, settings: TopicSettings | None) -> None:
-        """Tell the services of a topic that was made or altered, or (None) is gone. Never raises.
+        """Tell the services that a topic was made or altered, or (None) deleted. Never raises.
 
-        A service of which this is the first table is made and run.
+        A service that this topic's table configures for the first time is made and run.
         """
         if not self._serving or self._stopping:
             return
@@ -225,7 +225,7 @@ class Services:
         if settings is not None and settings.services:
             for kind in self._kinds.values():
                 if kind.name not in self._running and kind.topic_table in settings.services:
-                    self._make_late(kind)  # It finds the topic among all others.
+                    self._make_late(kind)  # It finds the topic in the list of topics.
         for running in known:
             if running.state == "running" and running.service is not None:
                 own = own_table(settings, running.kind) if settings is not None else None
@@ -269,7 +269,7 @@ class Services:
             return None
 
     async def perform(self, name: str, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
-        """Carry out an action of a service. Raises ServiceUnknown, ServiceFailed, and the LinnErrors of the action."""
+        """Carry out an action of a service. Raises ServiceUnknown, ServiceFailed, and the action's LinnErrors."""
         running = self._running.get(name)
         if running is None and name in self._kinds:
             raise ServiceUnknown(f'nothing in the configuration or in a topic turns the service "{name}" on')
@@ -290,7 +290,7 @@ class Services:
             raise ServiceFailed(f'the service "{running.kind.name}" failed: {running.error}') from error
 
     def samples(self, kind: ServiceKind, metric: str) -> list[Sample]:
-        """The samples of a metric of a service; none while it does not run."""
+        """The samples of a service's metric; empty while the service does not run."""
         running = self._running.get(kind.name)
         if running is None or running.service is None or running.state == "failed":
             return []

@@ -1,1 +1,1 @@
-"""Transactions: publishes to any topics, acks and offsets that take effect together, or not at all."""
+"""Transactions: publishes to any topics, acks and offset commits that take effect together or not at all."""

@@ -1,11 +1,11 @@
 """TransactionCoordinator: all transactions of the broker, their log, and the marks that end them everywhere.
 
 Laws:
-- The decision to commit is one record of the log, written after everything that counts is as durable as its storage
-  makes it. It is told, and marked in the partitions, only once it is committed. What was not decided is aborted, also
-  by a restart; so an abort is not logged.
-- A decision that was logged is carried out, whatever fails meanwhile: marks that a full disk refuses are retried, and
-  after a restart each partition asks about the transactions that its log has open.
+- The decision to commit is one record of the log, written once the transaction's writes are as durable as their storage
+  makes them. It is announced, and marked in the partitions, only once it is committed. A transaction without a decision
+  is aborted, at the latest by a restart; so an abort is not logged.
+- A logged decision is carried out, whatever fails meanwhile: markers that a full disk refuses are retried, and after a
+  restart the open transactions of each partition's log are ended by the decisions.
 - A transaction ends before the next one of its name begins.
 """
 
@@ -66,7 +66,7 @@ from linn.core.transactions.producer import (
 TRANSACTIONS_TOPIC = "__transactions"
 """The internal topic of the log. It has one partition, so that commits of many clients share one sync."""
 NAMES_MAX = 10_000
-"""Limit of the names that are known: each takes about a kilobyte, and a record of the snapshot."""
+"""Limit of the known names: each takes about a kilobyte, and a record of the snapshot."""
 ALL_BRANCHES_MAX = 200_000
 """Limit of the producers that may write in transactions: each takes about 200 bytes."""
 TIMEOUT_S_MAX = 3_600.0
@@ -88,38 +88,39 @@ class TransactionCoordinator:
         clock: Clock,
         spawn: Spawn,
     ) -> None:
-        """`fresh_id` gives a producer id that nobody else has."""
+        """`fresh_id` returns an unused producer id."""
         self.names: dict[str, TransactionalProducer] = {}
         self.state: StateLog | None = None
         self.committed = 0
-        """Number of commits since the start."""
+        """Commits since the start."""
         self.aborted = dict.fromkeys(AbortReason, 0)
-        """Number of aborts since the start, by reason."""
+        """Aborts since the start, by reason."""
         self._topics = topics
         self._groups = groups
         self._fresh_id = fresh_id
         self._clock = clock
         self._spawn = spawn
         self._by_id: dict[int, TransactionalProducer] = {}
-        """Names by their own producer id."""
+        """State of each name, by the name's producer id."""
         self._by_branch: dict[int, TransactionalProducer] = {}
         self._open: dict[TransactionalProducer, None] = {}
         """Names with an open transaction, oldest first."""
         self._endings: dict[TransactionalProducer, Ending] = {}
-        """Ends under way: commits whose decision may not be durable yet, and marks that take turns with other work."""
+        """Ends under way: commits whose decision may not be durable yet, and markers that are written in steps."""
         self._alarm = Alarm(clock, spawn, self._abort_overdue)
         self._make_log: MakeLog | None = None
         self._making = trio.Lock()
         self._unmarked: set[str] = set()
-        """Names whose last commit of an earlier start is not marked everywhere."""
+        """Names whose last commit before this start is not marked in all partitions."""
         self._closed = False
 
     # --- recovery ----------------------------------------------------------------------------------------------------
 
     async def recover(self, state: StateLog | None, make_log: MakeLog | None) -> None:
-        """Rebuild the names from the log, and end everything that a log or a queue has open. All topics are open.
+        """Rebuild the names from the log, and end all transactions that are open in a log or a queue. All topics are
+        open.
 
-        `state`: the log, if there is one already; `make_log` makes it when the first name is opened, None: never.
+        `state`: the log, if it exists. `make_log` creates it when the first name is opened; None: never.
 
         Raises LogCorrupt, StorageError.
         """
@@ -154,9 +155,9 @@ class TransactionCoordinator:
         return self.names[name]
 
     def end_left_open(self) -> None:
-        """Mark what an earlier start left open, by the decisions of the log.
+        """End the transactions that an earlier start left open, by the decisions of the log.
 
-        Raises StorageError: some of it is not marked.
+        Raises StorageError: some of them are not marked.
         """
         committed: dict[ProducerTransaction, TransactionalProducer] = {}
         for producer in self.names.values():
@@ -192,11 +193,12 @@ class TransactionCoordinator:
     # --- names -------------------------------------------------------------------------------------------------------
 
     async def open(self, name: str, timeout_s: float, owner: Owner | None = None, opening: int = 0) -> Named:
-        """Take over a name: whoever had it is fenced, and what it has open is aborted. Durable when this returns.
+        """Take over a name: its previous owner is fenced, and its open transaction is aborted. Durable when this
+        returns.
 
-        `owner`: take it over only from this client, after a restart of the broker say. A client that has opened the
-        name again already, and asks because it got no answer, gets the same one.
-        `opening`: a random number of the client's; the same one again takes nothing over. 0: none.
+        `owner`: take it over only from this client, for example after a restart of the broker. A client that repeats a
+        request because it got no answer gets the same opening again. `opening`: the client's random number; a repeated
+        number takes nothing over. 0: none.
 
         Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
         """
@@ -206,7 +208,7 @@ class TransactionCoordinator:
         if self._make_log is not None:
             async with self._making:
                 self.state = self.state or await self._make_log()
-        # From here on no other task runs before the name is taken over.
+        # No other task runs between here and the takeover.
         if name not in self.names:
             self._forget_idle()
         producer = self.names.get(name) or TransactionalProducer(name)
@@ -252,7 +254,7 @@ class TransactionCoordinator:
         """The transactions of a client. Raises TransactionUnknown, TransactionFenced."""
         producer = self._by_id.get(owner.producer_id)
         if producer is None:
-            raise TransactionUnknown(f"nobody has opened transactions with producer {owner.producer_id}")
+            raise TransactionUnknown(f"no client has opened transactions with producer {owner.producer_id}")
         producer.check_owner(owner.epoch)
         return producer
 
@@ -285,7 +287,7 @@ class TransactionCoordinator:
                 )
 
     def wrote(self, branch: int, topic: Topic, partition: int, end: int) -> None:
-        """Record a batch that was stored, after `check_write`."""
+        """Record a stored batch, after `check_write`."""
         producer = self._by_branch[branch]
         self._begin(producer)
         producer.work.add(branch, topic, partition, end)
@@ -299,7 +301,7 @@ class TransactionCoordinator:
         offset: int,
         text: str = "",
     ) -> None:
-        """Have a group's member commit an offset with a transaction.
+        """Let a group's member commit an offset with a transaction.
 
         Raises TransactionError, GroupFenced, PartitionUnknown, OffsetOutOfRange, LimitExceeded.
         """
@@ -310,10 +312,10 @@ class TransactionCoordinator:
         self._begin(producer)
 
     def hold(self, transaction: TransactionId, consumer: QueueConsumer, settlements: Sequence[Settlement]) -> None:
-        """Take leased records out of their leases until a transaction ends: its commit acks them.
+        """Move leased records from their leases into a transaction, until it ends: its commit acks them.
 
-        Raises TransactionError, DeliveryNotCurrent, LimitExceeded: none of them was taken, or those before the wrong
-        one, which an abort returns; StorageError: some are held, and a commit writes their event.
+        Raises TransactionError, DeliveryNotCurrent, LimitExceeded: none of them was moved, or only the settlements
+        before the wrong one, which an abort returns. StorageError: some are held, and a commit writes their event.
         """
         producer = self.owned(transaction.owner)
         producer.check_current(transaction.number)
@@ -322,7 +324,7 @@ class TransactionCoordinator:
             producer.check_room()
             partition_queue = consumer.hold(settlement, holder)
             self._begin(producer)
-            producer.work.held[partition_queue] = None  # It holds them also if their event can't be written now.
+            producer.work.held[partition_queue] = None  # Held even if their event can't be written now.
             producer.work.held[partition_queue] = partition_queue.log.flush()
 
     def _begin(self, producer: TransactionalProducer) -> None:
@@ -341,11 +343,11 @@ class TransactionCoordinator:
         sequence: int = 0,
         identity: str = "",
     ) -> Ending | None:
-        """End a transaction: commit what these producers have written in it, or abort it. May be asked for again.
+        """End a transaction: commit the writes of these producers, or abort it. Can be repeated.
 
-        A commit of the last `sequence`, with its `identity`, repeats it: this transaction is aborted.
+        A commit with the last `sequence` and `identity` repeats the last commit: this transaction is aborted.
 
-        Returns what is to be waited for; None: it has ended. Raises TransactionError; StorageError: it is still open.
+        Returns the end to wait for; None: it has ended. Raises TransactionError; StorageError: it is still open.
         """
         number = transaction.number
         producer = self._by_id.get(transaction.producer_id)
@@ -372,7 +374,7 @@ class TransactionCoordinator:
         return self._start_ending(producer, lambda: self._commit(producer, branches, before))
 
     def _has_taken_effect(self, producer: TransactionalProducer, sequence: int, identity: str) -> bool:
-        """Whether a commit repeats the last one. Raises SequenceTaken: it contradicts that one, and is aborted."""
+        """Whether a commit repeats the last one. Raises SequenceTaken: it contradicts that commit, and is aborted."""
         try:
             return producer.has_taken_effect(sequence, identity)
         except SequenceTaken:
@@ -390,7 +392,7 @@ class TransactionCoordinator:
                 if isinstance(error, SyncFailed):
                     raise
             finally:
-                if self._endings.get(producer) is ending:  # A commit that becomes an abort is replaced by its marks.
+                if self._endings.get(producer) is ending:  # A commit that becomes an abort has a new one.
                     del self._endings[producer]
                 ending.event.set()
 
@@ -408,7 +410,7 @@ class TransactionCoordinator:
         return producer
 
     async def _commit(self, producer: TransactionalProducer, branches: Collection[int], before: State) -> None:
-        """Decide, mark and finish. Raises GroupFenced: it is aborted; StorageError: it is in the state of before."""
+        """Decide, mark and finish. Raises GroupFenced: it is aborted; StorageError: it is in the state `before`."""
         try:
             for mark, end in list(missing_marks(producer, branches)):
                 await mark.wait(end)
@@ -433,7 +435,7 @@ class TransactionCoordinator:
         return producer.end(decision)
 
     async def _finish(self, producer: TransactionalProducer, work: Work, decision: Committed) -> None:
-        """Wait until a decision is durable, apply it and mark it. Raises SyncFailed."""
+        """Wait until a decision is durable, then apply and mark it. Raises SyncFailed."""
         await self._until_committed()
         self.committed += 1
         if decision.offsets:
@@ -441,12 +443,12 @@ class TransactionCoordinator:
         await self._mark_until_done(producer, work)
 
     def _hold_positions(self, producer: TransactionalProducer, decision: Committed) -> None:
-        """Have new members of the groups that a decision moves begin to read when it is carried out."""
+        """Make new members of the groups that a decision moves wait until it is carried out."""
         groups = {group: None for group, _ in decision.offsets}
         producer.tickets = {group: self._groups.hold_positions(group) for group in groups}
 
     async def _apply_offsets(self, producer: TransactionalProducer, decision: Committed) -> None:
-        """Put the offsets of a commit into the groups' log, durably. Raises SyncFailed."""
+        """Write the offsets of a commit to the groups' log, durably. Raises SyncFailed."""
         by_group: dict[str, list[OffsetCommitted]] = {}
         for group, offset in decision.offsets:
             by_group.setdefault(group, []).append(offset)
@@ -463,7 +465,8 @@ class TransactionCoordinator:
                 await self._clock.sleep(ROOM_RETRY_S)
         producer.has_offsets_to_apply = False
         while not self._closed:
-            # Not later than the next decision: they must not be applied again when others have gone on from there.
+            # Before the next decision at the latest: the offsets must not be applied again after the group has moved
+            # on.
             try:
                 self._write(OffsetsApplied(producer.name))
             except StorageError:
@@ -472,15 +475,15 @@ class TransactionCoordinator:
                 return
 
     def _abort(self, producer: TransactionalProducer, reason: AbortReason, why: str = "") -> Ending | None:
-        """Abort the present transaction. `why`: what its owner is told, unless it asked for it. Returns as `_mark`."""
+        """Abort the present transaction. `why`: the reason for its owner; "" if it asked. Returns as `_mark`."""
         self._open.pop(producer, None)
         self.aborted[reason] += 1
         return self._mark(producer, producer.end(None, why))
 
     def _mark(self, producer: TransactionalProducer, work: Work) -> Ending | None:
-        """Mark the end of the present transaction. Return what is to be waited for where that takes turns with others.
+        """Mark the end of the present transaction. Returns the end to wait for if the markers are written in steps.
 
-        What a full disk refuses is left to a task, for which nobody waits.
+        Markers that a full disk refuses are left to a background task.
         """
         try:
             if not any(True for _ in marking(producer, work, self._topics)):
@@ -520,23 +523,23 @@ class TransactionCoordinator:
     # --- operators ---------------------------------------------------------------------------------------------------
 
     def open_now(self) -> list[TransactionalProducer]:
-        """The names with an open transaction, the one opened first in front."""
+        """The names with an open transaction, oldest first."""
         return list(self._open)
 
     def opened_s(self, branch: int) -> float | None:
-        """The monotonic time at which a producer's present transaction was opened; None if it is not known."""
+        """The monotonic time at which a producer's present transaction began; None if unknown."""
         producer = self._by_branch.get(branch)
         return None if producer is None or producer.state is State.IDLE else producer.began_s
 
     def named(self, name: str) -> TransactionalProducer:
-        """The transactions of a name. Raises TransactionUnknown."""
+        """The state of a name. Raises TransactionUnknown."""
         producer = self.names.get(name)
         if producer is None:
             raise TransactionUnknown(f'no transactions have the name "{name[:80]}"{did_you_mean(name, self.names)}')
         return producer
 
     def opened(self, name: str) -> TransactionalProducer:
-        """The transactions of a name that has an open one. Raises TransactionUnknown, TransactionBusy."""
+        """The state of a name with an open transaction. Raises TransactionUnknown, TransactionBusy."""
         producer = self.named(name)
         if producer.state is State.IDLE:
             raise TransactionUnknown(f'"{name}" has no open transaction: it is idle')
@@ -545,7 +548,7 @@ class TransactionCoordinator:
         return producer
 
     def name_of(self, holder: str) -> str:
-        """The name of the transactions one of which is this holder of records; "" if it is not known any more."""
+        """The name whose transaction is this holder of records; "" if unknown."""
         producer = self._by_id.get(transaction_of(holder).producer_id)
         return "" if producer is None else producer.name
 
@@ -563,7 +566,7 @@ class TransactionCoordinator:
                 self._spawn(lambda: state.compact(self._snapshot))
 
     def _is_committed(self) -> bool:
-        """Whether everything in the log is committed."""
+        """Whether the whole log is committed."""
         log = self.state.partition if self.state is not None else None
         return log is None or log.committed.offset >= log.log.bounds()[1]
 
@@ -581,7 +584,7 @@ class TransactionCoordinator:
             await self.state.partition.enforce_retention(self._clock.now_ms())
 
     async def close(self) -> None:
-        """Sync and close the log. What is open is aborted by the next start."""
+        """Sync and close the log. The next start aborts open transactions."""
         self._closed = True
         self._alarm.cancel()
         if self.state is not None:
@@ -589,5 +592,5 @@ class TransactionCoordinator:
 
 
 def _is_present(producer: TransactionalProducer | None, number: int) -> bool:
-    """Whether a transaction is that of a client which has opened its name since the start."""
+    """Whether a transaction belongs to a client that has opened its name since the start."""
     return producer is not None and not producer.is_closed and producer.number == number

@@ -1,4 +1,4 @@
-"""The end of a transaction that is under way: what it waits for, and the marks that it leaves."""
+"""The end of a transaction while it is under way: the marks that it waits for, and the markers that it writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linn.core.transactions.holder import holder_of
 from linn.core.transactions.producer import TransactionalProducer, Work
 
 MARKED_AT_ONCE = 512
-"""Partitions that are marked in one go, in about 10 ms: everything else in the broker waits meanwhile."""
+"""Partitions that are marked in one step of about 10 ms, during which the broker does nothing else."""
 
 
 class Ending:
@@ -24,17 +24,17 @@ class Ending:
         self.error: LinnError | None = None
 
     async def wait(self) -> None:
-        """Wait for the end. Raises GroupFenced: it was aborted; StorageError: it is open as before."""
+        """Wait for the end. Raises GroupFenced: it was aborted; StorageError: it is still open."""
         await self.event.wait()
         if self.error is not None:
             raise self.error
 
 
 def missing_marks(producer: TransactionalProducer, branches: Collection[int]) -> Iterator[tuple[Mark, int]]:
-    """The marks that have to pass before a commit is decided.
+    """The marks to wait for before a commit is decided.
 
-    What counts is durable first, and so are the markers of the commit before, whose decision this one replaces. What is
-    deleted does not count. Raises StorageError: records that it holds can't be logged.
+    The transaction's writes are durable first, and so are the markers of the previous commit, whose decision this one
+    replaces. Deleted topics are left out. Raises StorageError: held records can't be logged.
     """
     work = producer.work
     yield from [(mark, end) for mark, end in producer.markers if mark.offset < end]
@@ -53,9 +53,9 @@ def missing_marks(producer: TransactionalProducer, branches: Collection[int]) ->
 
 
 def marking(producer: TransactionalProducer, work: Work, topics: Mapping[str, Topic]) -> Iterator[None]:
-    """Mark the end of the present transaction where it wrote, and settle or return what it holds. Can be repeated.
+    """Mark the end of the present transaction in its partitions, and settle or return held records. Can be repeated.
 
-    Yields when others should have their turn. Raises StorageError: some of it is not marked.
+    Yields to give other tasks a turn. Raises StorageError: some partitions are not marked.
     """
     decision = producer.committed if producer.was_committed(producer.number) else None
     counted = frozenset(decision.branches if decision is not None else ())

@@ -1,10 +1,9 @@
 """Events of transactions, as records of their log.
 
-Laws: applying all records in order restores each name's producer id, its epoch, and the last transaction that it
-committed. Only commits are decisions: of what the log does not say that it was committed, everything is aborted. A
-record that is a restart replaces everything before it.
+Laws: applying all records in order restores each name's producer id, its epoch, and its last committed transaction.
+Only commits are logged: any other transaction is aborted. A restart record replaces all records before it.
 
-Layout: one version byte, one byte that is 1 for a restart, and a MessagePack array of events.
+Layout: one version byte, one byte that is 1 for a restart record, and a MessagePack array of events.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ class Named(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_
     number: Number
     opened_ms: Number
     resumed: Annotated[int, msgspec.Meta(ge=-1, le=2**16 - 1)] = -1
-    """The first epoch of the same client, which has opened the name again since; -1: `epoch` is its first."""
+    """The first epoch of the same client, if it has opened the name again since; -1: `epoch` is its first."""
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True):
-    """The decision to commit a transaction: what these producers have written in it counts."""
+    """The decision to commit a transaction: the writes of these producers count."""
 
     name: Name
     number: Number
     branches: list[Number]
     offsets: list[tuple[str, OffsetCommitted]] = []
-    """(group, offset) that take effect with it."""
+    """(group, offset) pairs that take effect with the commit."""
     sequence: Number = 0
     """The highest sequence that a client has given a commit of this name; 0: none."""
     identity: Annotated[str, msgspec.Meta(max_length=IDENTITY_CHARACTERS_MAX)] = ""
-    """The name that the client gives to what it committed under that sequence."""
+    """The client's name for the work committed under that sequence."""
 
 
 class OffsetsApplied(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid_unknown_fields=True):
@@ -58,7 +57,7 @@ class OffsetsApplied(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid
 
 
 class NameForgotten(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unknown_fields=True):
-    """The name was dropped: nobody has used it for long."""
+    """The name was dropped after long disuse."""
 
     name: Name
 
@@ -75,7 +74,7 @@ def encode_transaction_events(events: Iterable[TransactionEvent], *, restart: bo
 
 
 def decode_transaction_events(data: bytes | bytearray | memoryview) -> tuple[bool, Sequence[TransactionEvent]]:
-    """Whether the record is a restart, and its events. Raises LogCorrupt: no broker can have written it."""
+    """Decode a record: whether it is a restart record, and its events. Raises LogCorrupt if it can't be valid."""
     view = memoryview(data)
     if len(view) < 2 or view[0] != TRANSACTION_EVENT_VERSION or view[1] > 1:
         raise LogCorrupt("a record of the transactions' log has a version that this broker can't read")

@@ -10,7 +10,7 @@ from linn.core.queue.partition_queue import PartitionQueue
 
 
 class ProducerTransaction(NamedTuple):
-    """A transaction as a partition or a queue knows it."""
+    """A transaction, as partitions and queues identify it."""
 
     producer_id: int
     number: int
@@ -28,7 +28,7 @@ def transaction_of(holder: str) -> ProducerTransaction:
 
 
 def transactions_in(partition_queue: PartitionQueue) -> Iterator[tuple[str, ProducerTransaction]]:
-    """The transactions that hold records of a queue's partition, with the names under which they do."""
+    """The transactions that hold records of a queue's partition, with the names of their holders."""
     for holder in dict.fromkeys(it.decision.holder.name for it in partition_queue.subscription.decided()):
         if is_transactions(holder):
             yield holder, transaction_of(holder)

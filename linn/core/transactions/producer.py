@@ -1,10 +1,10 @@
 """TransactionalProducer: the state of one name's transactions, without I/O.
 
-A name has one transaction at a time. It is idle until something is done in it, open until its end is asked for, and
-ending until everything that it wrote is marked; then the number grows, so nothing that is late can touch the next one.
+A name has one transaction at a time. It is idle until its first operation, open until its end is requested, and ending
+until all its writes are marked; then the number grows, so that a late request can't touch the next transaction.
 
-Branches are the producers that write in it, each with its own sequences. The commit names those that count; what others
-have written is aborted.
+Branches are the producers that write in it, each with its own sequences. The commit names the branches that count; the
+writes of other branches are aborted.
 """
 
 from __future__ import annotations
@@ -32,24 +32,22 @@ from linn.core.topics.topic import Topic
 from linn.core.transactions.event import Committed, Named, NameForgotten, OffsetsApplied, TransactionEvent
 
 BRANCHES_MAX = 4_096
-"""Limit of the producers that may write in one name's transactions: Spark's tasks, or topics of a client."""
+"""Limit of the producers that may write under one name: Spark's tasks, or a client's topics."""
 PLACES_MAX = 32_768
 """Limit of the partitions that one transaction may touch, counted for each producer: 1,000 tasks by 32 partitions, say.
-Each takes about 200 bytes, and 20 us for its marker at the end.
-"""
+Each takes about 200 bytes, and 20 us for its marker at the end."""
 OPENINGS_MAX = 16
-"""Openings of a name that are known when they are asked for again, which a broken connection may do late."""
+"""Recent openings of a name that are remembered, because a broken connection may repeat a request late."""
 UNUSED_S = 3_600
-"""Time since its last transaction after which a name makes room when there are too many: nobody asks for its end again.
-"""
+"""Time since its last transaction after which a name may be forgotten to make room: no client repeats requests then."""
 UNUSED_WITH_SEQUENCE_S = 7 * 86_400
-"""The same for a name whose commits have sequences: a job that was stopped for days may repeat its last one."""
+"""The same for a name whose commits have sequences: a job that was stopped for days may repeat its last commit."""
 OFFSETS_MAX = 4_096
 """Limit of the offsets of groups in one transaction: they are in one record of the log."""
 
 
 class Owner(NamedTuple):
-    """The client that opened a name: the name's producer id, and the epoch that the opening gave it."""
+    """The client that opened a name: the name's producer id, and the epoch of the opening."""
 
     producer_id: int
     epoch: int
@@ -64,7 +62,7 @@ class TransactionId(NamedTuple):
 
     @property
     def owner(self) -> Owner:
-        """The client whose transaction this is."""
+        """The client that owns this transaction."""
         return Owner(self.producer_id, self.epoch)
 
 
@@ -77,7 +75,7 @@ class State(Enum):
 
 
 class AbortReason(Enum):
-    """The reason for which a transaction was aborted."""
+    """The reason why a transaction was aborted."""
 
     ASKED = "asked"
     TIMEOUT = "timeout"
@@ -97,30 +95,30 @@ class PendingOffset:
 
 @dataclass(slots=True)
 class Work:
-    """Everything that was done in one transaction."""
+    """The work done in one transaction."""
 
     wrote: dict[int, dict[tuple[Topic, int], int]] = field(default_factory=dict)
-    """The offset behind the last batch, by producer, and by topic and partition."""
+    """The offset after the last batch, by producer, and by (topic, partition)."""
     offsets: dict[tuple[str, str, int], PendingOffset] = field(default_factory=dict)
-    """By group, topic and partition."""
+    """Offsets by group, topic and partition."""
     held: dict[PartitionQueue, tuple[Mark, int] | None] = field(default_factory=dict)
-    """Partitions of queues of which it holds records, with what has to pass before they are held durably."""
+    """Partitions of queues with held records, and the mark to wait for until the hold is durable."""
     sequence: int = 0
     """The client's own number of its commit; 0: none."""
     identity: str = ""
-    """The name that the client gives to what it commits under the sequence."""
+    """The client's name for the work committed under the sequence."""
     _written: int = 0
-    """The number of entries in `wrote`: it is asked for with each batch."""
+    """The number of entries in `wrote`, kept because every batch needs it."""
 
     def add(self, producer_id: int, topic: Topic, partition: int, end: int) -> None:
-        """Record that a producer has written up to an offset of a partition."""
+        """Record the end of a producer's writes to a partition."""
         places = self.wrote.setdefault(producer_id, {})
         self._written += (topic, partition) not in places
         places[topic, partition] = end
 
     @property
     def places(self) -> int:
-        """The number of partitions that it touches, counted for each producer."""
+        """The number of partitions touched, counted for each producer."""
         return self._written + len(self.held)
 
 
@@ -131,9 +129,9 @@ class TransactionalProducer:
         self.name = name
         self.producer_id = 0
         self.epoch = -1
-        """-1: nobody has opened the name yet."""
+        """-1: the name was never opened."""
         self.number = 0
-        """Number of the present transaction."""
+        """The number of the present transaction."""
         self.timeout_s = 0.0
         self.opened_ms = 0
         """Wall time at which a client took the name."""
@@ -147,19 +145,19 @@ class TransactionalProducer:
         """The last decision to commit."""
         self.has_offsets_to_apply = False
         self.markers: list[tuple[Mark, int]] = []
-        """Marks that pass when the markers of the last commit are durable: until then its decision is kept."""
+        """Marks that pass when the markers of the last commit are durable; its decision is kept until then."""
         self.tickets: dict[str, int] = {}
         """Tickets by group that hold back new readers until the offsets of the decision are applied."""
         self._aborted: tuple[int, str] | None = None
-        """Number of the transaction that was aborted last without its owner having asked for it, and why."""
+        """The number of the last transaction aborted without its owner's request, and the reason."""
         self.resumed = -1
-        """The first epoch of the client that owns the name, which has opened it again since; -1: only this one."""
+        """The first epoch of the client that owns the name, if it has opened it again since; -1: only this one."""
         self.is_untouched = False
-        """Whether its owner has not asked for anything yet: it may not know of its epoch."""
+        """Whether its owner has made no request yet: it may not know its epoch."""
         self._openings: deque[int] = deque(maxlen=OPENINGS_MAX)
-        """The clients' numbers of the openings since the start, the last one at the end."""
+        """The clients' numbers of the openings since the start, oldest first."""
         self.is_closed = True
-        """Whether nobody owns it since the start of the broker: numbers from before may be in the logs."""
+        """Whether the name has no owner since the start of the broker: the logs may contain earlier numbers."""
 
     # --- the owner ---
 
@@ -169,7 +167,7 @@ class TransactionalProducer:
         return owner.producer_id == self.producer_id and first <= owner.epoch <= self.epoch
 
     def repeated_opening(self, owner: Owner | None, opening: int) -> Named | None:
-        """The opening that a client asks for again, perhaps late; None: it asks for a new one.
+        """The opening that a client repeats, perhaps late; None: it requests a new one.
 
         Raises TransactionFenced: another client has taken the name since, or the same one under another epoch.
         """
@@ -187,9 +185,10 @@ class TransactionalProducer:
         return Named(self.name, self.producer_id, self.epoch, self.number, self.opened_ms, self.resumed)
 
     def opening(self, fresh_id: int, now_ms: int, owner: Owner | None) -> Named:
-        """The event of a client that takes over the name, to be logged: a later epoch, and numbers that nobody had.
+        """The event of a client that takes over the name, to be logged: a later epoch and unused numbers.
 
-        Numbers count from a new 2**32 on: the log does not say how many transactions were aborted before a restart.
+        Numbers continue at a new multiple of 2**32: the log does not say how many transactions were aborted before a
+        restart.
         """
         assert self.state is State.IDLE
         number = ((self.number >> 32) + 1) << 32
@@ -218,7 +217,7 @@ class TransactionalProducer:
         self.is_untouched = False
 
     def check_current(self, number: int) -> None:
-        """Check that a request is about the present transaction, and it takes more.
+        """Check that a request is about the present transaction, and that it is not ending.
 
         Raises TransactionBusy, TransactionAborted, TransactionUnknown.
         """
@@ -230,7 +229,7 @@ class TransactionalProducer:
             raise TransactionUnknown(f'"{self.name}" is at transaction {self.number}, not {number}')
 
     def add_branch(self, producer_id: int) -> int | None:
-        """Let a producer write in its transactions; return the one that makes room for it, which has not written.
+        """Let a producer write in its transactions; return the branch without writes that made room for it, if any.
 
         Raises LimitExceeded.
         """
@@ -252,7 +251,7 @@ class TransactionalProducer:
         return self.state is State.ENDING
 
     def is_unused(self, now_ms: int, now_s: float) -> bool:
-        """Whether it was not used for so long that it makes room for another name."""
+        """Whether it was unused for so long that it may make room for another name."""
         has_sequence = self.committed is not None and self.committed.sequence > 0
         unused_s = UNUSED_WITH_SEQUENCE_S if has_sequence else UNUSED_S
         is_old = self.opened_ms < now_ms - 1_000 * unused_s and self.began_s < now_s - unused_s
@@ -261,7 +260,7 @@ class TransactionalProducer:
     # --- work ---
 
     def begin(self, now_s: float) -> bool:
-        """Open the present transaction; whether it was idle."""
+        """Open the present transaction. Returns whether it was idle."""
         if self.state is not State.IDLE:
             return False
         self.state, self.began_s = State.OPEN, now_s
@@ -285,13 +284,13 @@ class TransactionalProducer:
     # --- the end ---
 
     def was_committed(self, number: int) -> bool:
-        """Whether this was the last transaction to be committed."""
+        """Whether this was the last transaction that committed."""
         return self.committed is not None and self.committed.number == number
 
     def has_taken_effect(self, sequence: int, identity: str) -> bool:
         """Whether the commit of this sequence and identity was the last one that took effect. 0: a commit without one.
 
-        Raises SequenceTaken: the name has committed something else under this sequence, or a later one.
+        Raises SequenceTaken: the name has committed other work under this sequence, or a later sequence.
         """
         last = self.committed
         if last is None or not sequence or sequence > last.sequence:
@@ -305,7 +304,7 @@ class TransactionalProducer:
         return True
 
     def check_ended(self, number: int) -> None:
-        """Check what became of a transaction whose owner asks again for its end, and which was not committed.
+        """Report the outcome of a transaction that was not committed, when its owner repeats the request to end it.
 
         Raises TransactionAborted, TransactionUnknown; TransactionBusy while it is being ended.
         """
@@ -320,7 +319,7 @@ class TransactionalProducer:
             raise TransactionError(f'producer {unknown[0]} is no branch of the transactions of "{self.name}"')
 
     def decided(self, branches: Collection[int]) -> Committed:
-        """The decision to commit the present transaction, to be logged."""
+        """Make the decision to commit the present transaction, to be logged."""
         offsets = [(group, pending.committed) for (group, _, _), pending in self.work.offsets.items()]
         last = self.committed
         sequence, identity = self.work.sequence, self.work.identity
@@ -329,9 +328,9 @@ class TransactionalProducer:
         return Committed(self.name, self.number, list(branches), offsets, sequence, identity)
 
     def end(self, committed: Committed | None, why: str = "") -> Work:
-        """End the present transaction, whose decision is logged if it is committed. Call `ended` when all is marked.
+        """End the present transaction, after a commit decision is logged. Call `ended` when everything is marked.
 
-        `why`: the reason of an abort for which its owner did not ask.
+        `why`: the reason of an abort that its owner did not request.
         """
         self.state = State.ENDING
         if committed is not None:
@@ -341,14 +340,14 @@ class TransactionalProducer:
         return self.work
 
     def ended(self) -> None:
-        """Go on to the next transaction: everything is marked."""
+        """Go on to the next transaction, once everything is marked."""
         self.state, self.work = State.IDLE, Work()
         self.number += 1
 
     # --- the log ---
 
     def snapshot(self) -> list[TransactionEvent]:
-        """Its state as events."""
+        """The state as events."""
         events: list[TransactionEvent] = [
             Named(self.name, self.producer_id, self.epoch, self.number, self.opened_ms, self.resumed),
         ]

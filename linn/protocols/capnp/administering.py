@@ -1,7 +1,7 @@
 """Describing and changing topics and exchanges over the native protocol.
 
-Law: the verbs of one connection are carried out one at a time, in the order in which they came; the next one begins
-when the connection has room for its answer. Waiting arguments are kept as text, and counted in `received`.
+Law: the verbs of one connection are carried out one at a time, in order of arrival; the next one begins when the
+connection has room for its answer. Waiting arguments are kept as text, and counted in `received`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from linn.wire.description_frame import PARTITION_BYTES, description_frame
 DESCRIBED_MAX = 4_096
 """Limit of the names in one describe: each takes 20 us, known or not."""
 DESCRIBED_AT_ONCE_MAX = 128
-"""Topics and partitions in a description that is made without a pause, in about half a millisecond; longer ones are
-made in turns, one of each connection at a time.
-"""
+"""Topics and partitions in a description made without a pause, in about half a millisecond; longer ones are made in
+turns, one per connection at a time."""
 DESCRIPTIONS_MAX = 2
-"""Long descriptions of one connection: the one in progress, and one waiting with up to 4,096 names."""
+"""Long descriptions of one connection: one in progress, and one waiting with up to 4,096 names."""
 WAITING_BYTES_MAX = 2 * ARGUMENTS_BYTES_MAX
-"""Limit of one connection's arguments: those of the verb in progress, and of one waiting."""
+"""Limit of one connection's arguments: one verb in progress, and one waiting."""
 
 
 class Administering:
@@ -35,14 +34,14 @@ class Administering:
         self._subscribing = subscribing
         self._memory = responder.gateway.memory.received
         self._last: trio.Event | None = None
-        """Set when the latest verb has been carried out; None if there was none yet."""
+        """Set when the latest verb has been carried out; None before the first verb."""
         self._waiting_bytes = 0
         self._describing = trio.Lock()
         self._descriptions = 0
         """Long descriptions, in progress and waiting."""
 
     def is_full(self) -> bool:
-        """Whether so much waits that no more should be read; little, if memory is short."""
+        """Whether so many requests wait that no more should be read; few, if memory is short."""
         waiting = self._waiting_bytes
         if waiting >= WAITING_BYTES_MAX or self._descriptions >= DESCRIPTIONS_MAX:
             return True
@@ -79,7 +78,7 @@ class Administering:
         responder.in_task(event, work)
 
     def administer(self, event: Event) -> None:
-        """Carry out a verb of `linn.core.admin.administration`, after earlier ones."""
+        """Carry out an administration verb, after earlier ones."""
         administer = event.message
         assert isinstance(administer, m.Administer)
         responder, session = self._responder, self._responder.session

@@ -1,13 +1,13 @@
 """A conversation: the broker's side of one connection of the native protocol, from hello on.
 
-One task reads and carries requests out in order; each subscription, each waiting request and output that the client is
-slow to take have tasks of their own while needed. The listener's `Keepalive` meets the needs of all
-idle conversations. A request that must wait (for a sync, for records, for room) does not delay later ones, except
-publishes, which keep their order, and a settle of many entries, during which nothing more is read.
+One task reads requests and carries them out in order. Each subscription, each waiting request, and output that the
+client is slow to read have a task of their own while needed. The listener's `Keepalive` serves all idle conversations.
+A request that must wait (for a sync, for records, for room) does not delay later ones, except publishes, which keep
+their order, and a settle of many entries, during which nothing more is read.
 
-Laws: backpressure is reading less: with too much unsent output, too many unanswered requests or too many bytes in
-publishes that wait for room, it stops reading. A malformed stream is answered with one error and closed; a
-request that fails is answered with its error and the connection continues.
+Laws: backpressure means reading less: a conversation stops reading if it has too much unsent output, too many
+unanswered requests, or too many bytes in publishes that wait for room. A malformed stream is answered with one error
+and closed; a request that fails is answered with its error and the connection continues.
 """
 
 from __future__ import annotations
@@ -51,18 +51,17 @@ logger = logging.getLogger("linn.capnp")
 KEEPALIVES_MISSED_MAX = 3
 RECEIVES_IN_A_ROW_MAX = 8
 """Receives without a pause: with batches of 256 KiB this is 2 MiB, about a millisecond, in which other connections
-wait.
-"""
+wait."""
 REQUESTS_IN_A_ROW_MAX = 64
-"""Small requests carried out without a pause, in about the same time; further ones wait until other tasks have run."""
+"""Small requests carried out without a pause, in about the same time; later ones wait until other tasks have run."""
 LAST_WORDS_S = 5.0
-"""Time that a client has to take the error for which its connection is closed."""
+"""Time that a client has to read the error for which its connection is closed."""
 HEARD_BYTES_MIN = 16 << 10
-"""Part of a message that counts as a sign of life, if no whole one arrives; less counts as silence."""
+"""Bytes of an incomplete message that count as a sign of life; fewer count as silence."""
 
 
 class Conversation:
-    """One connection. Requests are handled in modules of their own, and answered by the `Responder`."""
+    """One connection. Other modules handle the requests, and the `Responder` answers them."""
 
     __slots__ = (
         "_administering",
@@ -92,7 +91,7 @@ class Conversation:
     )
 
     def __init__(self, handshake: Handshake, gateway: Gateway, keepalive: Keepalive) -> None:
-        """`handshake`: the client has said hello, and waits for its welcome."""
+        """`handshake`: the client has sent hello, and waits for its welcome."""
         self._keepalive = keepalive
         self._handshake = handshake
         self._stream = stream = handshake.stream
@@ -104,7 +103,7 @@ class Conversation:
         principal = Principal(self.peer, handshake.client[:CLIENT_CHARACTERS_MAX])
         self._session = self._responder.session = gateway.session(principal)
         self.slice: dict[KeptSession, None] = {}
-        """The slice of the keepalive that this conversation is in."""
+        """The slice of the keepalive that contains this conversation."""
         self._connection = handshake.connection
         self._reservation = ReceiveReservation(gateway.memory.received)
         self._turn = handshake.turn
@@ -137,14 +136,14 @@ class Conversation:
                     await self._until_sent()
                     self.end()
                 finally:
-                    # While work in progress ends, nothing may begin.
+                    # While work in progress ends, no new work may begin.
                     self._keepalive.leave(self)
                     self._outbox.close()
         except BaseExceptionGroup as group:
             raise_once(group)
         finally:
             self._reservation.release()
-            # References between its parts are cut; as cycles they would live until the collector runs.
+            # Cut the references between its parts, whose cycles would live until the garbage collector runs.
             self._outbox.close()
             self._publishing.close()
             self._subscribing.close()
@@ -186,7 +185,7 @@ class Conversation:
             self.end()
 
     def flush(self) -> None:
-        """Send as much as the client takes now."""
+        """Send as much as the client can take now."""
         try:
             self._outbox.flush()
         except ConnectionLost:
@@ -211,7 +210,7 @@ class Conversation:
 
     def watch(self) -> None:
         """End the connection if it has been silent for too long; called once per keepalive interval."""
-        # A client is not read from, and can't be heard, while the broker owes it output or its turn.
+        # While the broker owes a client output or a turn, the client is not read from, and can't be heard.
         held_up = self._turn.waits or (not self._outbox.is_full and self._is_over_budget())
         heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
         self._missed = 0 if heard else self._missed + 1
@@ -227,28 +226,26 @@ class Conversation:
         self._end_waits()
 
     def leave_if_done(self) -> None:
-        """End after goodbye if the session is idle. A client that still holds leases may settle them until the time is
-        up.
-        """
+        """End after goodbye if the session is idle. A client that holds leases may settle them until the time is up."""
         waits = self._responder.inflight or self._publishing.is_waiting or self._subscribing.is_holding()
         if not (waits or self._connection.has_more or self._outbox.waiting_bytes):
             self.end()
 
     def _end_waits(self) -> None:
-        """Push nothing more, and answer at once every wait for records."""
+        """Stop pushing, and answer all waits for records at once."""
         self._reservation.give_way()
         self._subscribing.drain()
         self._reading.end_waits()
 
     def _end_soon(self, error: LinnError) -> None:
-        """End the connection for a reason that is not its own."""
+        """End the connection for a reason outside of it."""
         self._responder.spawn(partial(self._end_for, error))
 
     async def _end_for(self, error: LinnError) -> None:
-        await self._say_why(error)
+        await self._send_reason(error)
         self.end()
 
-    async def _say_why(self, error: LinnError) -> None:
+    async def _send_reason(self, error: LinnError) -> None:
         """Answer requests in progress, then tell the client why the connection ends."""
         self._end_waits()
         await wait_while(lambda: self._responder.inflight, self._gateway.env.clock, LAST_WORDS_S)
@@ -259,7 +256,7 @@ class Conversation:
 
     async def _read(self) -> None:
         try:
-            if self._connection.has_more:  # It arrived after hello in the same packet.
+            if self._connection.has_more:  # It arrived in the same packet as hello.
                 await self._turn.next_turn(None)
                 self._handle(0)
             while True:
@@ -279,7 +276,7 @@ class Conversation:
         except ConnectionLost:
             self.end()
         except LinnError as error:
-            await self._say_why(error)
+            await self._send_reason(error)
             await discard_rest(self._stream)
             raise
 
@@ -305,7 +302,7 @@ class Conversation:
             await self._turn.next_turn(None if is_over else stream.wait_readable)
 
     def _handle(self, count: int) -> None:
-        """Carry out the requests that are complete; their answers are sent before the session waits for more."""
+        """Carry out the complete requests; their answers are sent before the session waits for more."""
         self._heard_bytes += count
         self._received_bytes += count
         self._responder.holding = True
@@ -361,7 +358,7 @@ class Conversation:
         self._responder.answer(frames_of(m.Pong(), event.correlation))
 
     def _nothing(self, event: Event) -> None:
-        """Do nothing: receiving it is a sign of life already."""
+        """Do nothing: its arrival already counts as a sign of life."""
 
     def _unknown(self, event: Event) -> None:
         raise RequestUnknown("a request of a kind that this version does not know")
@@ -395,4 +392,4 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.Goodbye: ("", Conversation._goodbye),
     m.Unknown: ("", Conversation._unknown),
 }
-"""The handler of each request, and the part of the conversation that it belongs to; one table for all."""
+"""The handler of each request, and the part of the conversation that has it."""

@@ -1,4 +1,4 @@
-"""The handshake: hello and welcome at the beginning of a connection, or its refusal."""
+"""The handshake: hello and welcome at the beginning of a connection, or a refusal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linn.wire.failure import failed_by
 
 DISCARD_BYTES = 64 << 10
 REST_S = 1.0
-"""Time during which input of a closed client is still read and discarded."""
+"""Time during which the input of a refused client is still read and discarded."""
 
 
 class Handshake:
@@ -24,10 +24,10 @@ class Handshake:
         self.stream = stream
         self.connection = connection
         self.client = ""
-        """The client's name for itself."""
+        """The client's name as sent by the client."""
         self.version = 0
         self.features: list[str] = []
-        """Features of the protocol that both sides know."""
+        """Protocol features that both sides support."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self._correlation = 0
@@ -37,7 +37,7 @@ class Handshake:
         return Traffic(self.received_bytes, self.sent_bytes)
 
     async def hello(self, timeout_s: float) -> None:
-        """Wait for hello. Raises LinnError after telling the client why, unless it has sent nothing at all."""
+        """Wait for hello. Raises LinnError after telling the client the reason, unless the client has sent nothing."""
         try:
             event = await self._first_event(timeout_s)
             if event is None:
@@ -64,7 +64,7 @@ class Handshake:
             raise RequestTimeout(f"{self.stream.peer} did not say hello in time") from None
 
     async def _received(self) -> Event | None:
-        """The hello, read in a turn of its own; None if the client leaves without one."""
+        """Read the hello in a turn of its own; None if the client leaves without sending one."""
         while True:
             await self.turn.next_turn(self.stream.wait_readable)
             count = self.stream.receive_nowait(self.connection.frames.buffers())

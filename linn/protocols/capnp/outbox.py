@@ -1,4 +1,4 @@
-"""The output queue of one connection: frames in order, within a bound that slows their producers down."""
+"""The output queue of a connection: frames in order, with a bound that slows down its producers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import trio
 from linn.api import AcceptedStream, Buffer, MemoryShare, Sendable, behind
 
 FRAME_BYTES = 256
-"""Memory of a frame, or of a batch sent from its file, besides its bytes: 130 bytes of objects, their places in lists,
-and the allocator's overhead.
-"""
+"""Memory of a frame, or of a batch sent from its file, besides its bytes: 130 bytes of objects, and overhead."""
 READ_AHEAD_BYTES_MAX = 1 << 20
-"""Output that may wait while more is read from a log for the same client, which has a socket buffer of about the same
-size to empty before it notices.
-"""
+"""Output that may wait while more is read from a log for the same client: about the size of its socket buffer."""
 
 
 class Sender(Protocol):
-    """Callbacks of an outbox for work that needs a task. Neither is repeated before `flush` or `run` has begun."""
+    """Callbacks of an outbox for work that needs a task. Each is called again only after `flush` or `run` has begun."""
 
     def send_soon(self) -> None:
         """Schedule a call of `flush` after other tasks have run."""
@@ -33,9 +29,10 @@ class Outbox:
     """A queue of frames that any task fills without waiting. Frames that the stream does not take at once are sent by a
     task.
 
-    Laws: `put` never loses or reorders. A reader of a log for this client (a subscription, a fetch) calls `wait_room`
-    first, so that about one answer waits in memory however many are requested; an answer that is due is put at once,
-    and the reader of requests waits for `is_full` to end. A connection whose client keeps up has no task for this.
+    Laws: `put` never loses or reorders frames. Readers of a log for this client (a subscription, a fetch) call
+    `wait_room` first, so that about one answer waits in memory, however many are requested. An answer that is ready is
+    put at once, and the reader of requests waits while `is_full`. A connection whose client keeps up has no sending
+    task.
     """
 
     __slots__ = (
@@ -56,7 +53,7 @@ class Outbox:
     )
 
     def __init__(self, stream: AcceptedStream, bytes_max: int, sender: Sender, memory: MemoryShare) -> None:
-        """`memory` counts the waiting bytes, except those of answers that the stream takes at once."""
+        """`memory` counts the waiting bytes, except answers that the stream takes at once."""
         self._stream = stream
         self._bytes_max = bytes_max
         self._ahead_bytes_max = min(bytes_max, READ_AHEAD_BYTES_MAX)
@@ -71,12 +68,12 @@ class Outbox:
         self._has_task = False
         self._closed = False
         self.sent_bytes = 0
-        """Bytes that the stream has taken."""
+        """Bytes taken by the stream."""
         self._room: trio.Event | None = None
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that are not yet handed to the stream."""
+        """Bytes not yet passed to the stream."""
         return self._bytes + self._sending_bytes
 
     def put(self, frames: Sequence[Sendable]) -> None:
@@ -89,7 +86,7 @@ class Outbox:
             self._sender.send_soon()
 
     def hold(self, frames: Sequence[Sendable]) -> None:
-        """Queue frames without sending them before the next `flush` or `put`: for many answers at once."""
+        """Queue frames without sending them before the next `flush` or `put`, to send many answers at once."""
         self._frames += frames
         for frame in frames:
             self._bytes += len(frame)
@@ -102,7 +99,7 @@ class Outbox:
             self._memory.used_bytes += more
 
     def flush(self) -> None:
-        """Send as much as the stream takes without waiting; a task does the rest. Raises ConnectionLost."""
+        """Send as much as the stream takes without waiting; a task sends the rest. Raises ConnectionLost."""
         self._is_due = False
         if not self._frames or self._has_task or self._closed:
             return
@@ -122,14 +119,14 @@ class Outbox:
         self._sender.begin_sending()
 
     def close(self) -> None:
-        """Discard the output: the connection is ending. Idempotent."""
+        """Discard the output, because the connection ends. Idempotent."""
         if not self._closed:
             self._count(-self._counted_bytes)
             self._closed = True
             del self._sender
 
     def has_room(self) -> bool:
-        """Whether more may be read for this client; if memory is short, only when nothing waits."""
+        """Whether more may be read for this client; if memory is short, only when no output waits."""
         waiting, memory = self._bytes + self._sending_bytes, self._memory
         return waiting < self._ahead_bytes_max and (not waiting or memory.used_bytes < memory.bytes_max)
 
@@ -157,12 +154,12 @@ class Outbox:
             self._room = None
 
     async def run(self) -> None:
-        """Send until nothing is left. Raises ConnectionLost: nothing more is sent then."""
+        """Send until the queue is empty. Raises ConnectionLost: no more is sent."""
         while self._frames:
             frames, self._frames = self._frames, []
             self._sending_bytes, self._bytes = self._bytes, 0
             await self._stream.send(frames)
-            del frames  # Or a connection that is slow would keep what it sent last, and the space of deleted files.
+            del frames  # Otherwise an idle connection would keep its last frames, and the space of deleted files.
             self.sent_bytes += self._sending_bytes
             self._sending_bytes = 0
             self._count(memory_bytes(self._frames) - self._counted_bytes)
@@ -171,7 +168,7 @@ class Outbox:
 
 
 def memory_bytes(frames: Sequence[Sendable]) -> int:
-    """The memory that frames keep alive: each buffer that they are views of, once, and a little for each frame."""
+    """The memory that frames keep alive: each underlying buffer once, and a little for each frame."""
     buffers: dict[int, int] = {}
     for frame in frames:
         if isinstance(frame, Buffer):

@@ -25,11 +25,11 @@ from linn.wire.connection import Event
 _ACKS: tuple[Acks, ...] = ("none", "leader", "all")
 """Acks by their number in the schema."""
 LEAVE_S = 2.5
-"""Time for waiting publishes of a client that has finished sending: work in turns takes no longer."""
+"""Time for the waiting publishes of a client that has finished sending: work in turns takes less."""
 
 
 class Publishing:
-    """The publishes of one connection: a `PublishLane`, and the receiver of its outcomes."""
+    """The publishes of a connection: a `PublishLane`, and the receiver of its outcomes."""
 
     def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
         self._responder = responder
@@ -44,13 +44,13 @@ class Publishing:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of waiting batches: they count against the connection's budget, and the broker's."""
+        """Bytes of waiting batches, counted against the connection's and the broker's budgets."""
         return self._lane.waiting_bytes
 
     def is_full(self) -> bool:
-        """Whether so much waits that no more should be read; little, if memory is short.
+        """Whether so many bytes wait that no more should be read; few, if memory is short.
 
-        A connection with subscriptions is then read further, up to its own limit: its settlements make room.
+        A connection with subscriptions is still read, up to its own limit, because its settlements make room.
         """
         waiting = self._lane.waiting_bytes
         if waiting >= self._responder.settings.connection_bytes_max:
@@ -58,15 +58,15 @@ class Publishing:
         return waiting > RESERVE_BYTES and self._memory.is_over and self._subscribing.is_empty
 
     def close(self) -> None:
-        """Drop waiting publishes: the connection is gone."""
+        """Drop waiting publishes, because the connection is gone."""
         self._lane.close()
 
     async def wait_done(self) -> None:
-        """Wait until no publish waits, but not for long: one without room may wait for ever."""
+        """Wait until no publish waits, for a limited time: a publish without room may wait for ever."""
         await wait_while(lambda: self._lane.is_waiting, self._responder.gateway.env.clock, LEAVE_S)
 
     def publish(self, event: Event) -> None:
-        """Carry out a publish, or queue it behind those that wait."""
+        """Carry out a publish, or queue it after waiting ones."""
         publish = event.message
         assert isinstance(publish, m.Publish)
         wants_returned = publish.mandatory and publish.to_exchange
@@ -91,13 +91,13 @@ class Publishing:
         if wants_returned and sum([batch.count for batch in batches]) > m.MANDATORY_RECORDS_MAX:
             raise LimitExceeded(f"a mandatory publish of more than {m.MANDATORY_RECORDS_MAX} records")
 
-    # --- what the lane says ---
+    # --- outcomes ---
 
     def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Mark, int]]) -> None:
         """See `PublishAnswers.stored`."""
         if not ticket:
             for refused in [refused for result in results for refused in result.refused]:
-                self._responder.fail(ticket, refused.error)  # It is logged: nobody waits for the answer.
+                self._responder.fail(ticket, refused.error)  # Logged: no client waits for the answer.
         placements = [
             m.Placement(*result[:-1], refused=_refused(result) if result.refused else []) for result in results
         ]

@@ -1,4 +1,4 @@
-"""Reading over the native protocol: fetches of a partition by offset, and looking up the offset of a time."""
+"""Reading over the native protocol: fetches of a partition by offset, and offsets by time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Reading:
         self._draining = False
 
     def end_waits(self) -> None:
-        """Answer at once every wait for records, now and from now on."""
+        """Answer every wait for records at once, from now on."""
         self._draining = True
         for deadline in self._waits:
             deadline.end()
 
     def fetch(self, event: Event) -> None:
-        """Answer with batches, when there are enough or the client has waited long enough."""
+        """Answer with batches when there are enough, or when the client's wait is over."""
         asked = event.message
         assert isinstance(asked, m.Fetch)
         responder, outbox = self._responder, self._responder.outbox
         fetch = responder.session.fetch(_request(asked))
-        if not outbox.is_short and outbox.has_room():  # Readers are served as soon as publishers, if they can be.
+        if not outbox.is_short and outbox.has_room():  # Serve readers as soon as publishers, if possible.
             fetched = fetch.read_nowait()
             if fetched is not None:
                 responder.answer(frames_to(_answer(fetched), event.correlation, fetched.batches))
@@ -49,7 +49,7 @@ class Reading:
         responder.in_task(event, work)
 
     async def _room(self) -> int:
-        """Wait until an answer can be sent; the bytes that it may have, few if memory is short."""
+        """Wait until an answer can be sent; returns its maximum size, small if memory is short."""
         await self._responder.outbox.wait_room()
         return RESERVE_BYTES if self._responder.outbox.is_short else FETCH_BYTES_MAX
 

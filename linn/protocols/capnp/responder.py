@@ -1,4 +1,4 @@
-"""Answers to the requests of one connection. Its handlers share it, and know nothing else of their session.
+"""Answers to the requests of one connection. The handlers share it, and use nothing else of their session.
 
 Law: a request in a task of its own is answered once, with an error if it failed.
 """
@@ -20,7 +20,7 @@ logger = logging.getLogger("linn.capnp")
 
 
 class Responder:
-    """Answer requests at once, from a task, or when records are committed; count those in progress."""
+    """Answers requests at once, from a task, or when records are committed, and counts requests in progress."""
 
     __slots__ = (
         "_changed",
@@ -37,43 +37,41 @@ class Responder:
     def __init__(self, gateway: Gateway, outbox: Outbox, peer: str) -> None:
         self.gateway = gateway
         self.session: Session
-        """The client's session, from its hello on."""
+        """The client's session, set after hello."""
         self.settings = gateway.settings
         self.outbox = outbox
         self.nursery: trio.Nursery
-        """The nursery of the session, from the handshake on."""
+        """The nursery of the session, set after the handshake."""
         self.inflight = 0
-        """Requests in progress: begun, and not answered yet."""
+        """Requests in progress: started, and not answered yet."""
         self.holding = False
-        """Whether the session carries out requests now, and flushes the outbox after the last of them."""
+        """Whether the session is carrying out requests, and flushes the outbox after the last one."""
         self._peer = peer
         self._changed: trio.Event | None = None
 
     # --- answers ---
 
     def answer(self, frames: Sequence[Sendable]) -> None:
-        """Queue an answer; it is sent with the answers to neighbouring requests, while the session carries requests
-        out.
-        """
+        """Queue an answer. While the session carries out requests, it is sent with the other answers."""
         if self.holding:
             self.outbox.hold(frames)
         else:
             self.outbox.put(frames)
 
     def reply(self, correlation: int, message: m.Message) -> None:
-        """Answer a request, if it wants an answer."""
+        """Answer a request, if it expects an answer."""
         if correlation:
             self.answer(frames_of(message, correlation))
 
     def fail(self, correlation: int, error: LinnError) -> None:
-        """Answer a request with an error; one that wants no answer is logged."""
+        """Answer a request with an error; the error is logged if the request expects no answer."""
         if correlation:
             self.answer(frames_of(failed_by(error), correlation))
         else:
             logger.info("%(connection)s: %(error)s", {"connection": self._peer} | log_fields(error))
 
     def fail_unforeseen(self, correlation: int, error: Exception) -> None:
-        """Report a bug, of linn or of a plugin: the log says whose, and the client gets an error."""
+        """Report a bug in linn or a plugin: the log names the culprit, and the client gets an error."""
         blamed = self.gateway.blamed(error)
         about = {"connection": self._peer, "blamed": blamed, "code": InternalError.code}
         logger.error("%(connection)s: a request failed in %(blamed)s", about, exc_info=error)
@@ -86,7 +84,7 @@ class Responder:
         self.nursery.start_soon(task)
 
     def in_task(self, event: Event, work: Callable[[], Awaitable[None]]) -> None:
-        """Carry out a request that waits, in a task of its own."""
+        """Carry out a waiting request in a task of its own."""
         self.inflight += 1
         self.nursery.start_soon(self._run_request, event.correlation, work)
 
@@ -126,7 +124,7 @@ class Responder:
     # --- the session's budget ---
 
     def budget_changed(self) -> None:
-        """Wake the reader: something that kept the session from reading has decreased."""
+        """Wake the reader, because a quantity that kept the session from reading has decreased."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None

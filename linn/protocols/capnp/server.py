@@ -1,4 +1,4 @@
-"""The broker's side of the native protocol; `conversation` is the part that runs for each connection."""
+"""The broker's side of the native protocol; `conversation` serves each connection."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One subscription of one connection: credit in, deliveries out.
 
-Pushed records use up credit, and the client grants more. With leases nothing is granted: credit is the number of
-records that the client may hold, so that it comes back when a lease ends, however it ends. A lower number takes effect
-at once, also for a push that waits: a client that leaves sets it to 0, and is not leased again what it releases then.
+Pushed records use up credit, and the client grants more. With leases, credit is instead the number of records that the
+client may hold, and is restored when a lease ends in any way. A lower credit takes effect at once, even for a waiting
+push: a client that leaves sets it to 0, so that it does not get the released records again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from linn.wire.connection import frames_of, frames_to
 
 CREDIT_MAX = 1 << 31
 RELEASE_LINGER_S = 0.005
-"""Time for which fewer records than half the credit wait for more releases, or each ack would push a single record."""
+"""Time for which a small part of the credit waits for more releases; otherwise each ack would push a single record."""
 
 
 class Subscriber:
-    """A subscription that pushes while there is credit and room, and answers pulls; one task at a time asks the
-    consumer.
-    """
+    """A subscription that pushes while there is credit and room, and answers pulls. Tasks take turns."""
 
     consumer: AnyConsumer
 
@@ -55,13 +53,13 @@ class Subscriber:
         self._assigned: m.Assigned | None = None
 
     def assigned(self, epoch: int, partitions: Sequence[int], revoked: Sequence[int]) -> None:
-        """Record a change of a group member's share; the client is told after its answer to subscribe."""
+        """Record a change of a group member's share; the client is told after its subscribe was answered."""
         self._assigned = m.Assigned(self.id, epoch, list(partitions), list(revoked))
         if self._begun:
             self._outbox.put(frames_of(self._assigned))
 
     def begin(self, credit: int) -> None:
-        """Start: the client knows the subscription now."""
+        """Start pushing: the client knows the subscription now."""
         self._begun = True
         self.consumer.takes_stored = True
         self.consumer.on_ended = self._wake
@@ -72,7 +70,7 @@ class Subscriber:
         self.grant(credit)
 
     def grant(self, records: int) -> None:
-        """Allow so many more records to be pushed or, with leases, to be held."""
+        """Allow `records` more records to be pushed or, with leases, to be held."""
         if self._paused:
             return
         if self.consumer.lease_ms and (records < self._credit or records == 0):
@@ -85,7 +83,7 @@ class Subscriber:
         self._credited.set()
 
     def _released(self) -> None:
-        if self._credit:  # A client that only pulls has none, and nothing to be pushed.
+        if self._credit:  # A client that only pulls has no credit.
             self._wake()
 
     async def _until_woken(self) -> None:
@@ -97,7 +95,7 @@ class Subscriber:
         return self._credit - self.consumer.held
 
     async def _linger(self) -> None:
-        """Wait a moment until half of the credit is available, or more."""
+        """Wait a moment until at least half of the credit is available."""
         with trio.move_on_after(RELEASE_LINGER_S):
             while 0 < 2 * self._left() < self._credit:
                 await self._until_woken()
@@ -106,24 +104,24 @@ class Subscriber:
         self._outbox.put(frames_of(m.LeaseEnded(self.id, partition, delivery_id)))
 
     def pause(self) -> None:
-        """Push nothing more, and answer pulls at once, with or without records."""
+        """Stop pushing, and answer pulls at once, with or without records."""
         self._paused = True
         self._credit = 0
         self._credited = trio.Event()
         self._end_waits()
 
     def _end_waits(self) -> None:
-        """End the wait for records to push, and answer pulls that wait with none."""
+        """End the wait for records to push, and answer waiting pulls without records."""
         for deadline in self._deadlines:
             deadline.end()
 
     def described(self) -> SubscriptionOf:
-        """The subscription, as `connection.list` shows it."""
+        """Describe the subscription, for `connection.list`."""
         request, consumer = self._request, self.consumer
         return SubscriptionOf(request.topic, request.group, request.shared, consumer.name, consumer.held)
 
     def is_holding(self) -> bool:
-        """Whether the client holds leases that it may still settle."""
+        """Whether the client holds leases that it can still settle."""
         return self.consumer.is_holding()
 
     def cancel(self) -> None:
@@ -132,7 +130,7 @@ class Subscriber:
 
     @property
     def member(self) -> Member:
-        """The member of a group that this subscription is. Raises SubscriptionWrongKind."""
+        """Return the group's member behind this subscription. Raises SubscriptionWrongKind."""
         if self.consumer.kind is not ConsumerKind.GROUP:
             raise SubscriptionWrongKind("only members of a group have heartbeats and commit offsets")
         return self.consumer
@@ -146,13 +144,13 @@ class Subscriber:
         return self.consumer.resolve(resolve.partition, resolve.delivery_id, resolve.first, resolve.end)
 
     def seek(self, partition: int, offset: int | None, *, is_paused: bool) -> None:
-        """Move a stream's reader. Raises as `StreamConsumer.seek` does, SubscriptionWrongKind for a queue."""
+        """Move a stream's reader. Raises the errors of `StreamConsumer.seek`; SubscriptionWrongKind for a queue."""
         if self.consumer.kind is ConsumerKind.SHARED:
             raise SubscriptionWrongKind("only streams are read from an offset; a queue's consumer can't seek or pause")
         self.consumer.seek(partition, offset, is_paused=is_paused)
 
     def end(self) -> None:
-        """Deliver nothing more."""
+        """Stop delivering."""
         self._closed = True
         self.pause()
         self.cancel()
@@ -162,7 +160,7 @@ class Subscriber:
         with self._scope:
             while True:
                 if self.consumer.ended:
-                    await self._next(1, WaitDeadline())  # Raises why.
+                    await self._next(1, WaitDeadline())  # Raises the reason.
                 if self._left() <= 0:
                     await self._until_woken()
                     continue
@@ -185,7 +183,7 @@ class Subscriber:
         self._outbox.put(frames_to(message, correlation, delivery.batches))
 
     async def pull(self, correlation: int, pull: m.Pull, wait_s: float) -> None:
-        """Answer a pull with records, or without any when the time has passed. Raises LinnError."""
+        """Answer a pull with records, or without records when its time is over. Raises LinnError."""
         delivery, deadline, records_max = NOTHING, WaitDeadline(wait_s), min(pull.records_max, CREDIT_MAX)
         if records_max > 0 and not self._paused and await self._may_ask(deadline):
             try:
@@ -198,7 +196,7 @@ class Subscriber:
         self._deliver(correlation, delivery if not self._closed else NOTHING)
 
     async def _may_ask(self, deadline: WaitDeadline) -> bool:
-        """Wait until no other task asks the consumer; False if the deadline came first."""
+        """Wait until no other task uses the consumer; False if the deadline came first."""
         if not self._asking.locked():
             await self._asking.acquire()
             return True

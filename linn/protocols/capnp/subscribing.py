@@ -1,4 +1,4 @@
-"""Subscriptions over the native protocol: their numbers, credit, pulls and settlements."""
+"""Subscriptions over the native protocol: their ids, credit, pulls and settlements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from linn.wire.connection import Event, frames_of
 
 DELIVERY_BYTES_MIN = 16 << 10
 DELIVERY_BYTES_MAX = 1 << 20
-"""Batches of one delivery: a few socket buffers' worth, so that others get their turn."""
+"""Maximum size of a delivery: a few socket buffers' worth, so that other connections get their turn."""
 
 
 class Subscribing:
@@ -35,7 +35,7 @@ class Subscribing:
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_ids = 0
         self.is_settling = False
-        """Whether settlements are carried out in turns. Later requests wait, so that they find them done."""
+        """Whether settlements are being carried out in turns. Later requests wait for them."""
 
     @property
     def is_empty(self) -> bool:
@@ -43,12 +43,12 @@ class Subscribing:
         return not self._subscribers
 
     def pause(self) -> None:
-        """Push nothing more."""
+        """Stop pushing."""
         for subscriber in self._subscribers.values():
             subscriber.pause()
 
     def drain(self) -> None:
-        """Push nothing more, and refuse new subscriptions."""
+        """Stop pushing, and refuse new subscriptions."""
         self._responder.session.refuse_subscriptions()
         self.pause()
 
@@ -57,7 +57,7 @@ class Subscribing:
         return any(subscriber.is_holding() for subscriber in self._subscribers.values())
 
     def described(self) -> Iterator[SubscriptionOf]:
-        """The subscriptions, the oldest first."""
+        """Describe the subscriptions, oldest first."""
         for subscriber in self._subscribers.values():
             yield subscriber.described()
 
@@ -84,9 +84,7 @@ class Subscribing:
         self.subscribe(event)
 
     def _delivery_bytes(self) -> int:
-        """Bytes of one delivery, such that one for each subscription fits into half of the outbox; few if memory is
-        short.
-        """
+        """The size of a delivery: one per subscription fits into half of the outbox; small if memory is short."""
         if self._responder.outbox.is_short:
             return DELIVERY_BYTES_MIN
         share = self._responder.settings.connection_bytes_max // (2 * len(self._subscribers) + 1)
@@ -97,7 +95,7 @@ class Subscribing:
             await subscriber.run()
         except LinnError as error:
             self._responder.outbox.put(frames_of(m.Ended(subscriber.id, error.code, error.text)))
-        self._drop(subscriber.id)  # When it is cancelled, `leave` does it.
+        self._drop(subscriber.id)  # On cancellation, `leave` drops it.
 
     def _subscriber(self, id: int) -> Subscriber:
         subscriber = self._subscribers.get(id)
@@ -111,7 +109,7 @@ class Subscribing:
 
     @staticmethod
     def settlement(entry: m.Settlement) -> Settlement:
-        """An entry of a settle request, for the consumer."""
+        """Convert an entry of a settle request for the consumer."""
         return _settlement(entry, ())
 
     def unsubscribe(self, event: Event) -> None:
@@ -130,7 +128,7 @@ class Subscribing:
             self._responder.session.unsubscribe(subscriber.consumer)
 
     def close(self) -> None:
-        """End all subscriptions: the connection is gone."""
+        """End all subscriptions, because the connection is gone."""
         subscribers, self._subscribers = self._subscribers, {}
         for subscriber in subscribers.values():
             subscriber.end()
@@ -152,7 +150,7 @@ class Subscribing:
         assert isinstance(seek, m.Seek)
         offset = None if seek.offset == m.WHERE_IT_IS else seek.offset
         self._subscriber(seek.subscription).seek(seek.partition, offset, is_paused=seek.is_paused)
-        # No delivery from the old place comes behind this answer.
+        # No delivery from the old place follows this answer.
         self._responder.reply(event.correlation, m.Done())
 
     def commit(self, event: Event) -> None:
@@ -176,7 +174,7 @@ class Subscribing:
         self._responder.reply(event.correlation, m.Done())
 
     def pull(self, event: Event) -> None:
-        """Answer with records, or without when the client has waited long enough. Raises SubscriptionUnknown."""
+        """Answer with records, or without records when the client's wait is over. Raises SubscriptionUnknown."""
         pull = event.message
         assert isinstance(pull, m.Pull)
         subscriber = self._subscriber(pull.subscription)
@@ -189,7 +187,7 @@ class Subscribing:
         self._responder.in_task(event, work)
 
     def settle(self, event: Event) -> None:
-        """Carry out settlements: some at once, the others in turns, in which nothing more is read.
+        """Carry out settlements: some at once, the others in turns, during which no more requests are read.
 
         Raises SubscriptionUnknown, LimitExceeded, StorageError.
         """
@@ -208,7 +206,7 @@ class Subscribing:
             responder.in_task(event, lambda: self._settle_on(event.correlation, steps))
 
     def resolve(self, event: Event) -> None:
-        """Answer whether records of a delivery were decided to its consumer, once that is committed.
+        """Answer whether records of a delivery were decided to its consumer, once the decision is committed.
 
         Raises SubscriptionUnknown, SubscriptionWrongKind, PartitionUnknown, DeliveryFenced, StorageError.
         """

@@ -9,24 +9,24 @@ from linn.wire import messages as m
 from linn.wire.connection import Event
 
 NAMES_MAX = 1_000
-"""Limit of the names that one connection opens: a program that takes a new one each time uses up no others' share."""
+"""Limit of the names opened by one connection: a program that keeps using new names takes no others' share."""
 SEQUENCE_MAX = (1 << 63) - 1
-"""Highest sequence of a commit: what the log's numbers hold."""
+"""Highest sequence of a commit that fits the log."""
 ENTRIES_MAX = 256
-"""Limit of the entries that are settled together: they are carried out without a pause, in a few milliseconds."""
+"""Limit of the entries settled together: they are carried out without a pause, in a few milliseconds."""
 
 
 class Transacting:
-    """The transactions of one connection. They are not bound to it: a client may go on over another one."""
+    """The transactions of a connection. A client may continue them over another connection."""
 
     def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
         self._responder = responder
         self._subscribing = subscribing
         self._names: set[str] = set()
-        """Names that were opened over this connection."""
+        """Names opened over this connection."""
 
     def open(self, event: Event) -> None:
-        """Take over a name; answered once that is durable. Raises LimitExceeded."""
+        """Take over a name; answered once it is durable. Raises LimitExceeded."""
         message = event.message
         assert isinstance(message, m.OpenTransactions)
         responder = self._responder
@@ -55,7 +55,7 @@ class Transacting:
         self._responder.reply(event.correlation, m.Done())
 
     def settle(self, event: Event) -> None:
-        """Ack records, or commit offsets, if a transaction is committed.
+        """Ack records, or commit offsets, when a transaction is committed.
 
         Raises SubscriptionUnknown, TransactionError, LimitExceeded, DeliveryNotCurrent, GroupFenced, ...
         """
@@ -71,7 +71,7 @@ class Transacting:
         self._responder.reply(event.correlation, m.Done())
 
     def end(self, event: Event) -> None:
-        """End a transaction; answered once its decision is durable, and marked wherever the disk has room.
+        """End a transaction; answered once its decision is durable, and markers are written where the disk has space.
 
         Raises TransactionError, LimitExceeded, StorageError.
         """

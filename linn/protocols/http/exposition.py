@@ -1,4 +1,4 @@
-"""Metrics in Prometheus's text format, a piece at a time."""
+"""Metrics in Prometheus's text format, in pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from linn.api import Family, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLES_AT_ONCE = 250
-"""Samples of one piece, which takes about three milliseconds, in which everything else waits."""
+"""Samples per piece, which takes about three milliseconds without other work."""
 
 
 class FamilyCollector(Collector):
@@ -45,9 +45,9 @@ def _bound(bound: float) -> str:
 
 
 def exposed(family: Family) -> Iterator[bytes]:
-    """A family as text, its help and type first, in pieces that are made on demand."""
+    """Render a family as text, help and type first, in pieces made on demand."""
     metric, samples = family
     for first in range(0, max(1, len(samples)), SAMPLES_AT_ONCE):
         text = generate_latest(FamilyCollector(Family(metric, samples[first : first + SAMPLES_AT_ONCE])))
-        # Help and type are a line each, and belong to the family once.
+        # Help and type take a line each, once per family.
         yield text if first == 0 else text.split(b"\n", 2)[2]

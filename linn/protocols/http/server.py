@@ -1,8 +1,8 @@
 """The broker's side of the protocol "metrics": HTTP/1.1 by h11, on linn's own connections.
 
-Laws: all input and output goes through Env. A page is made and sent piece by piece, and the broker's other tasks run
-between the pieces; over all requests one piece is made at a time. A request's body is discarded, and its connection
-closed. A client that does not read its answer is dropped after `SEND_S_MAX`.
+Laws: all input and output goes through Env. A page is made and sent in pieces, and the broker's other tasks run between
+them; one piece is made at a time over all requests. A request's body is discarded, and its connection closed. A client
+that does not read its answer is dropped after `SEND_S_MAX`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from linn.api import AcceptedStream, ConnectionLost, Gateway, Principal, Traffic
 from linn.protocols.http.exposition import CONTENT_TYPE, exposed
 
 HEAD_BYTES_MAX = 16 << 10
-"""Limit of a request's head, and the size of one receive: a request of a monitoring system is far smaller."""
+"""Limit of a request's head, and the size of one receive: requests of monitoring systems are far smaller."""
 SEND_S_MAX = 10.0
-"""Time that a client has to take one piece of an answer; a scraper has given up by then."""
+"""Time that a client has to read one piece of an answer; a scraper has given up by then."""
 PIECE_BYTES_MIN = 64 << 10
 """Smaller pieces are sent together."""
 _LEFT_UNREAD_TRIES = 8
@@ -63,7 +63,7 @@ class Conversation:
         self._sent_bytes = 0
 
     def traffic(self) -> Traffic:
-        """Return the traffic of the connection, for the metrics."""
+        """Report the connection's traffic for the metrics."""
         return Traffic(self._received_bytes, self._sent_bytes)
 
     async def leave_when_drained(self) -> None:
@@ -72,7 +72,7 @@ class Conversation:
         self._waiting.cancel()
 
     async def run(self) -> None:
-        """Answer one request after the other."""
+        """Answer requests one after the other."""
         try:
             while (request := await self._next_request()) is not None:
                 await self._answer(request)
@@ -86,11 +86,11 @@ class Conversation:
             pass
 
     async def _next_request(self) -> h11.Request | None:
-        """Wait for a request; None: the client has finished, says nothing, or the broker has drained.
+        """Wait for a request; None: the client has finished or stays silent, or the broker has drained.
 
         Raises:
             ConnectionLost: the client is gone.
-            h11.RemoteProtocolError: it is no HTTP.
+            h11.RemoteProtocolError: the input is not HTTP.
         """
         self._waiting = trio.CancelScope(deadline=trio.current_time() + self._server.idle_timeout_s)
         if self._gateway.connections.drained.is_set():
@@ -104,13 +104,13 @@ class Conversation:
         return None
 
     def _is_reusable(self) -> bool:
-        """Tell whether another request may follow: all of this one has arrived, and both sides go on."""
+        """Whether another request may follow: this one has arrived completely, and both sides keep the connection."""
         while self._http.their_state is h11.SEND_BODY and self._http.next_event() is not h11.NEED_DATA:
             pass
         return self._http.our_state is self._http.their_state is h11.DONE
 
     async def _refuse(self, error: h11.RemoteProtocolError) -> None:
-        """Answer what is no request, if no answer has begun."""
+        """Answer an invalid request, if no answer has begun."""
         try:
             if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 await self._say(error.error_status_hint, "not an HTTP request that linn reads")
@@ -119,7 +119,7 @@ class Conversation:
             pass
 
     def _discard_input(self) -> None:
-        """Read what the client has sent by now: closing with unread input would lose the last output."""
+        """Read the input received so far: closing with unread input would lose the last output."""
         for _ in range(_LEFT_UNREAD_TRIES):
             if not self._stream.receive_nowait([self._buffer]):
                 break

@@ -11,7 +11,7 @@ from linn.storage_engines.dram.settings import DramSettings
 
 
 class DramEngine(StorageEngine):
-    """An engine whose `folder` is for scratch files only and is not made before one is needed."""
+    """An engine that uses `folder` only for scratch files, and creates it when needed."""
 
     def __init__(self, folder: str, settings: DramSettings, env: Env) -> None:
         self._settings = settings
@@ -33,4 +33,4 @@ class DramEngine(StorageEngine):
         return DramLog(str(partition), self._settings, self._env, self._scratch, self._memory, self.capabilities)
 
     async def close(self) -> None:
-        """Do nothing: nothing is held besides the logs."""
+        """Do nothing: the engine holds nothing besides its logs."""

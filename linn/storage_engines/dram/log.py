@@ -1,9 +1,9 @@
-"""DramLog: a partition's log in memory, spilling to scratch files. Read on: `memory`, `scratch`.
+"""DramLog: a partition's log in memory, spilling to scratch files. See also `memory` and `scratch`.
 
 Laws: the log is a list of runs in order of their offsets, each in memory or in one scratch file; an append goes to the
-last run or begins a new one, so spilling never changes the order. Once memory is full, the log's own or the broker's
-share for all such logs, new batches are spilled until half of it is free again, so that runs are long. Nothing outlives
-the process, so nothing ever waits to become durable.
+last run or begins a new one, so that spilling never changes the order. Once the log's memory, or the broker's share for
+all such logs, is full, new batches are spilled until half of it is free again, so that runs are long. No record
+outlives the process, so none waits to become durable.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DramLog(PartitionLog):
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch, leader_epoch: int = 0) -> int:
-        """Append as the port says. Keeps the batch's buffer, or a copy if that is more than twice the batch."""
+        """Append as the port says. Keeps the batch's buffer, or a copy if the buffer is more than twice its size."""
         if self._refusal is not None:
             self._check_usable()
         now_ms = max(self._clock.now_ms(), self._append_time_ms)
@@ -115,11 +115,11 @@ class DramLog(PartitionLog):
     # --- durability --------------------------------------------------------------------------------------------------
 
     def durable(self) -> int:
-        """The end: this engine has no stable storage to wait for."""
+        """The end: this engine has no stable storage."""
         return self._end
 
     async def sync(self) -> None:
-        """Do nothing but a checkpoint: there is nothing to sync."""
+        """Do nothing but a checkpoint: this engine has no stable storage."""
         self._check_usable()
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class DramLog(PartitionLog):
             raise OffsetOutOfRange(f"{self._name} begins at offset {self._start} and ends at {self._end}, not {offset}")
 
     async def offset_at(self, timestamp_ms: int) -> int:
-        """See the port. A run in memory takes a few hundred steps at most, whatever its timestamps."""
+        """See the port. A run in memory takes a few hundred steps at most, whatever the timestamps."""
         self._check_usable()
         for run in tuple(self._runs):
             if run.end_offset > self._start:
@@ -180,7 +180,7 @@ class DramLog(PartitionLog):
     # --- forgetting --------------------------------------------------------------------------------------------------
 
     async def trim(self, *, before: int | None = None, after: int | None = None) -> None:
-        """Trim as the port says. `before` frees memory at once and disk space by whole scratch files."""
+        """Trim as the port says. `before` frees memory at once, and disk space by whole scratch files."""
         self._check_usable()
         if before is not None:
             if before > self._end:
@@ -234,7 +234,7 @@ class DramLog(PartitionLog):
         await self._find_facts()
 
     async def _find_facts(self) -> None:
-        """Rebuild the facts from the batches that are left."""
+        """Rebuild the facts from the remaining batches."""
         self.facts, offset = LogFacts(), self._start
         while offset < self._end:
             for batch in await self.read(offset, _REREAD_BYTES):
@@ -244,7 +244,7 @@ class DramLog(PartitionLog):
     async def enforce_retention(
         self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
     ) -> int:
-        """Drop batches as the port says: single ones in memory, and whole scratch files."""
+        """Drop batches as the port says: individually in memory, and by whole scratch files."""
         self._check_usable()
         bound = Bound(now_ms - age_ms if age_ms is not None else None, before)
         excess = self._size_bytes - bytes_max if bytes_max is not None else 0
@@ -261,11 +261,11 @@ class DramLog(PartitionLog):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Drop everything and delete the scratch files. Idempotent."""
+        """Drop all batches and delete the scratch files. Idempotent."""
         self._refusal = self._refusal or "it is closed"
         while self._runs:
             self._drop(len(self._runs) - 1)
 
     async def delete(self) -> None:
-        """Close: nothing outlives that."""
+        """Close, which deletes everything."""
         await self.close()

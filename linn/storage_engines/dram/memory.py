@@ -1,4 +1,4 @@
-"""The part of a dram log in memory."""
+"""The in-memory part of a dram log."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import cast
 from linn.api import READ_BATCHES_MAX, OffsetOutOfRange, RecordBatch
 
 BATCH_OVERHEAD_BYTES = 2048
-"""Memory of a RecordBatch besides its bytes: numbers and a view per column (measured: 1.3 KiB), and growing lists."""
+"""Memory of a RecordBatch besides its bytes: numbers, a view per column (measured: 1.3 KiB), and list entries."""
 _COMPACT_FROM = 64
 _FORGOTTEN = cast(RecordBatch, None)
 """Placeholder of a dropped batch; never read."""
 
 
 def owned(batch: RecordBatch) -> RecordBatch:
-    """Return `batch`, or a copy if it would keep alive a buffer of more than twice its size."""
+    """Return `batch`, or a copy if it would keep a buffer of more than twice its size alive."""
     if memoryview(batch.message.obj).nbytes > 2 * batch.size:
         return RecordBatch(bytearray(batch.message))
     return batch
@@ -25,13 +25,13 @@ def owned(batch: RecordBatch) -> RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The bounds of retention other than size."""
+    """The bounds of retention besides size."""
 
     oldest_ms: int | None
     before: int | None
 
     def is_over(self, append_ms: int, end_offset: int) -> bool:
-        """Whether a part appended at that time and ending there is dropped."""
+        """Whether a part that was appended at that time and ends there should be dropped."""
         old = self.oldest_ms is not None and append_ms < self.oldest_ms
         return old or (self.before is not None and end_offset <= self.before)
 
@@ -48,7 +48,7 @@ class MemoryRun:
         self._bases: list[int] = []
         self._times = LatestTimes()
         self._first = 0
-        """Index of the first kept batch; those before it are already dropped."""
+        """Index of the first kept batch; earlier ones are dropped."""
 
     @property
     def held_bytes(self) -> int:
@@ -66,11 +66,11 @@ class MemoryRun:
         self.last_append_ms = batch.append_time_ms
 
     async def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> list[RecordBatch]:
-        """The batches themselves, from the one that holds `offset`. Never waits."""
+        """The batches from the one that holds `offset` on, not copied. Never waits."""
         return self._from(offset, bytes_max, at_least_one)
 
     def read_nowait(self, offset: int, bytes_max: int) -> list[RecordBatch]:
-        """The batches themselves, from the one that begins at `offset`; empty if none does."""
+        """The batches from the one that begins at `offset` on, not copied; empty if none begins there."""
         batches = self._from(offset, bytes_max, at_least_one=True)
         return batches if batches and batches[0].base_offset == offset else []
 
@@ -86,7 +86,7 @@ class MemoryRun:
         return batches[place:last]
 
     async def offset_at(self, timestamp_ms: int, start: int) -> int | None:
-        """The first batch, or `start` in it, that has a timestamp from `timestamp_ms` on. Never waits."""
+        """The offset of the first batch, or `start` in it, with a timestamp at or after `timestamp_ms`. Never waits."""
         if start >= self.end_offset:
             return None
         place = max(self._first, bisect_right(self._bases, start, self._first) - 1)
@@ -139,17 +139,17 @@ class MemoryRun:
 
 
 _BLOCK = 64
-"""Numbers summed up by one of the next level."""
+"""Numbers combined into one number of the next level."""
 
 
 class LatestTimes:
     """One timestamp per batch, in order.
 
-    Timestamps are the producers' own and need not ascend, and batches are dropped from the front: a running maximum
-    would still include dropped ones. So the maximum of each 64 batches is kept, of each 64 of these, and so on, and
-    only those after the start of the search are looked at.
+    Timestamps come from the producers and need not ascend, and batches are dropped from the front, so a running maximum
+    would still include dropped ones. Instead, the maximum of every 64 batches is kept, of every 64 of these maxima, and
+    so on, and only the maxima after the start of a search are examined.
 
-    Laws: a search looks at no more than 128 numbers on each level, an append costs O(1) amortised.
+    Laws: a search examines at most 128 numbers per level, and an append costs O(1) amortised.
     """
 
     __slots__ = ("_levels", "_times")
@@ -157,7 +157,7 @@ class LatestTimes:
     def __init__(self) -> None:
         self._times = array("q")
         self._levels = [self._times]
-        """The times, and on each further level the maxima of the whole blocks of the level before."""
+        """The times, and on each further level the maxima of the whole blocks of the level below."""
 
     def append(self, time_ms: int) -> None:
         """Append the time of one batch."""
@@ -167,7 +167,7 @@ class LatestTimes:
             self._complete_block()
 
     def _complete_block(self) -> None:
-        """Add the maximum of the last block, now complete, perhaps on several levels."""
+        """Add the maximum of the last block, now complete, if necessary on several levels."""
         levels = self._levels
         for level, times in enumerate(levels):
             if len(times) % _BLOCK:
@@ -184,7 +184,7 @@ class LatestTimes:
             if place == len(times):
                 if not level:
                     return None
-                level, place = level - 1, place * _BLOCK  # What is not a whole block stands below only.
+                level, place = level - 1, place * _BLOCK  # Partial blocks have no entry on this level.
             elif times[place] < time_ms:
                 place += 1
                 if not place % _BLOCK and level + 1 < len(levels):
@@ -195,7 +195,7 @@ class LatestTimes:
                 return place
 
     def forget(self, count: int) -> None:
-        """Drop so many from the front: the others are counted from 0 again. Linear in the number left."""
+        """Drop `count` times from the front; the others are counted from 0 again. Linear in the number left."""
         del self._times[:count]
         del self._levels[1:]
         for level in self._levels:
@@ -204,7 +204,7 @@ class LatestTimes:
                 self._levels.append(array("q", [max(level[_BLOCK * n : _BLOCK * n + _BLOCK]) for n in range(whole)]))
 
     def cut(self, count: int) -> None:
-        """Keep so many at the front."""
+        """Keep the first `count` times."""
         for times in self._levels:
             del times[count:]
             count //= _BLOCK

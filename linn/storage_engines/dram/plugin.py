@@ -1,4 +1,4 @@
-"""The plugin that brings the engine `dram`."""
+"""The plugin with the engine `dram`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from linn.storage_engines.dram.settings import DramSettings
 
 @hookimpl
 def linn_register_engine() -> EngineKind:
-    """Register the engine `dram`: batches in memory, gone with the broker."""
+    """Register the engine `dram`: batches in memory, lost when the broker ends."""
     return EngineKind("dram", DramSettings, DramEngine)

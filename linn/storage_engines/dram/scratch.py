@@ -1,4 +1,4 @@
-"""Scratch files for batches of a dram log that did not fit into memory. Never synced, and read by no other process."""
+"""Scratch files for batches of a dram log that exceed memory. Never synced, and never read by another process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ScratchFolder:
                 self._disk.unlink(f"{self._folder}/{name}")
 
     def begin(self, base_offset: int) -> ScratchRun:
-        """Begin an empty run in a file of its own. Raises DiskFull, DiskReadOnly, StorageError."""
+        """Begin an empty run in a new file. Raises DiskFull, DiskReadOnly, StorageError."""
         self._disk.make_dir(self._folder)
         path = f"{self._folder}/{next(self._numbers):020d}"
         run = ScratchRun(self._disk, path, base_offset)
@@ -81,9 +81,7 @@ class ScratchRun:
         """Do nothing: a file is freed only as a whole."""
 
     def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
-        """The end if the whole run exceeds a bound (of size only if it isn't the log's `newest`), otherwise
-        the base.
-        """
+        """The end if the whole run exceeds a bound, otherwise the base. Size does not count for the `newest` run."""
         over = excess_bytes > 0 and not newest
         return self.end_offset if over or bound.is_over(self.last_append_ms, self.end_offset) else self.base_offset
 

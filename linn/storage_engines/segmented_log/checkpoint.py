@@ -1,9 +1,9 @@
-"""The checkpoint of a log: the few facts that its segments alone can't prove, in a file of two slots.
+"""The checkpoint of a log: the few facts that can't be derived from its segments, in a file of two slots.
 
-Laws: a write goes to the slot that is not the newest and is synced, so one whole slot always exists; the file is never
-renamed or grown after it was made, so it can be written on a full disk. A file without a whole slot was damaged. A log
-that was never synced has "checkpoint.new" instead, with any content. If there is a checkpoint, the names of the folders
-that lead to it are durable.
+Laws: a write replaces the older slot and is synced, so that one whole slot always exists; the file is never renamed or
+grown after it was made, so that it can be written on a full disk. A file without a whole slot is damaged. A log that
+was never synced has "checkpoint.new" instead, with any content. If there is a checkpoint, the names of its folders are
+durable.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Checkpoint:
     """Facts about a log."""
 
     start: int
-    """The first kept offset; earlier batches in the files are dropped."""
+    """The first kept offset; earlier batches in the files have been dropped."""
     durable: int
-    """The offset before which everything was on stable storage (or is dropped)."""
+    """The offset below which all records were on stable storage (or are dropped)."""
     cut: int | None = None
-    """The offset of a `trim(after=cut)` in progress, which is to be finished."""
+    """The offset of an unfinished `trim(after=cut)`."""
 
 
 class CheckpointFile:
@@ -48,8 +48,8 @@ class CheckpointFile:
     async def read(self) -> Checkpoint | None:
         """Read the newest facts; None if there is no file. Raises LogCorrupt, SyncFailed, StorageError.
 
-        A killed process may have left facts in the page cache only. Nothing may be deleted because of facts that a
-        power loss would take back, so they are synced before they are used.
+        A killed process may have left facts only in the page cache. Files must not be deleted because of facts that a
+        power loss could undo, so the facts are synced before they are used.
         """
         if not self._disk.exists(self._path):
             return Checkpoint(0, 0) if self._disk.exists(self._new_path) else None
@@ -71,7 +71,7 @@ class CheckpointFile:
         return self._sequence > 0
 
     def prepare(self) -> None:
-        """Reserve the room for the file of a new log, which begins at 0, without a sync; `create` turns it into the
+        """Reserve the space for the file of a new log, which begins at 0, without a sync; `create` turns it into the
         file.
 
         Raises DiskFull, StorageError: nothing was reserved.
@@ -91,7 +91,7 @@ class CheckpointFile:
         self._disk.unlink(self._new_path)
 
     async def create(self, checkpoint: Checkpoint) -> None:
-        """Make the file, completely or not at all, once its folders are durable.
+        """Create the file atomically, after its folders are durable.
 
         Raises DiskFull, StorageError, SyncFailed.
         """
@@ -112,7 +112,7 @@ class CheckpointFile:
         self._sequence = 1
 
     async def write(self, checkpoint: Checkpoint) -> None:
-        """Replace the facts, or make the file; durable on return. Raises DiskFull, StorageError, SyncFailed."""
+        """Replace the facts, or create the file; durable on return. Raises DiskFull, StorageError, SyncFailed."""
         if not self.is_made:
             await self.create(checkpoint)
             return
@@ -126,7 +126,7 @@ class CheckpointFile:
             file.close()
 
     async def write_both(self, checkpoint: Checkpoint) -> None:
-        """Replace the facts in both slots, so that no later damage to one brings the former facts back."""
+        """Replace the facts in both slots, so that later damage to one slot does not restore the former facts."""
         await self.write(checkpoint)
         await self.write(checkpoint)
 

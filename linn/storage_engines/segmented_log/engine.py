@@ -13,7 +13,7 @@ from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 
 
 class SegmentedLogEngine(StorageEngine):
-    """An engine of logs in `folder`/TOPIC/INDEX. The broker has made the parent of `folder` before, durably."""
+    """An engine of logs in `folder`/TOPIC/INDEX. The broker has created the parent of `folder` durably."""
 
     def __init__(self, folder: str, settings: SegmentedLogSettings, env: Env) -> None:
         self._folder = folder
@@ -27,9 +27,9 @@ class SegmentedLogEngine(StorageEngine):
         )
 
     async def open(self, partition: PartitionId) -> SegmentedLog:
-        """Open as the port says. Cancellation: the log is open or not; in either case it can be opened again."""
+        """Open as the port says. Cancellation: the log may be open or not; it can be opened again in either case."""
         folder = f"{self._topic_folder(partition.topic)}/{partition.index}"
-        await trio.lowlevel.checkpoint()  # A new log waits for nothing, and there may be thousands of them.
+        await trio.lowlevel.checkpoint()  # A new log does not wait, and there may be thousands of them.
         if not self._env.disk.exists(folder):
             self._env.disk.make_dir(folder)
         log = self._examined.pop(partition, None) or await self._examine(folder)
@@ -82,4 +82,4 @@ class SegmentedLogEngine(StorageEngine):
         return True
 
     async def close(self) -> None:
-        """Do nothing: nothing is held besides the logs."""
+        """Do nothing: the engine holds nothing besides its logs."""

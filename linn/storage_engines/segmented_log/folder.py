@@ -1,4 +1,4 @@
-"""The folder of one partition, as a whole."""
+"""The folder of one partition."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from linn.api import Disk
 
 
 async def delete_folder(disk: Disk, folder: str, *, holds_records: bool = True) -> None:
-    """Delete a partition's folder with its files; the checkpoint goes last, so that an interrupted deletion is
+    """Delete a partition's folder with its files; the checkpoint is deleted last, so that an interrupted deletion is
     recognised.
 
     Durably, in this order, if it holds records. Raises StorageError. Cancellation or a crash: some files are gone, and
-    it can be repeated.
+    the call can be repeated.
     """
     for name in disk.list_dir(folder):
         if name != "checkpoint":
@@ -26,7 +26,7 @@ async def delete_folder(disk: Disk, folder: str, *, holds_records: bool = True) 
 
 
 async def sync_way_to(disk: Disk, folder: str) -> None:
-    """Sync the names that lead to a log's folder: its own, its topic's and the engine's.
+    """Sync the names of a log's folder, its topic's folder and the engine's folder.
 
     Raises SyncFailed, StorageError.
     """

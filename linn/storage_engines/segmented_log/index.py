@@ -1,7 +1,7 @@
 """The sparse index of a segment, in memory and as a file beside it, which also has a snapshot of the log's facts.
 
 Laws: an index is never needed for correctness, only for speed: a missing or damaged one is rebuilt from the segment. A
-whole index file does prove one thing: the part of the segment that it summarises was on stable storage.
+whole index file proves that the part of the segment that it covers was on stable storage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WIDTH = 8
 
 
 class SparseIndex:
-    """Entries in order: a batch's base offset, its position, and the greatest timestamp of all batches before it."""
+    """Entries in order: a batch's base offset, its position, and the greatest timestamp of all earlier batches."""
 
     __slots__ = ("offsets", "positions", "times_ms")
 
@@ -42,7 +42,7 @@ class SparseIndex:
         self.times_ms.append(greatest_before_ms)
 
     def entry_before(self, offset: int) -> tuple[int, int]:
-        """(base offset, position) of the batch at or before the one that holds `offset`; (-1, 0) without any."""
+        """(base offset, position) of the entry at or before the batch that holds `offset`; (-1, 0) if there is none."""
         place = bisect_right(self.offsets, offset) - 1
         return (self.offsets[place], self.positions[place]) if place >= 0 else (-1, 0)
 
@@ -79,7 +79,7 @@ class IndexImage:
 
 
 def encode_index(summary: Summary, index: SparseIndex, facts: bytes) -> bytes:
-    """Encode an index file: the header, three columns of little-endian Int64, and the log's facts as of its end."""
+    """Encode an index file: the header, three columns of little-endian Int64, and the log's facts at its end."""
     columns = b"".join(_little(column).tobytes() for column in (index.offsets, index.positions, index.times_ms))
     header = _HEADER.pack(
         _MAGIC,
@@ -100,7 +100,7 @@ def encode_index(summary: Summary, index: SparseIndex, facts: bytes) -> bytes:
 
 
 def decode_summary(header: Buffer) -> Summary | None:
-    """Decode the summary in the first HEADER_BYTES of an index file; None if it is not whole."""
+    """Decode the summary in the first HEADER_BYTES of an index file; None if it is damaged."""
     if len(header) < HEADER_BYTES:
         return None
     magic, *numbers, _, _, _, crc = _HEADER.unpack_from(header)
@@ -110,26 +110,26 @@ def decode_summary(header: Buffer) -> Summary | None:
 
 
 def decode_entries(data: Buffer) -> SparseIndex | None:
-    """Decode the entries of a whole index file; None if it is damaged."""
+    """Decode the entries of an index file; None if it is damaged."""
     parts = _parts(data)
     if parts is None:
         return None
     columns, index = parts[0], SparseIndex()
-    each = len(columns) // 3
+    column_bytes = len(columns) // 3
     for place, column in enumerate((index.offsets, index.positions, index.times_ms)):
-        column.frombytes(columns[place * each : (place + 1) * each])
+        column.frombytes(columns[place * column_bytes : (place + 1) * column_bytes])
         _little(column)
     return index
 
 
 def decode_facts(data: Buffer) -> LogFacts | None:
-    """Decode the facts of a whole index file; None if it is damaged."""
+    """Decode the facts of an index file; None if it is damaged."""
     parts = _parts(data)
     return LogFacts.decode(bytes(parts[1])) if parts is not None else None
 
 
 def _parts(data: Buffer) -> tuple[memoryview, memoryview] | None:
-    """The columns and the facts of a whole index file; None if it is damaged."""
+    """The columns and the facts of an index file; None if it is damaged."""
     if decode_summary(data) is None:
         return None
     count, facts_bytes, crc = _HEADER.unpack_from(data)[8:11]
@@ -140,7 +140,7 @@ def _parts(data: Buffer) -> tuple[memoryview, memoryview] | None:
 
 
 def _little(column: array[int]) -> array[int]:
-    """Swap the bytes of a column if this machine's order is not the file's."""
+    """Swap the bytes of a column if this machine's byte order differs from the file's."""
     if sys.byteorder == "big":
         column.byteswap()
     return column

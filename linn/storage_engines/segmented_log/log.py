@@ -1,17 +1,17 @@
-"""SegmentedLog: a partition's log in segments. Read on: `segment` (one file), `recovery` (opening), `checkpoint`.
+"""SegmentedLog: a partition's log in segments. See also `segment` (one file), `recovery` (opening), `checkpoint`.
 
 Laws:
 
 - `append` writes once, to the page cache, and starts a new segment without waiting for the old one's sync; so several
-  segments may be ahead of `durable`. `sync` and `enforce_retention` sync those, oldest first, and seal them: their
-  index files and then the checkpoint record that they are whole.
+  segments may be ahead of `durable`. `sync` and `enforce_retention` sync such segments, oldest first, and seal them:
+  their index files and then the checkpoint record that they are whole.
 - `enforce_retention` also indexes the active segment as it grows: the part that an opening scans after a crash does not
-  depend on the log's size, nor on that of a segment.
+  depend on the size of the log or of a segment.
 - Changes of files other than appends hold `_lock`.
-- A log to which nothing was ever appended is an empty folder: the first append makes its segment, the next sync the
-  rest, with the names of the folder and of those around it. A log that has been idle for a while, and is synced, has
-  no open descriptor.
-- After a failed sync nothing that was not synced is trusted, and the log takes no more work.
+- A log without any append is an empty folder: the first append creates its segment, and the next sync the other files
+  and the durable names of the folder and its parents. A synced log that has been idle for a while has no open
+  descriptor.
+- After a failed sync, unsynced data is not trusted, and the log takes no more work.
 """
 
 from __future__ import annotations
@@ -50,17 +50,15 @@ from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 logger = logging.getLogger("linn.storage")
 
 _OPEN_SEGMENTS_MAX = 8
-"""Sealed segments that stay open for readers, per log: readers far behind are few, and descriptors are scarce."""
+"""Limit of the sealed segments per log that stay open for readers: few readers are far behind."""
 _SCAN_BYTES_MAX = 2 << 20
-"""Bytes of the active segment that may be left to scan after a crash before an index file covers them: with 1,000
-partitions that are all written to, two seconds of scanning at worst.
-"""
+"""Bytes of the active segment that a crash may leave to scan before an index file covers them: with 1,000 active
+partitions, two seconds of scanning at worst."""
 _CLOCK_STEP_MS = 60_000
-"""The clock may go back so far, and append times stay where they are. If it is set back further, a new segment begins:
-its batches have the clock's times, and what was appended while it was ahead ends no retention.
-"""
+"""Limit by which the clock may go back without effect on append times. If it is set back further, a new segment begins:
+its batches have the clock's times, so that earlier times in the future do not delay retention."""
 _SCAN_SHARE = 8
-"""A large active segment is indexed again when 1/n of it is new, so that writing indexes costs little."""
+"""A large active segment is indexed again when 1/n of it is new, so that writing indexes is cheap."""
 
 
 class SegmentedLog(PartitionLog):
@@ -79,9 +77,9 @@ class SegmentedLog(PartitionLog):
         self._closed = False
         self._open_segments: OrderedDict[Segment, None] = OrderedDict()
         self._noted: Checkpoint | None = None
-        """The content of the checkpoint as this log last wrote it."""
+        """The content of the checkpoint as last written by this log."""
         self._proved = 0
-        """The offset before which the checkpoint says that everything is durable."""
+        """The offset below which everything is durable according to the checkpoint."""
 
     @classmethod
     async def examined(
@@ -109,7 +107,7 @@ class SegmentedLog(PartitionLog):
         return Recovery(self._disk, self._folder, self._checkpoint_file, self._settings.index_interval_bytes)
 
     async def damaged_tail(self, *, cut: bool) -> DamagedTail | None:
-        """Find the damage that keeps the log from being opened, and cut it off. See `StorageEngine.damaged_tail`."""
+        """Find the damage that prevents an opening; with `cut`, cut it off. See `StorageEngine.damaged_tail`."""
         recovery = self._new_recovery()
         tail = await recovery.tail()
         if cut and tail is not None:
@@ -167,7 +165,7 @@ class SegmentedLog(PartitionLog):
         return offset
 
     def _time_behind(self, now_ms: int) -> int:
-        """The append time of a batch where the clock shows less than at the last one. Raises DiskFull, StorageError."""
+        """The append time of a batch when the clock is behind the last one's. Raises DiskFull, StorageError."""
         ahead_ms = self._append_time_ms - now_ms
         if ahead_ms <= _CLOCK_STEP_MS:
             return self._append_time_ms
@@ -179,7 +177,7 @@ class SegmentedLog(PartitionLog):
         return now_ms
 
     def _make(self) -> None:
-        """Make the files of a new log. Raises DiskFull, StorageError: none exist then."""
+        """Create the files of a new log. Raises DiskFull, StorageError: none exist."""
         self._checkpoint_file.prepare()
         try:
             self._active.create()
@@ -209,7 +207,7 @@ class SegmentedLog(PartitionLog):
     # --- durability --------------------------------------------------------------------------------------------------
 
     def durable(self) -> int:
-        """The offset before which everything is on stable storage."""
+        """The offset below which all records are on stable storage."""
         return self._durable
 
     async def sync(self) -> None:
@@ -224,12 +222,12 @@ class SegmentedLog(PartitionLog):
         if self._lock.locked():
             await self._lock.acquire()
         else:
-            self._lock.acquire_nowait()  # A sync that everybody waits for takes no turn of the loop for this.
+            self._lock.acquire_nowait()  # A sync does not take a turn of the loop for this.
         try:
             self._check_usable()
             yield
         except SyncFailed:
-            self._refusal = "a sync failed, so what is on the disk is not known"
+            self._refusal = "a sync failed, so the contents of the disk are unknown"
             raise
         finally:
             self._lock.release()
@@ -248,7 +246,7 @@ class SegmentedLog(PartitionLog):
             self._durable = end
 
     async def _sync_names(self) -> None:
-        """Sync the folder and, for a new log, the folder's own name."""
+        """Sync the folder and, for a new log, the names of the folder and its parents."""
         if not self._is_made:
             await sync_way_to(self._disk, self._folder)
             return
@@ -257,7 +255,7 @@ class SegmentedLog(PartitionLog):
         await self._disk.sync_dir(self._folder)
 
     def _finished_unsealed(self, active: Segment) -> list[Segment]:
-        """Segments before `active` that are not sealed yet, oldest first; they are the last ones before it."""
+        """The unsealed segments before `active`, oldest first; they directly precede it."""
         place = bisect_right(self._bases, active.base_offset) - 1
         first = place
         while first and not self._segments[first - 1].is_sealed:
@@ -265,9 +263,9 @@ class SegmentedLog(PartitionLog):
         return self._segments[first:place]
 
     async def _seal_finished(self) -> None:
-        """Write the index files of finished, durable segments, and then record that in the checkpoint.
+        """Write the index files of finished, durable segments, then record that in the checkpoint.
 
-        Also once the active segment has something durable: an opening would take it for new if it were lost.
+        Also once the active segment has durable records: otherwise an opening would not notice its loss.
         """
         finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]
         if not finished and not self._proved <= self._active.base_offset < self._durable:
@@ -282,7 +280,7 @@ class SegmentedLog(PartitionLog):
         except SyncFailed:
             raise
         except StorageError as error:
-            # The data is safe; only the next opening takes longer. The next call tries again.
+            # The data is safe; only the next opening takes longer. The next call retries.
             logger.warning("%(folder)s: a finished segment can't be sealed now: %(error)s", self._about(error))
 
     def _wants_index(self, active: Segment) -> bool:
@@ -293,7 +291,7 @@ class SegmentedLog(PartitionLog):
         return self._active.index_image(self.facts.encode())
 
     async def _index_active(self, active: Segment, image: IndexImage) -> None:
-        """Write the active segment's index of before the sync, unless an earlier segment waits to be sealed."""
+        """Write the active segment's index from before the sync, unless an earlier segment waits to be sealed."""
         if self._finished_unsealed(active):
             return
         try:
@@ -309,7 +307,7 @@ class SegmentedLog(PartitionLog):
         return {"folder": self._folder} | log_fields(error)
 
     async def _note_end(self) -> None:
-        """Record how far the log is durable, so that the next opening notices anything cut off meanwhile."""
+        """Record how far the log is durable, so that the next opening notices missing bytes."""
         try:
             await self._write_checkpoint()
         except SyncFailed:
@@ -330,11 +328,11 @@ class SegmentedLog(PartitionLog):
         return self._start, self._end
 
     def size_bytes(self) -> int:
-        """Bytes from the start on, rounded up by less than the distance of two index entries."""
+        """Bytes from the start on, rounded up by less than the distance between two index entries."""
         return self._size_bytes - (self._dead_bytes if self._dead_in is self._segments[0] else 0)
 
     def first_stored(self) -> int:
-        """See `PartitionLog.first_stored`: the start within the first segment may not be durable."""
+        """See `PartitionLog.first_stored`: the start may not be durable within the first segment."""
         return self._bases[0]
 
     def statistics(self) -> LogStatistics:
@@ -342,7 +340,7 @@ class SegmentedLog(PartitionLog):
         return LogStatistics(len(self._segments), self._cut_bytes)
 
     async def _count_dead(self) -> None:
-        """Find how much of the first segment lies before the start, so that it does not count as kept."""
+        """Find the part of the first segment that lies before the start, which does not count as kept."""
         first, start = self._segments[0], self._start
         dead = first.size_bytes
         if start <= first.base_offset:
@@ -389,7 +387,7 @@ class SegmentedLog(PartitionLog):
             )
 
     def _touch(self, segment: Segment) -> None:
-        """Record a reader's use of a segment; the least recently used sealed one is shut."""
+        """Record a reader's use of a segment; the least recently used sealed segment is shut."""
         if segment is self._active or segment.retired:
             return
         self._open_segments[segment] = None
@@ -413,9 +411,9 @@ class SegmentedLog(PartitionLog):
     async def trim(self, *, before: int | None = None, after: int | None = None) -> None:
         """Trim as the port says.
 
-        `before` moves the start at once; that is durable when a whole segment could be dropped, or on `close`: after a
-        crash the start may lie further back, in the first segment that is left. `after` is durable on return; meanwhile
-        the log is closed to all other callers, and remains so if this is cancelled.
+        `before` moves the start at once; the move is durable when a whole segment was dropped, or on `close`: after a
+        crash the start may be further back, in the first remaining segment. `after` is durable on return; meanwhile the
+        log is closed to other callers, and stays closed if this call is cancelled.
         """
         if before is not None:
             await self._trim_before(before)
@@ -433,7 +431,7 @@ class SegmentedLog(PartitionLog):
         await self._count_dead()
 
     async def _drop(self, count: int) -> None:
-        """Delete the first `count` segments, which lie before the start, after recording that in the checkpoint."""
+        """Delete the first `count` segments, which lie before the start, after recording it in the checkpoint."""
         if count <= 0:
             return
         if not any(segment.has_index for segment in self._segments[count:]):
@@ -448,7 +446,7 @@ class SegmentedLog(PartitionLog):
         await self._disk.sync_dir(self._folder)
 
     async def _keep_facts(self) -> None:
-        """Write a snapshot of the facts that does not go with the segments about to be dropped."""
+        """Write a snapshot of the facts to a segment that is not about to be dropped."""
         image = self._active_image()
         await self._sync_all()
         await self._seal_finished()
@@ -477,9 +475,7 @@ class SegmentedLog(PartitionLog):
     async def enforce_retention(
         self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
     ) -> int:
-        """Drop segments as the port says. Seals finished segments first, so that only little is scanned after
-        a crash.
-        """
+        """Drop segments as the port says. Seals finished segments first, to leave little to scan after a crash."""
         async with self._working():
             self._roll_if_old(now_ms, age_ms, before)
             active = self._active
@@ -500,7 +496,7 @@ class SegmentedLog(PartitionLog):
             return self._start
 
     async def _rest_if_idle(self) -> None:
-        """Shut the active segment if nothing was appended since the last call."""
+        """Shut the active segment if no batch was appended since the last call."""
         if self._idle_since == self._end and not self._active.is_shut:
             await self._sync_all()
             if self._idle_since == self._end:
@@ -525,13 +521,13 @@ class SegmentedLog(PartitionLog):
         try:
             self._roll()
         except StorageError as error:
-            # On a full disk retention must still drop what is finished.
+            # On a full disk retention must still drop finished segments.
             logger.warning("%(folder)s: no new segment can be made now: %(error)s", self._about(error))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Sync, seal everything, and close. Idempotent; a log that failed is only closed. Raises SyncFailed."""
+        """Sync, seal everything, and close. Idempotent; a failed log is only closed. Raises SyncFailed."""
         async with self._lock:
             failed, closed = self._refusal is not None, self._closed
             self._refusal, self._closed = self._refusal or "it is closed", True
@@ -546,7 +542,7 @@ class SegmentedLog(PartitionLog):
                 self._shut_all()
 
     async def _seal_active(self) -> None:
-        """Record the log's end, so that the next opening scans nothing and notices anything cut off meanwhile."""
+        """Record the log's end, so that the next opening scans nothing and notices missing bytes."""
         try:
             if not self._active.is_sealed:
                 self._active.facts = self.facts.encode()
@@ -559,7 +555,7 @@ class SegmentedLog(PartitionLog):
             logger.warning("%(folder)s: closed without its index: %(error)s", self._about(error))
 
     async def delete(self) -> None:
-        """Close and remove everything. Cancellation or a crash: the next opening drops what is left."""
+        """Close and remove everything. Cancellation or a crash: the next opening drops the rest."""
         async with self._lock:
             self._refusal, self._closed = "it is deleted", True
             self._shut_all()
@@ -568,5 +564,5 @@ class SegmentedLog(PartitionLog):
             if self._is_made:
                 await self._checkpoint_file.write(Checkpoint(0, 0, cut=0))
             await delete_folder(self._disk, self._folder, holds_records=self._is_made)
-            with suppress(StorageError):  # Others of the topic may be left, and looking for them takes longer.
+            with suppress(StorageError):  # The topic's folder may have others, and checking takes longer.
                 self._disk.remove_dir(self._folder.rpartition("/")[0])

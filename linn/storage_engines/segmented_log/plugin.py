@@ -1,4 +1,4 @@
-"""The plugin that brings the engine `segmented-log`."""
+"""The plugin with the engine `segmented-log`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 
 @hookimpl
 def linn_register_engine() -> EngineKind:
-    """Register the engine `segmented-log`: batches in files, kept over restarts."""
+    """Register the engine `segmented-log`: batches in files that survive restarts."""
     return EngineKind("segmented-log", SegmentedLogSettings, SegmentedLogEngine)

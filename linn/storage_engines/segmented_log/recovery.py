@@ -1,15 +1,14 @@
-"""Recovery of a log at its opening: a torn tail is cut off and set aside, and any other damage is refused.
+"""Recovery of a log when it is opened: a torn tail is cut off and set aside, and any other damage is refused.
 
 Laws:
 
-- A torn tail is damage with nothing whole after it. Damage followed by a whole batch is refused, because cutting there
-  would lose that batch; so is damage to bytes known to have been on stable storage. The proofs of that are the
-  checkpoint, an index file, and the durable offset that every later batch carries.
-- `examine` changes nothing. `mend` carries out its result, and only then is anything cut, moved or deleted.
-- Cut bytes are set aside in the log's folder, in files whose names end with ".cut", and are never deleted before the
-  log is.
+- A torn tail is damage without a whole batch after it. Damage followed by a whole batch is refused, because cutting
+  there would lose that batch; so is damage to bytes known to have been on stable storage. The checkpoint, an index
+  file, and the durable offset in every later batch prove that.
+- `examine` changes nothing. Only `mend`, which carries out its result, cuts, moves or deletes.
+- Cut bytes are set aside in the log's folder, in files whose names end with ".cut", and are deleted only with the log.
 - Every operation can be interrupted at any point and repeated.
-- A log that was opened once is on stable storage, and the checkpoint says so.
+- A log that was opened is on stable storage, and the checkpoint records that.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ OnWhole = Callable[[int, Head], bool]
 
 @dataclass(slots=True)
 class Recovered:
-    """A log as it was found and mended. All of it is on stable storage, and its last segment can be appended to.
+    """A recovered log. All of it is on stable storage, and its last segment is ready for appends.
 
-    An empty folder becomes a log whose one segment, and whose checkpoint, are not made yet.
+    An empty folder becomes a log with one segment; the files of segment and checkpoint are not created yet.
     """
 
     segments: list[Segment]
@@ -47,19 +46,19 @@ class Recovered:
     is_new: bool = False
     """Whether the folder was empty."""
     facts: LogFacts = field(default_factory=LogFacts)
-    """The facts that follow from its batches."""
+    """The facts derived from its batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """The reason why damage is no torn tail."""
+    """The reason why damage is not a torn tail."""
 
     damage: Damage
     proof: str
 
 
 class Recovery:
-    """One opening of one log's folder."""
+    """The opening of a log's folder."""
 
     def __init__(self, disk: Disk, folder: str, checkpoint_file: CheckpointFile, index_interval_bytes: int) -> None:
         self._disk = disk
@@ -76,13 +75,13 @@ class Recovery:
         self._refusal: _Refusal | None = None
         self._cut_bytes = 0
         self._claims: dict[int, int] = {}
-        """The end that an index file proves, by base offset, if the segment itself is shorter."""
+        """The end that an index file claims, by base offset, if the segment itself is shorter."""
 
     async def examine(self) -> None:
-        """Examine the log; nothing is changed.
+        """Examine the log without changing it.
 
         Raises:
-            LogCorrupt: it is damaged, and not only by a torn tail.
+            LogCorrupt: it is damaged, and the damage is not just a torn tail.
             SyncFailed, StorageError.
         """
         await self._look()
@@ -105,7 +104,7 @@ class Recovery:
         self._refusal = self._refused_claim() or await self._refused_damage()
 
     async def mend(self) -> Recovered:
-        """Carry out the result of `examine`; makes the log if there is none.
+        """Carry out the result of `examine`; creates the log if there is none.
 
         Raises:
             LogCorrupt: damage that `examine` could not see, because a trim had been interrupted.
@@ -149,10 +148,10 @@ class Recovery:
         start = max(self._start, self._whole[0].base_offset)
         return Recovered(self._whole, start, self._cut_bytes, facts=facts)
 
-    # --- cutting because somebody says so ----------------------------------------------------------------------------
+    # --- cutting on request -------------------------------------------------------------------------------------------
 
     async def tail(self) -> DamagedTail | None:
-        """The tail that keeps the log from being opened; None if it can be opened. Changes nothing.
+        """The tail that prevents the log from being opened; None if it can be opened. Changes nothing.
 
         Raises SyncFailed, StorageError.
         """
@@ -178,7 +177,7 @@ class Recovery:
         assert self._refusal is not None
         damage, end = self._refusal.damage, self._end()
         await self._move_tail(damage, must_keep=True)
-        # The checkpoint no longer holds for the rest, nor does an index that claims more.
+        # The checkpoint no longer applies to the rest, nor does an index that claims more.
         self._drop_claim()
         await self._disk.sync_dir(self._folder)
         checkpoint = Checkpoint(min(self._start, end), min(end, damage.offset))
@@ -211,7 +210,7 @@ class Recovery:
         return self._whole[-1].end_offset if self._whole else self._start
 
     def _do_without_checkpoint(self) -> None:
-        # A power loss may have taken what a log that was never synced has in its place.
+        # A power loss may have removed the file that an unsynced log has in place of the checkpoint.
         if self._start or len(self._found) + len(self._whole) > 1:
             text = "%(folder)s: the checkpoint is missing; the log begins with the oldest segment, at %(offset)d"
             logger.warning(text, {"folder": self._folder, "offset": self._start})
@@ -220,7 +219,7 @@ class Recovery:
     # --- work that a crash interrupted -------------------------------------------------------------------------------
 
     async def _finish_cut(self, cut: int) -> None:
-        """Drop everything from offset `cut` on: the trim in progress according to the checkpoint."""
+        """Drop everything from offset `cut` on, to finish the trim recorded in the checkpoint."""
         while self._found and self._found[-1].base_offset >= cut:
             self._found.pop().unlink()
         if self._found:
@@ -239,16 +238,14 @@ class Recovery:
         await self._checkpoint_file.write_both(self._checkpoint)
 
     def _set_leftovers_aside(self) -> None:
-        """Leave out segments that lie wholly before the start: trimming was interrupted."""
+        """Leave out segments that lie wholly before the start, left by an interrupted trim."""
         while len(self._found) > 1 and self._found[1].base_offset <= self._start:
             self._leftovers.append(self._found.pop(0))
 
-    # --- what is whole -----------------------------------------------------------------------------------------------
+    # --- whole segments -----------------------------------------------------------------------------------------------
 
     async def _take_whole(self) -> Damage | None:
-        """Move segments from `_found` to `_whole`, in order, up to and including the first damaged one; returns its
-        damage.
-        """
+        """Move segments from `_found` to `_whole`, in order, up to the first damaged one; returns the damage."""
         if self._found and self._found[0].base_offset > self._start:
             return Damage(0, self._start, "the first segment is missing")
         while self._found:
@@ -263,12 +260,12 @@ class Recovery:
                 continue
             if damage.certain or not self._found or self._found[0].base_offset != damage.offset:
                 return damage
-            # The next segment continues at this point, so these bytes are no records: a failed write left them.
+            # The next segment continues here, so these bytes are not records: a failed write left them.
             self._overhanging.append(segment)
         return None
 
     async def _examine(self, segment: Segment) -> Damage | None:
-        """Trust the segment's index for the part that it covers and scan the rest."""
+        """Trust the segment's index for the part that it covers, and scan the rest."""
         summary = await segment.read_summary()
         if summary is not None and not await segment.adopt(summary):
             self._claims[segment.base_offset] = summary.end_offset
@@ -281,7 +278,7 @@ class Recovery:
     # --- judging damage ----------------------------------------------------------------------------------------------
 
     def _refused_claim(self) -> _Refusal | None:
-        """The reason why the log may not end here: it is known to have been longer."""
+        """The reason why the log can't end here: it was longer before."""
         end, durable = self._end(), self._durable
         if self._whole:
             durable = max(durable, self._claims.get(self._whole[-1].base_offset, 0))
@@ -299,14 +296,14 @@ class Recovery:
         return self._whole[-1].size_bytes if self._whole else 0
 
     def _places(self, damage: Damage) -> list[tuple[Segment, int]]:
-        """The segments with bytes after the damage, and the position of these in each."""
+        """The segments with bytes after the damage, and the position of these bytes in each."""
         places = [(segment, 0) for segment in self._found]
         if self._whole:
             places.insert(0, (self._whole[-1], damage.position))
         return places
 
     async def _refused_damage(self) -> _Refusal | None:
-        """The reason why the damage can't be a torn tail, or None."""
+        """The reason why the damage can't be a torn tail; None if it can."""
         damage = self._damage
         if damage is None:
             return None
@@ -334,10 +331,10 @@ class Recovery:
         return None
 
     async def _look_behind(self, damage: Damage, segment: Segment, position: int, on_whole: OnWhole) -> None:
-        """Call `on_whole` for each batch of a segment that lies after the damage and is whole, or proves it no torn
-        tail.
+        """Call `on_whole` for each batch of a segment that lies after the damage and is whole, or otherwise proves that
+        the damage is not a torn tail.
 
-        It returns whether to stop.
+        `on_whole` returns whether to stop.
         """
         offset, file = damage.offset, segment.file()
         size = file.size()
@@ -346,7 +343,7 @@ class Recovery:
             data = await file.read(position, SCAN_BYTES)
             for at, head in stamps_in(data):
                 if position + at < behind or head.base_offset < offset:
-                    continue  # Within another batch, or from before.
+                    continue  # Inside another batch, or from an earlier file.
                 proves = offset < head.durable_offset <= head.base_offset
                 fits = at + head.size <= len(data)
                 message = data[at : at + head.size] if fits else await file.read(position + at, head.size)
@@ -380,15 +377,15 @@ class Recovery:
         logger.warning(text, about | {"kept": kept})
 
     def _drop_claim(self) -> None:
-        """Delete the index of the last whole segment, unless it agrees with what is left: it has the log's facts."""
+        """Delete the index of the last whole segment unless it matches the remaining log: it has the log's facts."""
         if self._whole and not self._whole[-1].has_index:
             self._disk.unlink(self._whole[-1].index_path)
 
     async def _move_tail(self, damage: Damage, *, must_keep: bool) -> list[str]:
         """Set aside the bytes after the damage; returns the names of the files that hold them now.
 
-        From the end, so that an interruption leaves a log with a shorter damaged tail. Raises DiskFull if the bytes
-        must be kept and there is no room.
+        Works from the end, so that an interruption leaves a log with a shorter damaged tail. Raises DiskFull if the
+        bytes must be kept and there is no space.
         """
         names = []
         for segment in reversed(self._found):
@@ -407,7 +404,7 @@ class Recovery:
         return [name.rpartition("/")[2] for name in names]
 
     async def _set_aside(self, segment: Segment, position: int, *, must_keep: bool) -> str:
-        """Copy the bytes after `position` into a file of its own; returns its name, or "" if there are only zeros.
+        """Copy the bytes after `position` into a new file; returns its name, or "" if there are only zeros.
 
         Raises DiskFull, StorageError: the file does not exist. If the bytes need not be kept, a full disk is no error.
         """
@@ -445,7 +442,7 @@ class Recovery:
         return name
 
     async def _begin_again(self, is_young: bool, facts: LogFacts) -> None:
-        """Continue at the start, after all remaining batches, which are dropped, with the facts known from them."""
+        """Continue after all remaining batches, which are dropped, keeping the facts known from them."""
         if not self._whole and not is_young:
             text = "%(folder)s: there is no segment; the log goes on empty at offset %(offset)d"
             logger.warning(text, {"folder": self._folder, "offset": self._start})
@@ -459,7 +456,7 @@ class Recovery:
         self._whole = [first]
 
     def _sweep(self) -> None:
-        """Delete files that interrupted work left beside the segments."""
+        """Delete files that interrupted work left next to the segments."""
         kept = {segment.index_path for segment in self._whole}
         for name in self._disk.list_dir(self._folder):
             path = f"{self._folder}/{name}"
@@ -467,7 +464,7 @@ class Recovery:
                 self._disk.unlink(path)
 
     async def _make_durable(self) -> None:
-        """Sync bytes that a killed process may have left in the page cache only, and record that."""
+        """Sync bytes that a killed process may have left only in the page cache, and record that in the checkpoint."""
         if self._end() == self._durable:
             return
         for segment in self._whole:
@@ -477,12 +474,12 @@ class Recovery:
         try:
             await self._checkpoint_file.write(Checkpoint(max(self._start, self._whole[0].base_offset), self._end()))
         except DiskFull as error:
-            # There is none yet, and the log is no worse for it: the next sync with room makes it.
+            # There is no checkpoint yet; the log is not damaged, and the next sync with enough space creates it.
             about = {"folder": self._folder} | log_fields(error)
             logger.warning("%(folder)s: the checkpoint can't be made now: %(error)s", about)
 
     async def _find_facts(self) -> LogFacts:
-        """Rebuild the facts from the last whole snapshot, mostly that of the last index, and the batches behind it.
+        """Rebuild the facts from the last whole snapshot, usually in the last index, and the batches after it.
 
         Snapshots for missing index files are made on the way. Raises LogCorrupt, StorageError.
         """
@@ -501,7 +498,7 @@ class Recovery:
         return found
 
     async def _seal_finished(self) -> None:
-        """Write missing index files, so that no opening scans these segments again."""
+        """Write missing index files, so that no later opening scans these segments again."""
         await self._write_indexes([segment for segment in self._whole[:-1] if not segment.is_sealed])
 
     async def _write_indexes(self, segments: Sequence[Segment]) -> None:

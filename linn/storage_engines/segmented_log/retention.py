@@ -1,4 +1,4 @@
-"""The choice of segments that retention drops. Pure: it looks at numbers only."""
+"""The choice of segments that retention drops. Pure: it uses numbers only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Droppable(Protocol):
-    """A part of a log that is dropped as a whole."""
+    """A part of a log that can only be dropped as a whole."""
 
     end_offset: int
     size_bytes: int
@@ -25,9 +25,9 @@ def count_to_drop(
 ) -> int:
     """The number of `parts`, oldest first, that exceed a bound. Age counts from the last append, by the broker's clock.
 
-    The clock may have been wrong at some appends. A part whose time lies in the future says nothing about its age, but
-    those behind it do; and no part is older than one before it. `dead_bytes` of the first part lie before the start of
-    the log and do not count against `bytes_max`.
+    The clock may have been wrong at some appends. The age of a part with a time in the future is unknown, but later
+    parts limit it: no part is older than an earlier one. `dead_bytes` of the first part lie before the start of the log
+    and do not count against `bytes_max`.
     """
     total = sum(part.size_bytes for part in parts) - dead_bytes
     count, newest_ms = 0, -1

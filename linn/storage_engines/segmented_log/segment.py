@@ -1,7 +1,7 @@
-"""A segment: one file of batches, exactly as they came over the wire, with the known facts about it.
+"""A segment: one file of batches, exactly as received, with the known facts about it.
 
-Laws: a segment is appended to at its end and nowhere else; `size_bytes` is the end of the last whole batch and nothing
-after it is ever read; a damaged batch is reported as `LogCorrupt`, never skipped.
+Laws: a segment is written only at its end; `size_bytes` is the end of the last whole batch, and bytes after it are
+never read; a damaged batch is reported as `LogCorrupt`, never skipped.
 """
 
 from __future__ import annotations
@@ -42,19 +42,15 @@ from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, Head, ba
 logger = logging.getLogger("linn.storage")
 
 SCAN_BYTES = 4 << 20
-"""Bytes per read while scanning: large enough to keep a disk busy, small enough to hold for every partition at once."""
+"""Bytes per read while scanning: enough to keep a disk busy, and few enough to hold for every partition at once."""
 _PIECE_BYTES = 64 << 10
 """Bytes per read of a segment before the size of its batches is known."""
 REGION_BYTES_MIN = 16 << 10
-"""Smallest batch that is sent from the file: below it, reading many at once costs less than looking at
-each one's head.
-"""
+"""Smallest batch sent directly from the file: for smaller ones, one large read costs less than reading each head."""
 _CACHED_BYTES_MAX = 64 << 10
-"""Bytes of small batches that are read without a pause: 20 us if they have a hundred records, 350 us if they have one
-of a hundred bytes.
-"""
+"""Bytes of small batches read without a pause: 20 us for batches of a hundred records, 350 us for single records."""
 _HINTS_MAX = 256
-"""Positions of readers that a segment remembers; with more readers, some use the index again."""
+"""Positions of readers that a segment remembers; with more readers, some use the index."""
 _NO_INDEX = -1
 
 
@@ -66,14 +62,14 @@ class Damage:
     offset: int
     reason: str
     certain: bool = False
-    """Whether no torn write can have caused it."""
+    """Whether the damage can't come from a torn write."""
 
 
 class Segment:
     """One segment. Its numbers cover the whole batches up to `size_bytes`."""
 
     def __init__(self, disk: Disk, path: str, base_offset: int, index_interval_bytes: int) -> None:
-        """Name the segment in `path` (without suffix). No I/O."""
+        """Name the segment by `path` (without suffix). No I/O."""
         self._disk = disk
         self.path = f"{path}.log"
         self.index_path = f"{path}.index"
@@ -83,12 +79,12 @@ class Segment:
         self.retired = False
         """Whether its files were deleted."""
         self.indexed_bytes = _NO_INDEX
-        """Bytes of the segment that its index file on stable storage covers; all of them once the segment is sealed.
+        """Bytes of the segment covered by its index file on stable storage; all bytes once the segment is sealed.
 
-        That of an empty segment covers 0 bytes, and may be the only place of the facts of a log that was emptied.
+        The index of an empty segment covers 0 bytes, and may be the only place with the facts of an emptied log.
         """
         self.facts = b""
-        """Snapshot of the log's facts as of the end of this segment, until that is in its index file."""
+        """Snapshot of the log's facts at the end of this segment, until it is in the index file."""
         self._forget()
 
     def _forget(self) -> None:
@@ -102,7 +98,7 @@ class Segment:
         self._entry_at = 0
         self._hints: dict[int, int] = {}
         self.scanned = LogFacts()
-        """Facts of the batches that `scan` found."""
+        """Facts of the batches found by `scan`."""
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -115,7 +111,7 @@ class Segment:
             raise StorageError(f"{self.path} exists already and isn't empty")
 
     def file(self) -> File:
-        """The open file, reopened if it was shut.
+        """Return the open file, reopening it if it was shut.
 
         Raises:
             OffsetOutOfRange: the segment was dropped meanwhile.
@@ -129,7 +125,7 @@ class Segment:
 
     @property
     def has_index(self) -> bool:
-        """Whether there is an index file, whatever it covers."""
+        """Whether there is an index file, for any part of the segment."""
         return self.indexed_bytes != _NO_INDEX
 
     @property
@@ -139,7 +135,7 @@ class Segment:
 
     @property
     def is_shut(self) -> bool:
-        """Whether it has no open file."""
+        """Whether the segment has no open file."""
         return self._file is None
 
     def shut(self) -> None:
@@ -149,7 +145,7 @@ class Segment:
             self._file = None
 
     def unload(self) -> None:
-        """Shut the file and drop everything that its index file has as well."""
+        """Shut the file and drop everything from memory that is also in the index file."""
         self.shut()
         self._hints.clear()
         if self.is_sealed:
@@ -159,12 +155,12 @@ class Segment:
         """Delete the segment's files. Raises StorageError."""
         self.retired = True
         self.shut()
-        # The index goes first: left alone, it would pass for a proof about the next segment of that name.
+        # The index goes first: left alone, it could be taken for the index of a later segment of that name.
         self._disk.unlink(self.index_path)
         self._disk.unlink(self.path)
 
     async def sync(self) -> None:
-        """Sync all its bytes. Raises SyncFailed."""
+        """Sync the whole file. Raises SyncFailed."""
         await self.file().sync()
 
     # --- appending ---------------------------------------------------------------------------------------------------
@@ -195,9 +191,7 @@ class Segment:
     # --- scanning ----------------------------------------------------------------------------------------------------
 
     async def scan(self) -> Damage | None:
-        """Record every whole, valid batch after the known ones; returns the damage that stopped it before the end of
-        the file.
-        """
+        """Record whole, valid batches after the known ones; returns the damage that stopped the scan."""
         file = self.file()
         file_bytes = file.size()
         wanted = SCAN_BYTES
@@ -218,7 +212,7 @@ class Segment:
         return None
 
     def _note_batches(self, view: memoryview) -> Damage | None:
-        """Record the whole batches in `view`. Raises BatchMalformed, BatchCorrupt at the first bad one."""
+        """Record the whole batches in `view`. Raises BatchMalformed, BatchCorrupt at the first invalid one."""
         at = 0
         while at + HEAD_BYTES <= len(view) and at + (size := batch_bytes(view, at)) <= len(view):
             batch = RecordBatch(view[at : at + size])
@@ -236,7 +230,8 @@ class Segment:
     async def read(
         self, offset: int, bytes_max: int, *, at_least_one: bool, batches_max: int = READ_BATCHES_MAX
     ) -> list[RecordBatch]:
-        """Read whole batches from the one with `offset` on, checked, up to `bytes_max` bytes and `batches_max` batches.
+        """Read and check whole batches from the one with `offset` on, up to `bytes_max` bytes and `batches_max`
+        batches.
 
         Raises:
             LogCorrupt: the first batch is damaged.
@@ -249,11 +244,11 @@ class Segment:
         if not batches or not batches[0].base_offset <= offset < batches[0].end_offset:
             raise self._corrupt(position, f"the batch there does not hold offset {offset}")
         read_bytes = sum([batch.size for batch in batches])
-        # The rest in one more piece that holds as much as is returned, by the size that batches have here.
+        # Read the rest in one piece of the size to be returned, by the usual size of batches here.
         more_max = batches_max - len(batches)
         wanted = min(bytes_max - read_bytes, more_max * read_bytes // len(batches))
         if wanted >= HEAD_BYTES and position + read_bytes < self.size_bytes:
-            with suppress(LogCorrupt):  # The next read begins there and says so.
+            with suppress(LogCorrupt):  # The next read begins there and reports it.
                 more = await self._read_piece(position + read_bytes, wanted, more_max, at_least_one=False)
                 if more and more[0].base_offset == batches[-1].end_offset:
                     batches += more
@@ -264,7 +259,7 @@ class Segment:
     async def _read_piece(
         self, position: int, bytes_max: int, batches_max: int, at_least_one: bool
     ) -> list[RecordBatch]:
-        """Read whole batches from `position` on, over one buffer; all of the first if one is required."""
+        """Read whole batches from `position` on, over one buffer; the whole first batch if one is required."""
         view = await self._view(position, max(bytes_max, HEAD_BYTES))
         try:
             size = batch_bytes(view, 0)
@@ -277,10 +272,11 @@ class Segment:
             raise self._corrupt(position, error.text) from error
 
     def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
-        """Batches from the one that begins at `offset`, up to `bytes_max` bytes: large ones in place, small ones read.
+        """Return batches from the one that begins at `offset`, up to `bytes_max` bytes: large ones in place, small ones
+        read.
 
-        Empty if no reader has stopped at `offset` before, if there are many small batches, or if they are not in the
-        page cache. Damage is left to `read`. Raises StorageError.
+        Empty if no earlier reader stopped at `offset`, if there are many small batches, or if they are not in the page
+        cache. `read` handles damage. Raises StorageError.
         """
         position = 0 if offset == self.base_offset else self._hints.get(offset)
         file = self._file
@@ -294,7 +290,7 @@ class Segment:
         return self._in_place(file, position, head, bytes_max)
 
     def _in_place(self, file: File, position: int, head: Head | None, bytes_max: int) -> list[StoredBatch]:
-        """Return large batches, the first of them with `head`, without reading more than their heads."""
+        """Return large batches, the first with `head`, reading only their heads."""
         batches: list[StoredBatch] = []
         while head is not None and head.size >= REGION_BYTES_MIN and len(batches) < READ_BATCHES_MAX:
             bytes_max -= head.size
@@ -320,7 +316,7 @@ class Segment:
         return batches
 
     def _cached(self, file: File, position: int, bytes_max: int) -> list[RecordBatch]:
-        """Return small batches, if all of them up to `bytes_max` are in the page cache."""
+        """Return small batches up to `bytes_max`, if all of them are in the page cache."""
         wanted = min(bytes_max, self.size_bytes - position)
         if wanted > _CACHED_BYTES_MAX or (data := file.read_cached(position, wanted)) is None:
             return []
@@ -347,13 +343,13 @@ class Segment:
         return head if head.base_offset == offset else None
 
     def _remember(self, offset: int, position: int) -> None:
-        """Remember where a reader will continue."""
+        """Remember the position at which a reader will continue."""
         self._hints[offset] = position
         if len(self._hints) > _HINTS_MAX:
             del self._hints[next(iter(self._hints))]
 
     async def _view(self, position: int, bytes_max: int) -> memoryview:
-        """Read up to `bytes_max` bytes, at least a head. Raises LogCorrupt if the file is shorter than it was."""
+        """Read up to `bytes_max` bytes, at least a head. Raises LogCorrupt if the file has become shorter."""
         wanted = min(bytes_max, self.size_bytes - position)
         view = memoryview(await self.file().read(position, wanted))
         if len(view) < max(wanted, HEAD_BYTES):
@@ -388,7 +384,7 @@ class Segment:
             raise self._corrupt(position, error.text) from error
 
     async def offset_at(self, timestamp_ms: int, start: int) -> int | None:
-        """The first batch, or `start` in it, that has a timestamp from `timestamp_ms` on. Raises LogCorrupt."""
+        """The first batch, or `start` in it, with a timestamp at or after `timestamp_ms`. Raises LogCorrupt."""
         if self.max_timestamp_ms < timestamp_ms:
             return None
         index = await self.index()
@@ -423,8 +419,8 @@ class Segment:
         return self._index
 
     async def facts_at_end(self, before: LogFacts | None) -> LogFacts | None:
-        """The log's facts as of the end of this segment: from its index file and what was scanned behind that, or
-        from all of it and those of `before`; None if that is needed and None.
+        """The log's facts at the end of this segment: from its index file and the batches scanned after it, or from the
+        whole segment and the facts `before`; None if these are needed and None.
 
         Raises LogCorrupt, StorageError.
         """
@@ -451,7 +447,7 @@ class Segment:
             damage = await other.scan()
         finally:
             other.shut()
-        if damage is not None and damage.position < self.size_bytes:  # What lies behind is another's to judge.
+        if damage is not None and damage.position < self.size_bytes:  # Later damage is judged by the caller.
             raise self._corrupt(damage.position, damage.reason)
         return other
 
@@ -474,9 +470,8 @@ class Segment:
         self.facts = b""
 
     def index_image(self, facts: bytes) -> IndexImage:
-        """The index file of the segment's present content, with a snapshot of the log's facts as of its end. The
-        index is in memory.
-        """
+        """Make the index file of the segment's present content, with a snapshot of the log's facts at its end. The
+        index must be in memory."""
         assert self._index is not None, "the index of a growing segment is in memory"
         summary = Summary(
             self.base_offset,
@@ -490,9 +485,7 @@ class Segment:
         return IndexImage(self.size_bytes, encode_index(summary, self._index, facts))
 
     async def put_index(self, image: IndexImage) -> None:
-        """Put an index file in place; the bytes that it covers were synced. Durable after `sync_dir`. Raises as
-        `write_index`.
-        """
+        """Put an index file in place; its bytes must be synced. Durable after `sync_dir`. Raises as `write_index`."""
         temporary = f"{self.index_path}.tmp"
         self._disk.unlink(temporary)
         file = self._disk.open(temporary, create=True)
@@ -505,12 +498,12 @@ class Segment:
         self.indexed_bytes = image.covered_bytes
 
     async def read_summary(self) -> Summary | None:
-        """Read the index file's summary; None if there is no whole one of this segment."""
+        """Read the index file's summary; None if there is no valid index of this segment."""
         summary = decode_summary(await self._index_file_bytes(HEADER_BYTES))
         return summary if summary is not None and summary.base_offset == self.base_offset else None
 
     async def adopt(self, summary: Summary) -> bool:
-        """Accept `summary` if the file's size, its first and its last head agree with it. Raises StorageError."""
+        """Accept `summary` if it matches the file's size, its first head and its last head. Raises StorageError."""
         if self.file().size() < summary.size_bytes:
             return False
         if not summary.size_bytes:
@@ -534,7 +527,7 @@ class Segment:
         return True
 
     async def grow(self) -> None:
-        """Prepare for appends: the index in memory, the file open. Raises LogCorrupt, StorageError."""
+        """Prepare for appends: load the index and open the file. Raises LogCorrupt, StorageError."""
         index = await self.index()
         self._entry_at = index.positions[-1] + self._index_interval_bytes if len(index) else 0
         self.file()

@@ -1,6 +1,6 @@
-"""The head of a stored batch, sealed by the CRC of its stamp, which is read without reading the whole batch.
+"""The head of a stored batch, which can be read without the rest of the batch. The CRC of the stamp seals its stamp.
 
-The places of the numbers are those of schema/batch.capnp.
+The positions of the numbers come from schema/batch.capnp.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _HEAD = struct.Struct("<II8xqqqiIIIqqq6xHxB30xI4x")
 HEAD_BYTES = _HEAD.size
 _STAMP_END = 44
 _ROOT = struct.pack("<IH", 0, NUMBER_BYTES // WORD)
-"""The root pointer of every batch that this version writes, without the number of its fields."""
+"""The root pointer of every batch written by this version, without the number of its fields."""
 _ROOT_AT = 8
 
 
 class Head(NamedTuple):
-    """The numbers at the front of a stored batch. Only those of the stamp were checked against a CRC."""
+    """The numbers at the front of a stored batch. Only the numbers of the stamp are checked against a CRC."""
 
     size: int
     base_offset: int
@@ -37,7 +37,7 @@ class Head(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last one that the batch covers."""
+        """The offset after the last one that the batch covers."""
         return self.base_offset + self.offset_span
 
 
@@ -54,7 +54,7 @@ def batch_bytes(view: memoryview, at: int) -> int:
 
 
 def head_at(view: memoryview, at: int) -> Head:
-    """The head of the batch at `at`; `view` holds at least HEAD_BYTES there.
+    """Read the head of the batch at `at`; `view` holds at least HEAD_BYTES there.
 
     Raises BatchMalformed, BatchCorrupt.
     """
@@ -67,9 +67,9 @@ def head_at(view: memoryview, at: int) -> Head:
 
 
 def stamps_in(data: bytearray) -> Iterator[tuple[int, Head]]:
-    """The heads with a correct CRC in `data`, and their places. Their batches may themselves be torn.
+    """The heads with a correct CRC in `data`, and their places. Their batches may be torn.
 
-    Looks at word-aligned places only, where batches begin.
+    Searches only word-aligned places, where batches begin.
     """
     view = memoryview(data)
     found = data.find(_ROOT)
@@ -83,7 +83,7 @@ def stamps_in(data: bytearray) -> Iterator[tuple[int, Head]]:
 
 
 def is_whole(data: bytearray, head: Head) -> bool:
-    """Whether `data` is all of the batch with this head, undamaged."""
+    """Whether `data` holds the whole, undamaged batch with this head."""
     if len(data) != head.size:
         return False
     try:
@@ -101,7 +101,7 @@ def _stamp_at(view: memoryview, at: int) -> Head | None:
 
 
 def whole_batches(view: memoryview, bytes_max: int, batches_max: int) -> list[RecordBatch]:
-    """The whole batches in `view` that fit, up to a damaged one. Raises BatchError if that is the first."""
+    """Read the whole batches in `view` that fit, up to a damaged one. Raises BatchError if the first one is damaged."""
     batches: list[RecordBatch] = []
     at, end = 0, min(len(view), bytes_max)
     try:

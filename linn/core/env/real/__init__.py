@@ -1,1 +1,1 @@
-"""The world as it is, behind the ports of `linn.core.env.env`."""
+"""The real world, behind the ports of `linn.core.env.env`."""

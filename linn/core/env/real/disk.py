@@ -1,8 +1,8 @@
 """RealDisk: the machine's file system, behind the ports of `linn.core.env.env`.
 
-Laws: an `OSError` never leaves this file; it becomes one line that names the path. Calls that may wait for a disk run
-in a thread, and a file's descriptor is not closed while a thread or a FileRegion uses it. A file has one writing handle
-at a time, because each handle tracks the file's end itself.
+Laws: an `OSError` never leaves this file; it becomes a one-line StorageError that names the path. Calls that may wait
+for a disk run in a thread, and a file's descriptor is not closed while a thread or a FileRegion uses it. A file has one
+writing handle at a time, because each handle tracks the file's end itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _disk_error(error: OSError, deed: str, path: str) -> StorageError:
 
 
 class _Translated:
-    """A block whose OSErrors become StorageErrors. A start enters ten of these per segment: no generator."""
+    """A block whose OSErrors become StorageErrors. Faster than a generator: a start enters ten per segment."""
 
     __slots__ = ("_deed", "_path")
 
@@ -73,13 +73,13 @@ class Descriptor:
         self._freeing = freeing
 
     def __del__(self) -> None:
-        # Linux frees the descriptor whatever close() says, and nothing is promised about the data.
+        # Linux frees the descriptor whatever close() returns, and the data needs no guarantee here.
         with contextlib.suppress(OSError):
             self._freeing.close(self.number)
 
 
 class RealFileRegion:
-    """Bytes of a file that it keeps open."""
+    """Bytes of a file, which it keeps open."""
 
     __slots__ = ("_size", "descriptor", "position")
 
@@ -105,7 +105,7 @@ class RealFileRegion:
 
 
 class RealFile:
-    """A descriptor and the position of its file's end."""
+    """An open file, with the position of its end."""
 
     def __init__(self, path: str, descriptor: Descriptor) -> None:
         self._path = path
@@ -131,7 +131,7 @@ class RealFile:
             buffers = without_first(buffers, written)
 
     def _take_back(self, error: OSError) -> StorageError:
-        """Cut off the remains of a failed append; returns the error to raise."""
+        """Cut off a failed append; returns the error to raise."""
         try:
             if os.fstat(self._descriptor).st_size > self._end:
                 os.ftruncate(self._descriptor, self._end)
@@ -163,7 +163,7 @@ class RealFile:
             count = self._read_cached(buffer, position)
             if count < len(buffer):
                 count = await self._in_thread(lambda descriptor: _read_fully(descriptor, buffer, count, position))
-        # A file that is cut during the read is shorter than it was measured.
+        # A file that is cut during the read is shorter than measured.
         del buffer[count:]
         return buffer
 
@@ -171,7 +171,7 @@ class RealFile:
         try:
             return os.preadv(self._descriptor, (buffer,), position, os.RWF_NOWAIT)
         except OSError as error:
-            # EAGAIN: nothing of it is cached. EOPNOTSUPP: the file system can't tell. Both go to the thread.
+            # EAGAIN: no part is cached. EOPNOTSUPP: the file system can't tell. Both are read in the thread.
             if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
                 raise
             return 0
@@ -196,7 +196,7 @@ class RealFile:
             raise SyncFailed(f"can't sync {self._path}: {reason(error)}") from error
 
     async def _in_thread(self, work: Callable[[int], T]) -> T:
-        """Run `work(descriptor)` in a thread; a cancellation waits for it."""
+        """Run `work(descriptor)` in a thread; a cancelled caller waits for it."""
         held = self._open
         if held is None:
             raise OSError(errno.EBADF, "closed")
@@ -207,7 +207,7 @@ class RealFile:
 
 
 def _read_fully(descriptor: int, buffer: bytearray, count: int, position: int) -> int:
-    """Fill `buffer` from its byte `count` on; returns the bytes in it, fewer only at the end of the file."""
+    """Fill `buffer` from byte `count` on; returns the number of bytes in it, fewer only at the end of the file."""
     with memoryview(buffer) as view:
         while count < len(buffer):
             with view[count:] as rest:
@@ -256,10 +256,10 @@ class RealDisk:
         with _Translated("delete", path), contextlib.suppress(FileNotFoundError):
             held = self._held(path)
             os.unlink(path)
-            del held  # Not before: the disk space is freed when the last holder of the file closes it.
+            del held  # Not earlier: the disk space is freed when the last holder closes the file.
 
     def _held(self, path: str) -> Descriptor | None:
-        """Hold a file whose disk space should be freed in a thread when it is deleted; None for others."""
+        """Hold a file whose disk space should be freed in a thread when it is deleted; None for other files."""
         with contextlib.suppress(OSError):
             if self._freeing.wants(os.stat(path).st_size):
                 return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._freeing)
@@ -274,7 +274,7 @@ class RealDisk:
             await in_thread(lambda: _sync_folder(path))
         except OSError as error:
             if error.errno in _NO_DESCRIPTOR:
-                # The disk was not asked for anything: this is no failed sync, and can be repeated.
+                # The disk was not called: this is not a failed sync, and can be retried.
                 raise _disk_error(error, "open the folder", path) from error
             raise SyncFailed(f"can't sync the folder {path}: {reason(error)}") from error
 
@@ -297,16 +297,16 @@ class RealDisk:
 
 
 FREED_AT_ONCE_BYTES_MAX = 4 << 20
-"""Largest file that is freed in place, in 4 ms: a file of 1 GiB takes a second."""
+"""Largest file freed in place, in 4 ms: a file of 1 GiB takes a second."""
 
 
 class FreeingThread:
-    """Closes descriptors, for one disk.
+    """A thread that closes descriptors of one disk.
 
     To delete a large file, the disk opens it before it is unlinked, and gives the descriptor to this thread. While the
-    thread is busy, small files take the same way: the file system makes a small deletion wait for a large one.
+    thread is busy, small files go to it as well: the file system makes a small deletion wait for a large one.
 
-    Laws: there is at most one thread, and none before the first large file. Nothing waits for it: the end of the
+    Laws: there is at most one thread, and none before the first large file. No caller waits for it: the end of the
     process frees the rest. If no thread can be started, files are closed in place.
     """
 
@@ -315,13 +315,13 @@ class FreeingThread:
         self._runs = self._works = False
 
     def wants(self, size_bytes: int) -> bool:
-        """Whether a file of this size should be kept open when it is unlinked, and given to `close`."""
+        """Whether a file of this size should be kept open when it is unlinked, and passed to `close`."""
         if size_bytes >= FREED_AT_ONCE_BYTES_MAX:
             return self._runs or self._start()
         return self._works or not self._descriptors.empty()
 
     def _start(self) -> bool:
-        # Not from `close`, which a finalizer may call when the interpreter ends and has no threads any more.
+        # Not from `close`: a finalizer may call it when the interpreter exits and no thread can start.
         with contextlib.suppress(RuntimeError):
             threading.Thread(target=self._run, name="linn-freeing", daemon=True).start()
             self._runs = True
@@ -348,10 +348,10 @@ class FreeingThread:
 async def in_thread(work: Callable[[], T]) -> T:
     """Run `work` in a thread and return its result, with as many threads at once as trio's default limiter allows.
 
-    Raises whatever `work` raises. Cancellation: before the thread begins; one that has begun is waited for.
+    Raises whatever `work` raises. Cancellation: only before the thread begins; a running thread is waited for.
 
-    A leaner `trio.to_thread.run_sync`: no context is copied, the thread can't call back into the loop, and nothing is
-    awaited before the thread begins unless the limiter is full. A publish with `fsync = "always"` costs the broker a
+    A leaner `trio.to_thread.run_sync`: it copies no context, the thread can't call back into the loop, and it does not
+    yield before the thread begins unless the limiter is full. A publish with `fsync = "always"` costs the broker a
     fifth less processor time that way (285 us instead of 360).
     """
     await trio.lowlevel.checkpoint_if_cancelled()
@@ -363,7 +363,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     token, task = trio.lowlevel.current_trio_token(), trio.lowlevel.current_task()
 
     def deliver(result: Outcome[T]) -> None:
-        # The loop is there: the task waits in it, and can't be made not to.
+        # The loop is running: the task waits in it, and can't be cancelled.
         token.run_sync_soon(trio.lowlevel.reschedule, task, result)
 
     try:

@@ -1,6 +1,6 @@
 """RealEnv: the real world, behind the ports of `linn.core.env.env`.
 
-Laws: an `OSError` never leaves `real_disk` or `real_net`. Nothing blocks the loop except the calls that the ports
+Laws: an `OSError` never leaves `disk`, `net` or `stream`. Nothing blocks the loop except the calls that the ports
 document as synchronous.
 """
 
@@ -18,7 +18,7 @@ from linn.core.env.real.rng import RealRng
 
 
 class RealClock:
-    """The machine's clocks. `monotonic` is trio's own, so that it fits trio's deadlines; it needs a running loop."""
+    """The machine's clocks. `monotonic` is trio's clock, to match trio's deadlines; it needs a running loop."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -22,7 +22,7 @@ def file_limits() -> FileLimits:
 
 
 def raise_file_limit() -> FileLimits:
-    """Raise the soft limit to the hard one, and return the limits that are in force then."""
+    """Raise the soft limit to the hard limit, and return the resulting limits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):

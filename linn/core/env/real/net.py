@@ -1,6 +1,6 @@
 """RealNet: the machine's network, TCP and Unix sockets, behind the ports of `linn.core.env.env`.
 
-Law: an `OSError` never leaves this file; it becomes one line that names the address.
+Law: an `OSError` never leaves this file; it becomes a one-line LinnError that names the address.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from linn.core.errors.tree import AddressInUse, AddressInvalid, ConnectFailed, C
 
 BACKLOG = 4096
 """Connections that the kernel queues for a listener, the default of net.core.somaxconn. When many clients reconnect at
-once, one that finds no place waits for a second or longer before it tries again.
-"""
+once, a connection that finds the queue full retries only after a second or longer."""
 _ACCEPT_PAUSE_S = 0.1
-"""Pause of a listener that has run out of descriptors (as in trio's `serve_listeners`)."""
+"""Pause of a listener without descriptors (as in trio's `serve_listeners`)."""
 FILES_SHARE = 16
 FILES_MIN = 32
 """Descriptors reserved for files, unless a fraction of the process's limit is more: connections must never use up the
-descriptors that storing and syncing need.
-"""
+descriptors needed to store and sync."""
 _ACCEPT_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _ACCEPT_PEER_GONE = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH))
 
@@ -63,7 +61,7 @@ class RealListener:
             return RealStream(_detached(socket), peer)
 
     async def _survive(self, error: OSError) -> None:
-        """Return if the next `accept` may succeed, after a pause if it would fail at once in the same way."""
+        """Return if the next `accept` may succeed, after a pause if it would otherwise fail again at once."""
         if error.errno in _ACCEPT_EXHAUSTED:
             await trio.sleep(_ACCEPT_PAUSE_S)
         elif error.errno not in _ACCEPT_PEER_GONE:
@@ -72,14 +70,14 @@ class RealListener:
     async def aclose(self) -> None:
         self._socket.close()
         path, self._unix_path = self._unix_path, None
-        # Another broker may have replaced the socket's file meanwhile; only our own is removed.
+        # Another broker may have replaced the socket's file; remove only our own.
         if path is not None and _file_id(path) == self._unix_file:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
 
 def _connections_end() -> int:
-    """The first descriptor that is reserved. The system assigns the lowest free one, so at this number few are left."""
+    """The first reserved descriptor. The system assigns the lowest free one, so at this number few are left."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft - max(FILES_MIN, soft // FILES_SHARE) if soft != resource.RLIM_INFINITY else sys.maxsize
 
@@ -123,7 +121,7 @@ def _no_such_address_passed() -> Iterator[None]:
 
 
 async def _answers(path: str) -> bool:
-    """Whether a process listens at a Unix socket's path, or a file that is no socket lies there."""
+    """Whether a process listens at a Unix socket's path, or the path is a file that is not a socket."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
         return True
     with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM) as probe:
@@ -154,7 +152,7 @@ class RealNet:
         try:
             ways = await _resolve(place)
             for way in ways[:-1]:
-                # "localhost" often resolves first to an IPv6 address that the machine does not have.
+                # "localhost" often resolves first to an IPv6 address that the machine lacks.
                 with _no_such_address_passed():
                     return await self._listen(address, *way)
             return await self._listen(address, *ways[-1])
@@ -189,7 +187,7 @@ class RealNet:
         socket = trio.socket.socket(family, trio.socket.SOCK_STREAM)
         try:
             await socket.connect(sockaddr)
-            # To trio, a Unix socket whose listener's backlog is full looks connected; this call raises then.
+            # trio considers a Unix socket connected even if its listener's backlog is full; this call then raises.
             socket.getpeername()
             return RealStream(_detached(socket), address)
         except BaseException:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 
 IOV_MAX = 1024
-"""Buffers that Linux takes in one call (UIO_MAXIOV)."""
+"""Buffers that Linux accepts in one call (UIO_MAXIOV)."""
 
 
 def reason(error: OSError) -> str:
-    """The reason of a failed call, as the end of a line."""
+    """The reason of a failed call, worded as the end of a message."""
     return "it is closed" if error.errno == errno.EBADF else (error.strerror or str(error))

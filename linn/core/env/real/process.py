@@ -1,6 +1,6 @@
 """RealProcess: facts about this process from Linux, behind the port of `linn.core.env.env`.
 
-Law: reading never fails: a fact that the machine does not give is 0.
+Law: reading never fails: an unavailable fact is 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RealProcess:
     def memory_bytes_max(self) -> int:
         found = [os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES]
         for path in memory_limit_files(_own_cgroups()):
-            # "max", a missing file and one that may not be read all mean: no limit of its own.
+            # "max", a missing file and an unreadable one all mean: no limit.
             with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
                 found.append(int(file.read()))
         return min(found)

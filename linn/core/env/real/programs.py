@@ -1,7 +1,7 @@
 """RealPrograms: processes of this machine, behind the port of `linn.core.env.env`.
 
 Laws: a program is the leader of a session and process group of its own. The group is killed before its leader is
-reaped: until then no other group can have its number. Leaving the block of `run` takes as long as a SIGKILL does.
+reaped: until then no other group can reuse its number. Leaving the block of `run` takes as long as a SIGKILL.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from linn.core.env.real.os import reason
 from linn.core.errors.tree import ProgramEnded, ProgramNotStarted
 
 OUTPUT_LINE_BYTES_MAX = 16 << 10
-"""Limit of a line of output: longer ones are no text for people, and are cut."""
+"""Limit of a line of output: longer lines are not meant for people, and are cut."""
 STATUS_LINE_BYTES_MAX = 1 << 20
-"""Limit of a line of status: two offsets for each of ten thousand partitions take 0.4 MiB."""
+"""Limit of a status line: two offsets for each of ten thousand partitions take 0.4 MiB."""
 
 
 class RealProgram:
@@ -48,7 +48,7 @@ class RealProgram:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is that of its group and session as well."""
+        """Its process id, which is also the id of its group and session."""
         return self._process.pid
 
     async def send_line(self, line: str) -> None:
@@ -58,7 +58,7 @@ class RealProgram:
             raise ProgramEnded(f"process {self.pid} reads no more") from error
 
     def close_input(self) -> None:
-        # A pipe closes at once: the only await in it is a checkpoint, which a cancelled task may not reach.
+        # A pipe closes at once: its only await is a checkpoint, which a cancelled task may not reach.
         cast(trio.lowlevel.FdStream, self._input).close()
 
     async def receive_status(self) -> str | None:
@@ -71,7 +71,7 @@ class RealProgram:
         async with self._reaping:
             if self._code is None:
                 await trio.lowlevel.wait_readable(self._pidfd)
-                self.kill()  # The rest of the group, whose number it keeps until it is reaped.
+                self.kill()  # The rest of the group, which keeps its number until it is reaped.
                 self._code = self._process.returncode
                 assert self._code is not None, "its end was seen"
             return self._code
@@ -129,7 +129,7 @@ async def _start(command: Sequence[str], environment: Mapping[str, str], status_
         if status_variable is not None:
             reads, writes = os.pipe2(os.O_CLOEXEC)
             variables[status_variable] = str(writes)
-        # Starting takes a thread of its own, and must not be given up half-way: nobody would know of the process.
+        # Starting runs in a separate thread and must not be abandoned: otherwise the process would be lost.
         with trio.CancelScope(shield=True):
             process = await trio.lowlevel.open_process(
                 list(command),

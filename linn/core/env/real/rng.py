@@ -7,7 +7,7 @@ import random
 
 
 class RealRng:
-    """Random numbers: `bytes` from the operating system, the rest from a generator that it seeded."""
+    """Random numbers: `bytes` from the operating system, others from a generator seeded by it."""
 
     def __init__(self) -> None:
         self._random = random.Random()

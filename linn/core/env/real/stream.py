@@ -1,7 +1,7 @@
 """RealStream: one connected socket of the machine, behind the `Stream` port.
 
 Laws: an `OSError` never leaves this file. The socket is non-blocking and called directly; the loop only waits for it. A
-round trip costs half of what it does through a socket that the loop wraps.
+round trip costs half as much as with trio's socket.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from linn.core.env.real.os import IOV_MAX, reason
 from linn.core.errors.tree import ConnectionLost
 
 _JOIN_BYTES_MAX = 16 * 1024
-"""Largest total that one copy and `send` handle faster than a `sendmsg` of many buffers."""
+"""Largest total for which one copy and `send` are faster than a `sendmsg` of many buffers."""
 _MSG_MORE = socket.MSG_MORE
 
 
 class RealStream:
-    """A connected socket in a loop of trio's."""
+    """A connected socket in a trio loop."""
 
     __slots__ = ("_socket", "peer")
 
@@ -41,7 +41,7 @@ class RealStream:
     # --- the loop's part ---
 
     _CLOSED: tuple[type[Exception], ...] = (OSError, ValueError, trio.ClosedResourceError)
-    """Exceptions from calls and waits on a socket; a closed one has no number, which raises no OSError."""
+    """Exceptions of calls and waits on a socket; a closed one has no number, which raises no OSError."""
 
     async def _wait_readable(self) -> None:
         """Wait on an open socket."""
@@ -73,7 +73,7 @@ class RealStream:
             raise self._lost(error) from error
 
     def interrupt(self) -> None:
-        # A waiting task is told that the socket is closing, though it is not; so is a sending one.
+        # Waiting tasks, also a sender, are told that the socket is closing, although it is not.
         self._notify_closing()
 
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
@@ -129,7 +129,7 @@ class RealStream:
             raise self._lost(error) from error
 
     async def _wait_room(self) -> None:
-        """Wait for room. Raises the exceptions of `_CLOSED`, but ignores an interrupt, meant for the receiver."""
+        """Wait for room. Raises the exceptions of `_CLOSED`, but ignores an interrupt, which is for the receiver."""
         try:
             await self._wait_writable()
         except self._CLOSED as error:
@@ -162,7 +162,7 @@ class RealStream:
 
 
 def _memory(sendables: Sequence[Sendable], first: int) -> Sequence[Buffer]:
-    """The buffers in memory from `first` on, up to the next piece of a file."""
+    """The buffers in memory from `first` up to the next piece of a file."""
     end = first
     while end < len(sendables) and type(sendables[end]) is not RealFileRegion:
         end += 1
@@ -170,7 +170,7 @@ def _memory(sendables: Sequence[Sendable], first: int) -> Sequence[Buffer]:
 
 
 def _region(sendables: Sequence[Sendable], place: int) -> tuple[RealFileRegion, int]:
-    """The piece of a file at `place`, joined with those that continue it, and the place after them."""
+    """The piece of a file at `place`, joined with the pieces that continue it, and the next place."""
     first = last = sendables[place]
     size = 0
     while isinstance(last, RealFileRegion):

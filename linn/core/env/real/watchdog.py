@@ -1,4 +1,4 @@
-"""The watchdog's thread, which observes the loop from outside."""
+"""The watchdog's thread, which observes the loop."""
 
 from __future__ import annotations
 
