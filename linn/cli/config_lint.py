@@ -114,7 +114,8 @@ def _listeners(config: Config, problems: Problems) -> None:
         if not isinstance(place, str) and not place[0].startswith(_LOOPBACK):
             problems.warn(
                 ("listeners", name, "address"),
-                "whoever reaches this address can read, change and delete everything: there is no login and no TLS yet",
+                "anyone who reaches this address can read, change and delete everything: "
+                "there is no login and no TLS yet",
             )
 
 

@@ -50,9 +50,9 @@ class SparkOutcome:
     """Whether the pipelines ran again after the kill, and had written everything."""
 
     def latest(self) -> tuple[Counter[str], int]:
-        """Return the last count of each key, and how many messages had not a higher count than the one before.
+        """Return the last count of each key, and the number of messages whose count was not above the previous one.
 
-        A count changes only because flights were added, so that a micro-batch which is written twice shows.
+        Counts only grow, so that a micro-batch which is written twice shows.
         """
         last: Counter[str] = Counter()
         not_higher = 0
