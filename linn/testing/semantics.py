@@ -5,9 +5,9 @@
         def semantics(self) -> DeliverySemantics:
             return Mine(MySettings())
 
-Laws: a test asks `settles_on_delivery` and `survives_restart`, and never for a name. Semantics may differ in how often
-they deliver and when a record is dead; in all of them no record is given to two consumers at once, skipped, or given
-again once settled.
+Laws: a test asks `settles_on_delivery` and `survives_restart`, never for a name. Semantics may differ in how often they
+deliver and when a record is dead; but none delivers a record to two consumers at once, skips a record, or delivers a
+settled record again.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ ANN, BOB = 1, 2
 LONG_S = 2 * LEASE_MS_MAX / 1000
 """A time after which every lease has ended and every delay has passed."""
 LEASES_MAX = 2 * END
-"""Limit of the leases of at least one record that a test takes in a row: each record is ready once."""
+"""Maximum number of leases that a test takes in a row: each record is ready once."""
 ROUNDS_MAX = 200
-"""Limit of the deliveries of one record that a test waits for; it acks before if a semantics delivers for ever."""
+"""Maximum number of deliveries of one record in a test; it acks then if the semantics delivers without limit."""
 
 
 def begun(semantics: DeliverySemantics, start: int = 0) -> SharedSubscription:
-    """Make a subscription that is ready to deliver; the events of `recovered` are taken."""
+    """Make a subscription that is ready to deliver; the events of `recovered` are already taken."""
     subscription = semantics.shared_subscription(start)
     subscription.recovered(0.0)
     subscription.take_events()
@@ -44,7 +44,7 @@ def begun(semantics: DeliverySemantics, start: int = 0) -> SharedSubscription:
 
 
 def replayed(semantics: DeliverySemantics, rows: list[bytes], now: float, start: int = 0) -> SharedSubscription:
-    """Make the subscription after a restart: a new one, to which the event log is applied."""
+    """Make a subscription as after a restart: a new one, to which the event log is applied."""
     subscription = semantics.shared_subscription(start)
     for row in rows if semantics.survives_restart else ():
         for event in decode_events(row):
@@ -64,7 +64,7 @@ def leases(subscription: SharedSubscription, records_max: int, end: int, now: fl
 
 
 def taken(subscription: SharedSubscription, consumer: int, count: int) -> list[Lease]:
-    """Lease so many records at time 0, in as many leases as it takes."""
+    """Lease `count` records at time 0, in as many leases as needed."""
     found: list[Lease] = []
     while (missing := count - sum(lease.end - lease.first for lease in found)) > 0:
         lease = subscription.acquire(consumer, missing, END, 0.0)
@@ -74,12 +74,12 @@ def taken(subscription: SharedSubscription, consumer: int, count: int) -> list[L
 
 
 def offsets_of(lease: Lease | None) -> list[int]:
-    """The offsets of a lease."""
+    """Return the offsets of a lease."""
     return list(range(lease.first, lease.end)) if lease is not None else []
 
 
 def holder_of(consumer: int) -> Holder:
-    """A consumer's name, with the time of a decision."""
+    """Return a consumer's name, with the time of a decision."""
     return Holder(f"consumer-{consumer}", 0)
 
 

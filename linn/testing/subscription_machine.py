@@ -1,4 +1,4 @@
-"""SubscriptionMachine: the subscriptions of any delivery semantics against a plain set of rules, by Hypothesis.
+"""SubscriptionMachine: compares the subscriptions of a delivery semantics with a plain set of rules, by Hypothesis.
 
     class Mine(SubscriptionMachine):
         def make_semantics(self) -> DeliverySemantics:
@@ -6,8 +6,8 @@
 
     TestMine = Mine.TestCase
 
-The model knows the holder of each offset, and which are dead or settled. The semantics decides when a returned record
-comes again, and when it is dead instead.
+The model knows the holder of each offset, and the dead and settled offsets. The semantics decides when a returned
+record is delivered again, and when it is dead instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONSUMERS = st.integers(1, 3)
 
 
 class SubscriptionMachine(RuleBasedStateMachine):
-    """A Hypothesis machine of any semantics against its laws. Subclass it with `make_semantics`."""
+    """Hypothesis machine that checks the laws of a semantics. Subclass it with `make_semantics`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.held: dict[int, tuple[int, set[int]]] = {}
         """(consumer, offsets) by delivery id, as granted."""
         self.decided: dict[int, tuple[str, set[int]]] = {}
-        """(holder, offsets) by delivery id, of two phases: decided, and not done."""
+        """(holder, offsets) by delivery id, for two-phase deliveries that are decided and not done."""
         self.dead: set[int] = set()
         self.settled: set[int] = set()
         self.newest_id = 0
@@ -63,7 +63,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.rows.append(encode_events(events))
 
     def _look(self) -> None:
-        """Adopt the decisions of the semantics: which of the returned records are dead."""
+        """Adopt the decisions of the semantics about returned records that are dead."""
         self.dead = {offset for letter in self.subscription.dead() for offset in range(letter.first, letter.end)}
         assert not self.dead & self.settled
 
@@ -211,7 +211,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.held.clear()
         self.subscription = self._restarted()
 
-    # --- what always holds -------------------------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------------------
 
     @invariant()
     def every_record_is_in_one_place(self) -> None:
@@ -228,7 +228,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert found == self.decided
 
     def teardown(self) -> None:
-        """Let everything come to its end: each record is settled, and none for the second time."""
+        """Consume the rest: each record is settled, and none twice."""
         self.now += LONG_S
         for first, end, decision in self.subscription.decided():
             self.subscription.done(decision.holder.name, decision.delivery_id, first, end)

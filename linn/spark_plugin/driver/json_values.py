@@ -63,8 +63,8 @@ def _is_one_value(text: Column) -> Column:
     """Return the condition under which a text is exactly one JSON value.
 
     `from_json` reads the first value and ignores the rest. So the text is put into an array, followed by one more
-    element: if the text itself closes the array, as in `1] junk`, Spark does not read that element, and the array has
-    another length.
+    element: if the text itself closes the array, as in `1] junk`, Spark does not read that element, and the array is no
+    longer with it than without.
     """
 
     def length(end: str) -> Column:
