@@ -3,7 +3,7 @@
 By kind of plugin: `hookimpl`, and for
 
 - a storage engine `EngineKind`, `StorageEngine`, `PartitionLog`;
-- delivery semantics `SemanticsKind`, `DeliverySemantics`, `SharedSubscription`;
+- delivery semantics `SemanticsKind`, `DeliverySemantics`, `LeaseSettings`;
 - an exchange `ExchangeKind`, `Exchange`, `Binding`, `Subject`;
 - a partitioner `PartitionerKind`, `Partitioner`;
 - an assignor of consumer groups `AssignorKind`, `Assignor`;
@@ -107,9 +107,8 @@ from linn.core.ports.observer import Observer, Observers
 from linn.core.ports.service import Service, ServiceHost, ServiceKind, ServiceListener, ServiceMetric, ServiceTopic
 from linn.core.publish.publisher import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
-from linn.core.queue.lease import Lease, LeaseSettings
+from linn.core.queue.lease import LEASE_MS_MAX, LEASE_RECORDS_MAX, LeaseSettings
 from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, DeliverySemantics, SemanticsKind
-from linn.core.queue.subscription import SharedSubscription
 from linn.core.routing.binding_table import BindingTable
 from linn.core.routing.exchange import Binding, Exchange, ExchangeKind, Subject, Target
 from linn.core.routing.explanation import Explanation
@@ -130,6 +129,8 @@ __all__ = [
     "DATA_AT",
     "FETCH_BYTES_MAX",
     "IDENTITY_CHARACTERS_MAX",
+    "LEASE_MS_MAX",
+    "LEASE_RECORDS_MAX",
     "NODES_MAX",
     "NOTHING",
     "NUMBER_BYTES",
@@ -189,7 +190,6 @@ __all__ = [
     "Interceptor",
     "InterceptorKind",
     "InternalError",
-    "Lease",
     "LeaseSettings",
     "LimitExceeded",
     "LinnError",
@@ -248,7 +248,6 @@ __all__ = [
     "Session",
     "SettleOutcome",
     "Settlement",
-    "SharedSubscription",
     "Sizes",
     "Steps",
     "StorageEngine",

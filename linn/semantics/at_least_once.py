@@ -6,30 +6,30 @@ is returned to its place. Attempts and settlements survive a restart; leases do 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar
 
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
-from linn.core.queue.subscription import SharedSubscription
+from linn.api import CONFIRM_WHEN, LEASE_RECORDS_MAX, Acks, ConfirmWhen, LeaseSettings, SemanticsKind, hookimpl
 
 
 class AtLeastOnce:
     """The semantics of one topic."""
 
-    settles_on_delivery: Final = False
-    survives_restart: Final = True
+    settles_on_delivery: ClassVar[bool] = False
+    survives_restart: ClassVar[bool] = True
+    is_two_phase: ClassVar[bool] = False
 
     def __init__(self, settings: LeaseSettings) -> None:
         self.settings = settings
+        self.lease_ms = settings.lease_ms
+        self.lease_records_max = LEASE_RECORDS_MAX
 
     def confirm_when(self, acks: Acks) -> ConfirmWhen:
         """The condition that the producer asked for."""
         return CONFIRM_WHEN[acks]
 
-    def shared_subscription(self, start: int) -> SharedSubscription:
-        """Make a subscription with this topic's lease settings."""
-        return SharedSubscription(self.settings, start)
+    def redelivery_ms(self, attempts: int, asked_ms: int | None) -> int | None:
+        """The delay of the topic's settings, unless its consumer asks for another."""
+        return self.settings.redelivery_ms(attempts, asked_ms)
 
 
 @hookimpl

@@ -8,51 +8,16 @@ to the name again, after a restart of either side, and the mark tells whether it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from linn.core.errors.tree import SubscriptionWrongKind
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.queue.effects import Effects
-from linn.core.queue.event_run import Holder
-from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.offset_ranges import Range
-from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
-from linn.core.queue.subscription import SharedSubscription
+from linn.api import LeaseSettings, SemanticsKind, hookimpl
+from linn.semantics.at_least_once import AtLeastOnce
 
 
-class TwoPhaseSubscription(SharedSubscription):
-    """A shared subscription whose records are settled by `done`, after they were decided to their consumer."""
+class ExactlyOnce(AtLeastOnce):
+    """The semantics of one topic: leases as at least once, and records that are settled by done, after a decision."""
 
     is_two_phase: ClassVar[bool] = True
-
-    def ready(
-        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, holder: Holder, now: float
-    ) -> Effects:
-        """Decide the records to their consumer. Raises as `decide` does."""
-        return self.decide(consumer, delivery_id, ranges, holder, now)
-
-    def ack(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
-        """Raise SubscriptionWrongKind: a record that was never decided to its consumer is not settled by it."""
-        raise SubscriptionWrongKind("the topic delivers exactly once: records are settled with ready and done, not ack")
-
-
-class ExactlyOnce:
-    """The semantics of one topic."""
-
-    settles_on_delivery: Final = False
-    survives_restart: Final = True
-
-    def __init__(self, settings: LeaseSettings) -> None:
-        self.settings = settings
-
-    def confirm_when(self, acks: Acks) -> ConfirmWhen:
-        """The condition that the producer asked for."""
-        return CONFIRM_WHEN[acks]
-
-    def shared_subscription(self, start: int) -> TwoPhaseSubscription:
-        """Make a subscription with this topic's lease settings."""
-        return TwoPhaseSubscription(self.settings, start)
 
 
 @hookimpl

@@ -6,7 +6,7 @@ import gc
 import os
 from time import monotonic, sleep  # noqa: TID251 (a Spark task has no Env)
 
-from linn.client.blocking.client import Client, connect
+from linn.client.blocking.generated.client import Client, connect
 from linn.core.errors.tree import ConnectFailed, ConnectionLost
 
 OUTAGE_S_MAX = 30.0

@@ -42,7 +42,7 @@ async def _kept(topic: Topic, index: int) -> list[Message]:
 def _is_settled(topic: Topic, message: Message) -> bool:
     if topic.settings.kind != "queue" or topic.queue is None:
         return False
-    subscription = topic.queue.dispatches[message.partition].subscription
+    subscription = topic.queue.partition_queues[message.partition].subscription
     if message.offset < subscription.settled_before():
         return True
     return any(first <= message.offset < end for first, end in subscription.settled)
@@ -114,9 +114,9 @@ def _described(broker: Broker, topic: Topic) -> str:
     parts = [f"{published} published", f"{kept} kept"]
     if topic.queue is not None:
         queue = topic.queue
-        leased = sum(dispatch.subscription.leased_count for dispatch in queue.dispatches)
-        decided = sum(dispatch.subscription.decided_count for dispatch in queue.dispatches)
-        dead_letters = sum(dispatch.dead_letters for dispatch in queue.dispatches)
+        leased = sum(partition_queue.subscription.leased_count for partition_queue in queue.partition_queues)
+        decided = sum(partition_queue.subscription.decided_count for partition_queue in queue.partition_queues)
+        dead_letters = sum(partition_queue.dead_letters.count for partition_queue in queue.partition_queues)
         held = f"{leased} leased, {decided} decided" if decided else f"{leased} leased"
         parts.append(f"{queue.unsettled_count()} unsettled, {held}, {counted(dead_letters, 'dead letter')}")
         parts.append(counted(len(queue.consumers), "consumer"))

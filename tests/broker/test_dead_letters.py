@@ -302,11 +302,11 @@ async def _lose_power_with_an_intent(env: SimEnv) -> None:
         nursery.start_soon(_reject_in_gaps, await connected(env))
         queue, dead = broker.topics["t"].queue, broker.topics["dead"].partitions[0]
         assert queue is not None
-        (dispatch,) = queue.dispatches
+        (partition_queue,) = queue.partition_queues
 
         def is_intended() -> bool:
-            assert dispatch.state is not None
-            found, state = dispatch.subscription.lowest_dead(1), dispatch.state.partition
+            assert partition_queue.log.state is not None
+            found, state = partition_queue.subscription.lowest_dead(1), partition_queue.log.state.partition
             if not found or found[0].target is None or state.high_watermark < state.log.bounds()[1]:
                 return False
             return dead.high_watermark < dead.log.bounds()[1]

@@ -318,7 +318,7 @@ async def test_dead_letters_wait_for_the_plugin_that_reads_them(env: SimEnv) -> 
     env = env.restart()
     async with broker_on(env, QUEUE) as broker:
         await trio.sleep(60)
-        (queue,) = broker.topics["t"].queue.dispatches  # type: ignore[union-attr]
+        (queue,) = broker.topics["t"].queue.partition_queues  # type: ignore[union-attr]
         assert queue.subscription.dead_count == 4
     async with broker_on(env, QUEUE, plugins=[Plugin()]):
         client = await connected(env)

@@ -81,7 +81,7 @@ async def hold(seed: int, env: SimEnv) -> None:
             for worker in workers:
                 await worker.step()
             for consumer in queue.consumers.values():
-                leased = sum(each.subscription.leased_by(consumer.id) for each in queue.dispatches)
+                leased = sum(each.subscription.leased_by(consumer.id) for each in queue.partition_queues)
                 assert consumer.held == leased - behind(consumer), "the broker counts what is held"
 
 

@@ -10,8 +10,8 @@ from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, 
 
 from linn.core.batch.builder import slice_batch
 from linn.core.log import state_log
-from linn.core.queue import partition_queue
 from linn.core.queue.event import encode_events
+from linn.core.queue.partition_queue import LEASES_IN_A_TURN
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -202,7 +202,7 @@ async def test_only_a_queue_with_leases_can_be_pulled_from_an_offset(env: SimEnv
 
 @simulated
 async def test_hundreds_of_leases_of_one_consumer_are_returned_in_turns(env: SimEnv) -> None:
-    count = 4 * partition_queue.LEASES_IN_A_TURN + 5
+    count = 4 * LEASES_IN_A_TURN + 5
     async with broker_on(env, '[topics.t]\nlease = "1h"\npartitions = 2\n') as broker:
         greedy, client = await connected(env), await connected(env)
         for partition in (0, 1):
@@ -217,9 +217,9 @@ async def test_hundreds_of_leases_of_one_consumer_are_returned_in_turns(env: Sim
         consumer.close()
         for _ in range(20):
             await trio.lowlevel.checkpoint()
-            left.append(sum(dispatch.subscription.leased_count for dispatch in queue.dispatches))
+            left.append(sum(partition_queue.subscription.leased_count for partition_queue in queue.partition_queues))
         # A turn of the test may be two of the queue's, and one of those ends a partition and begins the next.
-        assert max(before - after for before, after in pairwise(left)) <= 3 * partition_queue.LEASES_IN_A_TURN
+        assert max(before - after for before, after in pairwise(left)) <= 3 * LEASES_IN_A_TURN
         assert left[-1] == 0
         assert {attempt for _, attempt in await _drained(client, await _worker(client, 0), 2 * count)} == {2}
 
@@ -286,7 +286,7 @@ async def test_at_most_once_a_record_is_handed_over_only_when_that_is_durable(en
             await client.publish("t", [str(number)])
         queue = broker.topics["t"].queue
         assert queue is not None
-        state = queue.dispatches[0].state
+        state = queue.partition_queues[0].log.state
         assert state is not None
         env.disk.sync_delay_s_max = 1
         worker = await _worker(client, 0)
@@ -373,7 +373,7 @@ def test_events_of_records_lost_with_power_hide_no_new_ones() -> None:
                     event = await client.delivery()
                     settled += len(values(event.batches))
                     await client.settle(worker, event)
-                await broker.topics["t"].queue.dispatches[0].state.partition.log.sync()
+                await broker.topics["t"].queue.partition_queues[0].log.state.partition.log.sync()
                 env.crash()
 
         assert await env.run_until_death(process)
@@ -397,7 +397,7 @@ def test_events_of_records_lost_with_power_hide_no_new_ones() -> None:
 @pytest.fixture
 def _small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_log, "SNAPSHOT_AFTER_BYTES", 4_000)
-    monkeypatch.setattr(partition_queue, "TRIM_AFTER_RECORDS", 20)
+    monkeypatch.setattr("linn.core.queue.partition_queue.TRIM_AFTER_RECORDS", 20)
 
 
 @pytest.mark.usefixtures("_small_snapshots")
@@ -409,7 +409,7 @@ def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart
         async with broker_on(env, text) as broker:
             client = await connected(env)
             worker = await _worker(client, 0)
-            state = broker.topics["t"].queue.dispatches[0].state.partition.log
+            state = broker.topics["t"].queue.partition_queues[0].log.state.partition.log
             sizes = []
             for number in range(150):
                 await client.publish("t", [f"{number}.{i}" for i in range(4)])
@@ -423,7 +423,7 @@ def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart
             assert max(sizes) < 60_000
             assert state.bounds()[0] > 100, "it was compacted"
         async with broker_on(env, text) as broker:
-            subscription = broker.topics["t"].queue.dispatches[0].subscription
+            subscription = broker.topics["t"].queue.partition_queues[0].subscription
             subscription.check()
             assert subscription.statistics().delayed == 22 * 4
             client = await connected(env)
@@ -441,15 +441,15 @@ def test_events_replayed_after_a_snapshot_do_not_grow_with_it() -> None:
         async with broker_on(env, text) as broker:
             client = await connected(env)
             worker = await _worker(client, 0)
-            dispatch = broker.topics["t"].queue.dispatches[0]
+            partition_queue = broker.topics["t"].queue.partition_queues[0]
             for number in range(900):
                 await client.publish("t", [str(number)])
                 await client.call(m.Credit(worker, 1))
                 event = await client.delivery()
                 await client.settle(worker, event, NACK if number % 2 else ACK, ms=number % 2 * 3_600_000)
                 await trio.sleep(1)
-                snapshot_bytes = len(encode_events(dispatch.subscription.snapshot_events(env.clock.monotonic())))
-                behind.append(dispatch.state.partition.log.size_bytes() - snapshot_bytes)
+                snapshot_bytes = len(encode_events(partition_queue.subscription.snapshot_events(env.clock.monotonic())))
+                behind.append(partition_queue.log.state.partition.log.size_bytes() - snapshot_bytes)
             assert snapshot_bytes > 15_000
 
     behind: list[int] = []

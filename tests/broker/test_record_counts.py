@@ -148,8 +148,8 @@ class Walk:
         for row in rows:
             assert row["lag"] == sum(offset >= row["offset"] for offset in offsets[row["topic"]])
         for name in QUEUES:
-            (dispatch,) = self.broker.topics[name].subscriptions[""].dispatches
-            left = sum(bool(dispatch.subscription.unsettled(offset, offset + 1)) for offset in offsets[name])
+            (partition_queue,) = self.broker.topics[name].subscriptions[""].partition_queues
+            left = sum(bool(partition_queue.subscription.unsettled(offset, offset + 1)) for offset in offsets[name])
             shown = await client.administer("subscription.show", topic=name)
             assert (shown["ready"], shown["unsettled"]) == (left, left), name
 

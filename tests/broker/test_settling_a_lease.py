@@ -39,7 +39,7 @@ async def leased(client: RawClient, credit: int = 100) -> tuple[int, int]:
 def queue_of(broker: Broker) -> PartitionQueue:
     queue = broker.topics["t"].queue
     assert queue is not None
-    return queue.dispatch(0)
+    return queue.partition_queue(0)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_verdict_on_a_lease_is_about_the_records_that_are_left(verdict: int, e
             singles = [m.Settlement(0, id, offset, offset + 1) for offset in (0, 2, 9)]
             assert await settle(client, subscription, *singles) == []
             await client.call(m.Credit(subscription, 0))
-            log = queue_of(broker).state
+            log = queue_of(broker).log.state
             assert log is not None
             before = log.partition.log.bounds()[1]
             assert await settle(client, subscription, whole(id, verdict)) == []

@@ -60,7 +60,7 @@ def test_few_records_are_settled_between_two_looks_at_the_clock_which_end_a_turn
     async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
         queue = broker.topics["t"].queue
         assert queue is not None
-        subscribed = queue.dispatch(0).subscription
+        subscribed = queue.partition_queue(0).subscription
         left = [COUNT]
         clock = broker.long_work.monotonic
 
@@ -84,7 +84,7 @@ def test_what_is_left_of_a_lease_takes_a_turn_of_its_own_if_it_is_many_ranges() 
         other = (await client.pull(subscription, COUNT)).message.delivery_id
         queue = broker.topics["t"].queue
         assert queue is not None
-        subscribed, seen, clock = queue.dispatch(0).subscription, [], broker.long_work.monotonic
+        subscribed, seen, clock = queue.partition_queue(0).subscription, [], broker.long_work.monotonic
 
         def look() -> float:
             seen.append(subscribed.leased_count)
@@ -142,7 +142,7 @@ def test_settlements_on_a_full_disk_are_all_carried_out_and_fail_together() -> N
             await client.call(m.Settle(subscription, singles(id, in_random_order(COUNT)[:200])))
         queue = broker.topics["t"].queue
         assert queue is not None
-        assert queue.dispatch(0).subscription.leased_count == COUNT - 200
+        assert queue.partition_queue(0).subscription.leased_count == COUNT - 200
         env.disk.capacity_bytes = 1 << 30
         assert (await client.call(m.Settle(subscription, [m.Settlement(0, id, -1, -1)]))).refused == []
         assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
@@ -169,7 +169,7 @@ def test_a_connection_lost_meanwhile_returns_what_is_not_settled() -> None:
         await client.stream.aclose()
         queue = broker.topics["t"].queue
         assert queue is not None
-        subscribed = queue.dispatch(0).subscription
+        subscribed = queue.partition_queue(0).subscription
         with trio.fail_after(10):
             while subscribed.leased_count or queue.consumers:
                 await trio.sleep(0.1)

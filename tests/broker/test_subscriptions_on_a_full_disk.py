@@ -25,10 +25,10 @@ UNSYNCED = '[storage.fast]\nengine = "segmented-log"\nfsync = "os"\n[topics.t]\n
 OLD, NEW = [f"old {number}" for number in range(6)], [f"new {number}" for number in range(6)]
 
 
-def dispatch_of(broker: Broker) -> PartitionQueue:
+def partition_queue_of(broker: Broker) -> PartitionQueue:
     queue = broker.topics["t"].queue
     assert queue is not None
-    return queue.dispatches[0]
+    return queue.partition_queues[0]
 
 
 async def warm(client: RawClient) -> None:
@@ -84,12 +84,12 @@ def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_after_a_s
                 await client.pull(worker)
             env.disk.capacity_bytes = ROOM_BYTES
             await trio.sleep(5)
-            assert dispatch_of(broker).is_ready()
+            assert partition_queue_of(broker).is_ready()
         async with broker_on(env, AT_MOST_ONCE) as broker:
             client = await connected(env)
             worker = (await client.call(m.Subscribe("t"))).subscription
             assert values((await client.pull(worker)).batches) == ["x"]
-            dispatch_of(broker).subscription.check()
+            partition_queue_of(broker).subscription.check()
 
     run_simulation(0, scenario)
 
@@ -135,7 +135,7 @@ def test_events_that_waited_for_the_disk_hold_after_a_kill(
             client = await connected(env)
             event = await client.pull((await client.call(m.Subscribe("t"))).subscription)
             assert (values(event.batches), event.message.attempt) == (["b"], 52)  # type: ignore[attr-defined]
-            dispatch_of(broker).subscription.check()
+            partition_queue_of(broker).subscription.check()
 
     run_simulation(0, scenario)
 
@@ -175,7 +175,7 @@ async def test_the_longer_a_disk_is_full_the_same_a_delivery_costs(env: SimEnv) 
 @simulated
 async def test_a_snapshot_takes_the_place_of_much_that_waits(env: SimEnv) -> None:
     async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
-        state = dispatch_of(broker).state
+        state = partition_queue_of(broker).log.state
         assert state is not None
         most = 0
         env.disk.capacity_bytes = env.disk.used_bytes

@@ -218,7 +218,7 @@ class Walk:
 
     def check(self) -> None:
         naive = HeldBytes(self.topic.held_in)
-        naive.changed(self.topic.partitions)
+        naive.changed.update(dict.fromkeys(self.topic.partitions))
         assert self.topic.held_bytes() == naive.total()
 
 
@@ -253,28 +253,31 @@ def test_a_power_loss_after_trimming_brings_no_settled_record_back_and_calls_non
 
     async def process(env: SimEnv) -> None:
         async with broker_on(env, text) as broker:
-            client, (dispatch,) = await connected(env), broker.topics["t"].subscriptions[""].dispatches
+            client, (partition_queue,) = await connected(env), broker.topics["t"].subscriptions[""].partition_queues
             for number in range(30):
                 await client.publish("t", [text_of(number)])
-            await dispatch.partition.log.sync()
+            await partition_queue.partition.log.sync()
             worker = (await client.call(m.Subscribe("t"))).subscription
             for _ in range(20 + seed):
                 await client.settle(worker, await client.pull(worker, 1))
-            state = dispatch.state
+            state = partition_queue.log.state
             assert state is not None
             durable = state.partition.log.durable()
-            await dispatch.partition.log.trim(before=dispatch.trimmable_before())
+            await partition_queue.partition.log.trim(before=partition_queue.trimming.trimmable_before())
             assert state.partition.log.durable() == durable < state.partition.log.bounds()[1], "the case"
             env.crash()
 
     async def scenario(env: SimEnv) -> None:
         assert await env.run_until_death(process)
         async with broker_on(await after_power_loss(env, text), text) as broker:
-            client, (dispatch,) = await connected(broker.env), broker.topics["t"].subscriptions[""].dispatches  # type: ignore[arg-type]
-            start = dispatch.partition.start_offset
+            client, (partition_queue,) = (
+                await connected(broker.env),
+                broker.topics["t"].subscriptions[""].partition_queues,
+            )  # type: ignore[arg-type]
+            start = partition_queue.partition.start_offset
             assert 0 < start <= 20 + seed
-            assert dispatch.subscription.settled_before() >= start
-            assert dispatch.missed_records == 0
+            assert partition_queue.subscription.settled_before() >= start
+            assert partition_queue.missed_records == 0
             found = await client.taken("t")
             assert found == [text_of(number) for number in range(start, 30)]
 

@@ -370,7 +370,7 @@ def test_a_decision_is_carried_out_after_a_restart_that_came_before_the_markers(
                 assert await client.fetch("both") == []
                 assert await states(client) == (0, 0)
                 assert broker.groups.groups["g"].position("s", 0) == 1
-                assert [each.subscription.decided_count for each in broker.topics["q"].shared_dispatches()] == [0]
+                assert [each.subscription.decided_count for each in broker.topics["q"].partition_queues()] == [0]
 
     run_simulation(0, scenario)
 

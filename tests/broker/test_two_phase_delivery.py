@@ -57,10 +57,10 @@ def _phase(event: Event) -> tuple[int, list[str]]:
     return event.message.phase, values(event.batches)
 
 
-def _dispatch(broker: Broker) -> PartitionQueue:
+def _partition_queue(broker: Broker) -> PartitionQueue:
     queue = broker.topics["t"].queue
     assert queue is not None
-    return queue.dispatches[0]
+    return queue.partition_queues[0]
 
 
 async def _resolved(
@@ -83,7 +83,7 @@ async def test_records_are_prepared_decided_and_done(env: SimEnv) -> None:
         assert _phase(event) == (PREPARE, ["a", "b"])
         await _settled(client, subscription, event, READY)
         assert await _unsettled(client) == 2
-        assert _dispatch(broker).subscription.decided_count == 2
+        assert _partition_queue(broker).subscription.decided_count == 2
         await _settled(client, subscription, event, DONE)
         assert await _unsettled(client) == 0
         await client.publish("t", ["c"])
@@ -432,14 +432,14 @@ def test_what_was_decided_is_repeated_after_a_restart(end: str) -> None:
             await _settled(client, subscription, again, DONE)
             await _settled(other, bobs, leased, READY, DONE)
             assert await _unsettled(client) == 0
-            _dispatch(broker).subscription.check()
+            _partition_queue(broker).subscription.check()
 
     run_simulation(0, scenario)
 
 
 async def _attempts_are_durable(broker: Broker) -> None:
     """Return when a power loss would not take back that a delivery was made."""
-    state = _dispatch(broker).state
+    state = _partition_queue(broker).log.state
     assert state is not None
     with trio.fail_after(10):
         while state.partition.committed.offset < state.partition.log.bounds()[1]:
@@ -453,7 +453,7 @@ async def test_the_answer_to_ready_waits_for_the_disk(env: SimEnv) -> None:
         await client.publish("t", ["a"])
         subscription = await _join(client)
         event = await client.delivery()
-        state = _dispatch(broker).state
+        state = _partition_queue(broker).log.state
         assert state is not None
         env.disk.sync_delay_s_max = 5.0
         await _settled(client, subscription, event, READY)

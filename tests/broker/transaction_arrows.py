@@ -184,7 +184,7 @@ class TransactionWorld(ArrowWorld):
                 self.watch(partition, "append", batch_logged)
         orders = broker.topics["orders"].queue
         assert orders is not None
-        self.watch(orders.dispatches[0].state, "append", holds_logged)
+        self.watch(orders.partition_queues[0].log.state, "append", holds_logged)
         for state in broker.groups.states:
             self.watch(state, "append", positions_logged)
 

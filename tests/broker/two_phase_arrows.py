@@ -197,17 +197,17 @@ class Run(ArrowWorld):
         await client.greet()
         await client.administer("subscription.create", topic="jobs", subscription=self.shared)
         await client.stream.aclose()
-        for dispatch in self.running.topics["jobs"].subscriptions[self.shared].dispatches:
-            self.watch(dispatch.state, "append", arrows_logged)
+        for partition_queue in self.running.topics["jobs"].subscriptions[self.shared].partition_queues:
+            self.watch(partition_queue.log.state, "append", arrows_logged)
 
     def look_at(self, broker: Broker) -> None:
         """Compare what a start has found with what clients were told, and watch the state logs."""
         queue = broker.topics["jobs"].subscriptions.get(self.shared)
-        for partition, dispatch in enumerate(queue.dispatches if queue is not None else ()):
-            found, told = dispatch.subscription.settled_before(), self.settled_before.get(partition, 0)
+        for partition, partition_queue in enumerate(queue.partition_queues if queue is not None else ()):
+            found, told = partition_queue.subscription.settled_before(), self.settled_before.get(partition, 0)
             if found < told:
                 self.untrue = f"settled_before {told} of partition {partition} was told, and is {found} after a start"
-            self.watch(dispatch.state, "append", arrows_logged)
+            self.watch(partition_queue.log.state, "append", arrows_logged)
 
     def told(self, message: m.Message) -> None:
         if isinstance(message, m.Deliver):

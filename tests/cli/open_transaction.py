@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from linn.client.blocking.transaction import Transaction
+from linn.client.blocking.generated.transaction import Transaction
 from linn.sync import connect
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import anyio
 import pytest
 import trio
+from public_names import public_classes, public_methods
 
 import linn
 import linn.client
@@ -465,50 +466,19 @@ def test_the_blocking_client_has_everything_that_the_async_one_has() -> None:
     assert linn.sync is sys.modules["linn.sync"]
 
 
-ADMIN = [name for name, member in vars(linn.client.Admin).items() if inspect.iscoroutinefunction(member)]
-
-
-@pytest.mark.parametrize("method", ADMIN)
-def test_every_method_of_admin_exists_with_the_same_parameters(method: str) -> None:
-    ours, theirs = getattr(linn.sync.Admin, method), getattr(linn.client.Admin, method)
-    assert not inspect.iscoroutinefunction(ours)
-    assert inspect.signature(ours) == inspect.signature(theirs)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (linn.sync.Producer.publish, linn.client.Producer.publish),
-        (linn.sync.Producer.publish_nowait, linn.client.Producer.publish_nowait),
-        (linn.sync.Producer.publish_many, linn.client.Producer.publish_many),
-        (linn.sync.Client.producer, linn.client.Client.producer),
-        (linn.sync.Client.consumer, linn.client.Client.consumer),
-        (linn.sync.Client.fetch, linn.client.Client.fetch),
-        (linn.sync.Client.find_offset, linn.client.Client.find_offset),
-        (linn.sync.Client.describe, linn.client.Client.describe),
-        (linn.sync.Client.transaction, linn.client.Client.transaction),
-        (linn.sync.Client.process, linn.client.Client.process),
-        (linn.sync.Transaction.producer, linn.client.Transaction.producer),
-        (linn.sync.Transaction.publish, linn.client.Transaction.publish),
-        (linn.sync.Transaction.publish_many, linn.client.Transaction.publish_many),
-        (linn.sync.Consumer.pull, linn.client.Consumer.pull),
-        (linn.sync.Consumer.run, linn.client.Consumer.run),
-        (linn.sync.Message.nack, linn.client.Message.nack),
-        (linn.sync.Message.reject, linn.client.Message.reject),
-        (linn.sync.Message.process, linn.client.Message.process),
-        (linn.sync.Batch.nack, linn.client.Batch.nack),
-        (linn.sync.Batch.reject, linn.client.Batch.reject),
-        (linn.sync.Batch.process, linn.client.Batch.process),
-        (linn.sync.ExactlyOnceConsumer.run, linn.client.ExactlyOnceConsumer.run),
-        (linn.sync.connect, linn.connect),
-    ],
-)
-def test_parameters_and_defaults_are_the_same(ours: object, theirs: object) -> None:
-    def parameters(function: object) -> dict[str, tuple[object, object]]:
-        found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+@pytest.mark.parametrize("public", public_classes(linn.client), ids=lambda public: public.__name__)
+def test_parameters_and_defaults_are_the_same(public: type) -> None:
+    def parameters(method: object) -> dict[str, tuple[object, object]]:
+        found = inspect.signature(method).parameters.values()  # type: ignore[arg-type]
         return {one.name: (one.kind, one.default) for one in found if one.name not in ("timeout_s", "env")}
 
-    assert parameters(ours) == parameters(theirs)
+    theirs = public_methods(public)
+    ours = public_methods(getattr(linn.sync, public.__name__, public))
+    for name, method in theirs.items():
+        same = ours[name.replace("aclose", "close")]
+        assert not inspect.iscoroutinefunction(same) or same is method
+        assert parameters(same) == parameters(method), name
+    assert parameters(linn.sync.connect) == parameters(linn.connect)
 
 
 # --- the thread ------------------------------------------------------------------------------------------------------

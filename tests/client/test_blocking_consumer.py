@@ -37,21 +37,6 @@ def read(consumer: linn.sync.Consumer, count: int) -> list[int]:
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
-def test_acked_records_are_gone_and_others_redelivered(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        publish(client, name, 10)
-        with client.consumer(name) as consumer:
-            for _ in range(10):
-                message = next(consumer)
-                if message.offset % 2:
-                    message.ack()
-        with client.consumer(name) as consumer:
-            again = [next(consumer) for _ in range(5)]
-            assert [int(message.value or b"") for message in again] == [0, 2, 4, 6, 8]
-            assert {message.attempt for message in again} == {2}
-
-
 def test_nack_reject_and_extend_reach_the_broker(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(f"{name}-dead")
@@ -68,22 +53,6 @@ def test_nack_reject_and_extend_reach_the_broker(broker: str, name: str) -> None
             third.ack().wait()
             with pytest.raises(MessageInvalid):
                 again.nack(delay_ms=-1)
-
-
-def test_a_whole_batch_is_settled_at_once(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        publish(client, name, 100)
-        seen: list[int] = []
-        with client.consumer(name, prefetch=40) as consumer:
-            for batch in consumer.batches():
-                assert len(batch) <= 40
-                seen += [int(value or b"") for value in batch.values]
-                batch.ack()
-                if len(seen) == 100:
-                    break
-        assert seen == list(range(100))
-        assert client.admin.topic(name)["queue"]["unsettled"] == 0
 
 
 def test_get_gives_none_when_the_time_has_passed_and_loses_nothing(broker: str, name: str) -> None:
@@ -215,16 +184,6 @@ def test_missing_names_are_reported_at_once(broker: str, name: str) -> None:
             client.consumer(name, group="g")
         with client.consumer(name) as consumer, pytest.raises(SubscriptionWrongKind):
             consumer.pull(1)
-
-
-def test_a_topic_that_is_deleted_ends_the_iteration_with_its_error(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.consumer(name) as consumer:
-            client.admin.delete_topic(name)
-            for _ in range(2):
-                with pytest.raises(TopicUnknown):
-                    consumer.get(timeout_s=WAIT_S)
 
 
 def test_iterating_ends_when_the_consumer_is_closed(broker: str, name: str) -> None:

@@ -123,34 +123,6 @@ def test_an_error_of_the_participant_is_raised_and_the_next_step_tries_again(
         assert _unsettled(client, name) == 0
 
 
-def test_messages_are_settled_by_the_consumer_and_may_be_rejected(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(f"{name}-dead")
-        _filled(client, name, VALUES[:1], delivery="exactly-once", dead_letter=f"{name}-dead")
-        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            message, db = next(consumer)
-            for settle in (message.ack, message.nack):
-                with pytest.raises(SubscriptionWrongKind, match="has a participant"):
-                    settle()
-            db.execute("INSERT INTO effects VALUES ('rejected')")
-            message.reject().wait()
-            consumer.commit()
-        assert _effects(tmp_path) == []
-        with client.consumer(f"{name}-dead") as dead:
-            assert next(dead).text == VALUES[0]
-
-
-def test_what_can_not_be_asked_for(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with pytest.raises(MessageInvalid):
-            client.consumer(name, exactly_once=_ledger(tmp_path))
-        with pytest.raises(MessageInvalid):
-            client.consumer(name, name="ann", mode="pull", exactly_once=_ledger(tmp_path))  # type: ignore[call-overload]
-        with pytest.raises(SubscriptionWrongKind):
-            client.consumer(name, name="ann", exactly_once=_ledger(tmp_path))
-
-
 class Coroutines:
     """A participant for the async client."""
 

@@ -24,16 +24,6 @@ def read(client: linn.sync.Client, topic: str, count: int) -> list[linn.sync.Mes
         return [next(reader) for _ in range(count)]
 
 
-def test_a_receipt_has_the_messages_placement(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream")
-        with client.producer(name) as producer:
-            receipts = [producer.publish(b"%d" % number) for number in range(3)]
-        message = next(iter(client.fetch(name, 0, receipts[1].offset or 0).batches[0]))
-        assert [receipt.offset for receipt in receipts] == [0, 1, 2]
-        assert (message.value, message.id, message.offset) == (b"1", receipts[1].id, 1)
-
-
 def test_every_property_of_a_message_arrives_whichever_way_it_is_published(broker: str, name: str) -> None:
     properties = {
         "key": b"k",

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import linn.sync
-from linn.errors import LinnError, MessageInvalid, SubscriptionWrongKind, TransactionError, Unroutable
+from linn.errors import LinnError, MessageInvalid, SubscriptionWrongKind, TransactionError
 from linn.sync import Batch, Client, Message, Output
 
 
@@ -85,18 +85,6 @@ def test_a_group_commits_offsets_with_a_transaction(broker: str, name: str) -> N
                 with pytest.raises(MessageInvalid):
                     tx.commit(b"0")  # type: ignore[arg-type]
         assert client.admin.group("readers")["offsets"][0]["offset"] == 1
-
-
-def test_a_message_that_is_not_stored_makes_the_commit_raise(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name)
-        tx = client.transaction(f"{name}-tx")
-        tx.__enter__()
-        tx.publish(f"{name}-out", b"lost")
-        tx.producer(exchange="events").publish_nowait(b"nobody", routing_key="no.where", mandatory=True)
-        with pytest.raises(Unroutable):
-            tx.__exit__(None, None, None)
-        assert _values(client, f"{name}-out") == []
 
 
 def test_threads_share_a_transaction(broker: str, name: str) -> None:

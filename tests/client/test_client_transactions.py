@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from both_loops import on_both_loops
+from both_loops import on_both_clients, on_both_loops
 
 import linn
 from linn.client import Batch, Client
@@ -332,7 +332,7 @@ async def test_a_name_has_one_transaction_at_a_time(broker: str, name: str) -> N
         assert await values(client, f"{name}-out") == [b"outer", b"another name"]
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_message_that_is_not_stored_makes_the_commit_raise(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await filled(client, name)

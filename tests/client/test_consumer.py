@@ -5,7 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from both_loops import on_both_loops
+from both_loops import on_both_clients, on_both_loops
 from scripted_peer import Peer, running_peer
 
 import linn
@@ -61,7 +61,7 @@ async def test_text_is_the_value_as_text_and_says_which_message_has_none(broker:
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
-@on_both_loops
+@on_both_clients
 async def test_acked_records_are_gone_and_others_redelivered(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
@@ -106,7 +106,7 @@ async def test_nack_reject_and_extend_reach_the_broker(broker: str, name: str) -
             await third.ack()
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_whole_batch_is_settled_at_once(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
@@ -314,7 +314,7 @@ async def test_wrong_arguments_are_refused_at_once(broker: str) -> None:
                 raise AssertionError
 
 
-@on_both_loops
+@on_both_clients
 async def test_deleting_the_topic_ends_the_iteration_with_the_reason(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)

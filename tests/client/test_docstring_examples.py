@@ -196,7 +196,7 @@ def test_examples_of_the_async_client_run(own_broker: str, name: str, loop: str,
 
 @pytest.mark.parametrize("name", BLOCKING)
 def test_examples_of_the_blocking_client_run(own_broker: str, name: str, tmp_path: Path) -> None:
-    example = re.sub(r"\b(await|async) ", "", BLOCKING[name])  # Those of Admin and of what both clients give back.
+    example = re.sub(r"\b(await|async) ", "", BLOCKING[name])  # Classes of both clients await.
 
     async def settle() -> None:
         async with linn.connect(own_broker) as client:

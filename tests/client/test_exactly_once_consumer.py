@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from both_loops import on_both_loops
+from both_loops import on_both_clients, on_both_loops
 
 import linn
 from linn.client import Client
@@ -239,7 +239,7 @@ async def test_a_record_that_can_not_be_applied_is_dead_alone(broker: str, name:
         assert await _unsettled(client, f"{name}-dead") == 0
 
 
-@on_both_loops
+@on_both_clients
 async def test_messages_are_settled_by_the_consumer_and_may_be_rejected(broker: str, name: str, tmp_path: Path) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(f"{name}-dead")
@@ -257,7 +257,7 @@ async def test_messages_are_settled_by_the_consumer_and_may_be_rejected(broker: 
             assert (await anext(dead)).text == VALUES[0]
 
 
-@on_both_loops
+@on_both_clients
 async def test_what_can_not_be_asked_for(broker: str, name: str, tmp_path: Path) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)

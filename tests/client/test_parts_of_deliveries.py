@@ -105,7 +105,7 @@ def _run(
         async with world.connect() as client:
             await scenario(client, ledger)
         (queue,) = world.broker.topics[topic].subscriptions.values()
-        assert queue.unsettled_count() == 0, queue.dispatches[0].subscription.statistics()
+        assert queue.unsettled_count() == 0, queue.partition_queues[0].subscription.statistics()
 
     VirtualWorld(topics=TOPICS).run(simulated)
     assert sorted(ledger.effects()) == sorted(values)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from both_loops import on_both_loops
+from both_loops import on_both_clients, on_both_loops
 
 import linn
 from linn.client.consume.processing import reason_of
@@ -63,7 +63,7 @@ def test_the_reason_of_an_exception_is_its_type_and_first_line(error: Exception,
     assert reason_of(error) == reason
 
 
-@on_both_loops
+@on_both_clients
 async def test_dead_letters_say_why(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(f"{name}-dead")
@@ -89,19 +89,3 @@ async def test_dead_letters_say_why(broker: str, name: str) -> None:
                 *("no currency", "no currency", None, "x " * 127 + "x"),
                 *("ZeroDivisionError: by zero",) * 2,
             ]
-
-
-def test_dead_letters_of_threads_say_why(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(f"{name}-dead")
-        client.admin.create_topic(name, dead_letter=f"{name}-dead", max_deliveries=1)
-        with client.producer(name) as producer:
-            producer.publish_many([b"%d" % number for number in range(3)])
-        with client.consumer(name, prefetch=3) as consumer:
-            next(consumer).reject("no currency").wait()
-            next(consumer).nack(reason="no room").wait()
-            with pytest.raises(ZeroDivisionError), next(consumer).process():
-                raise ZeroDivisionError("by zero")
-        with client.consumer(f"{name}-dead") as dead:
-            causes = {letter.value: letter.labels["linn.dead.error"] for letter in [next(dead) for _ in range(3)]}
-        assert causes == {b"0": "no currency", b"1": "no room", b"2": "ZeroDivisionError: by zero"}

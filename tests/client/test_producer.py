@@ -4,7 +4,7 @@ from uuid import UUID
 
 import anyio
 import pytest
-from both_loops import on_both_loops
+from both_loops import on_both_clients, on_both_loops
 from scripted_peer import Session, impatient, running_peer
 
 import linn
@@ -24,7 +24,7 @@ from linn.wire import messages as m
 from linn.wire.connection import Event
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_receipt_has_the_messages_placement(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="stream")

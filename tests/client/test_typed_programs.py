@@ -8,8 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from blocking_facade import BOTH, EXAMPLES, replaced
 
 HERE = Path(__file__).parent
+ASYNC = HERE / "every_call.py", HERE / "own_calls_async.py"
+BLOCKING = HERE / "own_calls_blocking.py"
+FOR_BLOCKING = (
+    (r"^import anyio$", "import threading"),
+    (r"anyio\.run\(main, (.*), backend=.*\)", r"main(\1)"),
+)
 ROOT = HERE.parents[1]
 WRONG = """
 import linn
@@ -37,6 +44,14 @@ def run(*command: str, timeout_s: float = 100) -> subprocess.CompletedProcess[st
     )
 
 
+def every_call_blocking(folder: Path) -> Path:
+    """The program of the async client that uses every call, for the blocking client."""
+    program = folder / "every_call_blocking.py"
+    text = (HERE / "every_call.py").read_text(encoding="utf-8")
+    program.write_text(replaced(text, FOR_BLOCKING, EXAMPLES, BOTH), encoding="utf-8")
+    return program
+
+
 def mypy(*files: Path) -> subprocess.CompletedProcess[str]:
     return run("-m", "mypy", "--strict", "--no-error-summary", *map(str, files))
 
@@ -44,7 +59,7 @@ def mypy(*files: Path) -> subprocess.CompletedProcess[str]:
 def test_mypy_knows_every_type_and_sees_what_is_wrong(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG, encoding="utf-8")
-    done = mypy(HERE / "every_call_async.py", HERE / "every_call_blocking.py", wrong)
+    done = mypy(*ASYNC, BLOCKING, every_call_blocking(tmp_path), wrong)
     assert [
         line.split(" error: ")[0].rpartition("/")[2] for line in done.stdout.splitlines() if " error: " in line
     ] == [
@@ -65,11 +80,13 @@ def test_import_linn_is_enough_for_every_name_that_mypy_knows() -> None:
 
 
 @pytest.mark.parametrize("loop", ["trio", "asyncio"])
-def test_the_async_program_runs(broker: str, name: str, loop: str) -> None:
-    done = run("-W", "error", str(HERE / "every_call_async.py"), broker, name, loop)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_async_programs_run(broker: str, name: str, loop: str) -> None:
+    for program in ASYNC:
+        done = run("-W", "error", str(program), broker, f"{name}-{program.stem}", loop)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_blocking_program_runs(broker: str, name: str) -> None:
-    done = run("-W", "error", str(HERE / "every_call_blocking.py"), broker, name)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_blocking_programs_run(broker: str, name: str, tmp_path: Path) -> None:
+    for program in (every_call_blocking(tmp_path), BLOCKING):
+        done = run("-W", "error", str(program), broker, f"{name}-{program.stem}")
+        assert (done.returncode, done.stderr) == (0, "")

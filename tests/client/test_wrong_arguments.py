@@ -9,6 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 from both_loops import on_both_loops
@@ -242,16 +243,7 @@ async def complaints(cases: list[Case]) -> list[str]:
 
 def blocking_complaints(cases: list[Case]) -> list[str]:
     """The broken promises of blocking calls."""
-    found = []
-    for what, call, every in cases:
-        for wrong in every:
-            error: BaseException | None = None
-            try:
-                call(wrong)
-            except Exception as raised:
-                error = raised
-            found.append(complaint(what, wrong, error))
-    return [each for each in found if each is not None]
+    return anyio.run(complaints, cases)
 
 
 @on_both_loops

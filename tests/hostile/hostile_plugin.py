@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from linn.core.batch.batch import RecordBatch
@@ -13,11 +13,8 @@ from linn.core.log.storage import EngineKind, PartitionId
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.ports.interceptor import InterceptorKind
 from linn.core.ports.observer import Observer
-from linn.core.queue.effects import Effects
 from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.offset_ranges import Range
 from linn.core.queue.semantics import SemanticsKind
-from linn.core.queue.subscription import SharedSubscription
 from linn.core.routing.exchange import Binding, ExchangeKind, Subject
 from linn.core.routing.partitioner import PartitionerKind
 from linn.plugins.exchanges import FanoutExchange, NoSettings
@@ -87,23 +84,10 @@ class HostileEngine(DramEngine):
         return HostileLog(await super().open(partition))
 
 
-class HostileSubscription(SharedSubscription):
-    def nack(
-        self,
-        consumer: int,
-        delivery_id: int,
-        ranges: Iterable[Range] | None,
-        now: float,
-        delay_ms: int | None = None,
-        reason: str = "",
-    ) -> Effects:
-        misbehave({RAISE_MS: RAISE, BLOCK_MS: BLOCK}.get(delay_ms or 0, b""))
-        return super().nack(consumer, delivery_id, ranges, now, delay_ms, reason)
-
-
 class HostileSemantics(AtLeastOnce):
-    def shared_subscription(self, start: int) -> SharedSubscription:
-        return HostileSubscription(self.settings, start)
+    def redelivery_ms(self, attempts: int, asked_ms: int | None) -> int | None:
+        misbehave({RAISE_MS: RAISE, BLOCK_MS: BLOCK}.get(asked_ms or 0, b""))
+        return super().redelivery_ms(attempts, asked_ms)
 
 
 class HostileFormat:

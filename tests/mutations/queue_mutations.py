@@ -8,7 +8,8 @@ _LEASE = "linn.core.queue.lease"
 _QUEUE = "linn.core.queue.queue"
 _SUBSCRIPTION = "linn.core.queue.subscription"
 _STATES = "linn.core.queue.record_states"
-_DISPATCH = "linn.core.queue.partition_queue"
+_PARTITION = "linn.core.queue.partition_queue"
+_LOG = "linn.core.queue.subscription_log"
 _COPY = "linn.core.queue.dead_letter_copy"
 _ONCE = "At least once"
 _DEAD = "Dead letters"
@@ -74,8 +75,14 @@ QUEUE_MUTATIONS = (
         breaks="A record is delivered until somebody settles it: this one, not its neighbour.",
         guarantee=_ONCE,
         module=_LEASE,
-        original="if ranges is None or (len(pieces) == 1 and lease.is_exactly(*pieces[0])):",
-        planted="if ranges is None or len(pieces) == 1:",
+        original="""
+        if ranges is None:
+            self._end(lease)
+        """,
+        planted="""
+        if ranges is None or len(pieces) == 1:
+            self._end(lease)
+        """,
         simulation="subscription",
         seed=0,
         says="are in two states or in none",
@@ -119,9 +126,9 @@ QUEUE_MUTATIONS = (
         name="one delivery more than max_deliveries",
         breaks="A record that is returned after `max_deliveries` attempts goes to the dead-letter topic.",
         guarantee=_DEAD,
-        module=_SUBSCRIPTION,
-        original="if limit is not None and attempts >= limit:",
-        planted="if limit is not None and attempts > limit:",
+        module=_LEASE,
+        original="if self.max_deliveries is not None and attempts >= self.max_deliveries:",
+        planted="if self.max_deliveries is not None and attempts > self.max_deliveries:",
         simulation="subscription",
         seed=0,
         says="same_state",
@@ -152,9 +159,15 @@ QUEUE_MUTATIONS = (
         name="the queue's settled records end where it looks next",
         breaks="A record is delivered until somebody settles it: the log keeps it as long.",
         guarantee=_ONCE,
-        module=_DISPATCH,
-        original="return min([self.subscription.settled_before(), *self._handing_over.values(), *owed])",
-        planted="return min([self.subscription.statistics().cursor, *self._handing_over.values()])",
+        module=_PARTITION,
+        original="""
+        if not handovers.reading and not handovers.owed:
+            return settled_before
+        """,
+        planted="""
+        if not handovers.reading and not handovers.owed:
+            return self._subscription.statistics().cursor
+        """,
         simulation="broker",
         seed=33,
         says="[nothing confirmed is lost]",
@@ -163,7 +176,7 @@ QUEUE_MUTATIONS = (
         name="a consumer that goes away keeps its records",
         breaks="The lease ends when the consumer or its connection goes away.",
         guarantee=_ONCE,
-        module=_DISPATCH,
+        module=_PARTITION,
         original="self.follow(self.subscription.consumer_gone(consumer, self.clock.monotonic()))",
         planted="self.clock.monotonic()",
         simulation="sharing",
@@ -174,7 +187,7 @@ QUEUE_MUTATIONS = (
         name="state outlives the records that it is about",
         breaks="Offsets that a power loss took are given to new records, which nobody has settled.",
         guarantee=_ONCE,
-        module=_DISPATCH,
+        module=_LOG,
         original="kept = clip_event(event, end)",
         planted="kept = clip_event(event, 1 << 62)",
         simulation="settling",
@@ -185,7 +198,7 @@ QUEUE_MUTATIONS = (
         name="handed over before that is durable",
         breaks="At most once: that a record was handed over is logged before it is sent.",
         guarantee="At most once",
-        module=_DISPATCH,
+        module=_LOG,
         original="await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])",
         planted="pass",
         simulation="handing over",

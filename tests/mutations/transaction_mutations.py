@@ -42,8 +42,11 @@ TRANSACTION_MUTATIONS = (
         breaks="What an aborted transaction was to ack is delivered again.",
         guarantee=_TRANSACTIONS,
         module=_ENDING,
-        original="marked = None if dispatch.is_closed else dispatch.end_held(holder, is_commit=decision is not None)",
-        planted="marked = None if dispatch.is_closed else dispatch.end_held(holder, is_commit=True)",
+        original=(
+            "marked = None if partition_queue.is_closed else "
+            "partition_queue.end_held(holder, is_commit=decision is not None)"
+        ),
+        planted="marked = None if partition_queue.is_closed else partition_queue.end_held(holder, is_commit=True)",
         simulation="transactions",
         seed=18,
         says="never made into",

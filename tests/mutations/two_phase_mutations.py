@@ -7,8 +7,7 @@ from mutation import Mutation
 _QUEUE = "linn.core.queue.consumer"
 _SUBSCRIPTION = "linn.core.queue.subscription"
 _STATES = "linn.core.queue.record_states"
-_DISPATCH = "linn.core.queue.partition_queue"
-_SEMANTICS = "linn.semantics.exactly_once"
+_LOG = "linn.core.queue.subscription_log"
 _SOURCE = "linn.client.consume.work_source"
 _WORK = "linn.client.consume.work"
 _EXACTLY = "Exactly once"
@@ -18,7 +17,7 @@ TWO_PHASE_MUTATIONS = (
         name="a stale ready is answered as if it were decided",
         breaks="A consumer whose lease has ended stores nothing: its records are another's.",
         guarantee=_EXACTLY,
-        module=_SEMANTICS,
+        module=_SUBSCRIPTION,
         original="return self.decide(consumer, delivery_id, ranges, holder, now)",
         planted="""
             try:
@@ -51,7 +50,7 @@ TWO_PHASE_MUTATIONS = (
         name="settled_before is told before it is durable",
         breaks="A client is told that records are settled when a power loss no longer brings them back.",
         guarantee=_EXACTLY,
-        module=_DISPATCH,
+        module=_LOG,
         original="return self._low_durable",
         planted="return settled_before",
         simulation="exactly once",

@@ -6,7 +6,7 @@ Interceptors and observers have files of their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,14 +20,10 @@ from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.protocol import ProtocolKind
 from linn.core.log.storage import EngineKind, PartitionId
 from linn.core.plugins.hookspecs import hookimpl
-from linn.core.queue.effects import Effects
-from linn.core.queue.lease import Lease, LeaseSettings
-from linn.core.queue.offset_ranges import Range
-from linn.core.queue.semantics import SemanticsKind
-from linn.core.queue.subscription import SharedSubscription
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
 from linn.core.routing.exchange import Binding, ExchangeKind, Subject
 from linn.plugins.exchanges import FanoutExchange, NoSettings
-from linn.semantics.at_least_once import AtLeastOnce
 from linn.storage_engines.dram.engine import DramEngine
 from linn.storage_engines.dram.log import DramLog
 from linn.storage_engines.dram.settings import DramSettings
@@ -218,38 +214,31 @@ def test_an_engine_that_fails_to_open_a_log_stops_the_start_by_name(caplog: pyte
 # --- semantics -------------------------------------------------------------------------------------------------------
 
 
-class FaultySubscription(SharedSubscription):
-    acquiring: Fault
-    acking: Fault
-    expiring: Fault
-
-    def acquire(self, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
-        self.acquiring.strike()
-        return super().acquire(consumer, records_max, end, now)
-
-    def ack(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
-        self.acking.strike()
-        return super().ack(consumer, delivery_id, ranges, now)
-
-    def expire(self, now: float) -> Effects:
-        self.expiring.strike()
-        return super().expire(now)
-
-
 class ManualPlugin:
     def __init__(self) -> None:
-        self.acquiring, self.acking, self.expiring = Fault(), Fault(), Fault()
+        self.acquiring, self.returning = Fault(), Fault()
 
     @hookimpl
     def linn_register_semantics(self) -> SemanticsKind:
         plugin = self
 
-        class Manual(AtLeastOnce):
-            def shared_subscription(self, start: int) -> SharedSubscription:
-                subscription = FaultySubscription(self.settings, start)
-                subscription.acquiring, subscription.acking = plugin.acquiring, plugin.acking
-                subscription.expiring = plugin.expiring
-                return subscription
+        class Manual:
+            settles_on_delivery, survives_restart, is_two_phase = False, True, False
+
+            def __init__(self, settings: LeaseSettings) -> None:
+                self.lease_ms = settings.lease_ms
+
+            @property
+            def lease_records_max(self) -> int:
+                plugin.acquiring.strike()
+                return 100
+
+            def confirm_when(self, acks: Acks) -> ConfirmWhen:
+                return CONFIRM_WHEN[acks]
+
+            def redelivery_ms(self, attempts: int, asked_ms: int | None) -> int | None:
+                plugin.returning.strike()
+                return asked_ms or 0
 
         return SemanticsKind("manual", LeaseSettings, Manual)
 
@@ -271,9 +260,9 @@ def test_a_semantics_that_fails_a_settlement_settles_nothing(
                 await producer.publish(b"a")
             async with client.consumer("t") as consumer:
                 message = await anext(consumer)
-                manual.acking.error = error
+                manual.returning.error = error
                 with pytest.raises(told):
-                    await message.ack()
+                    await message.nack()
                 assert broker.topics["t"].queue is not None
                 assert broker.topics["t"].queue.unsettled_count() == 1
 
@@ -308,7 +297,7 @@ def test_a_semantics_that_fails_a_background_task_stops_the_broker(caplog: pytes
                     await producer.publish(b"a")
                 async with client.consumer("t") as consumer:
                     await anext(consumer)
-                    manual.expiring.error = RuntimeError("a bug")
+                    manual.returning.error = RuntimeError("a bug")
                     await trio.sleep(60)
 
         with pytest.raises(RuntimeError, match="a bug"):

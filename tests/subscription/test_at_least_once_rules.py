@@ -11,13 +11,14 @@ from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
 from linn.core.queue.effects import Effects
 from linn.core.queue.lease import LEASE_MS_MAX, STALE_DEADLINES_MIN, LeaseSettings
 from linn.core.queue.subscription import SharedSubscription
+from linn.semantics.at_least_once import AtLeastOnce
 
 END = 1_000
 ANN, BOB = 1, 2
 
 
 def make(start: int = 0, **settings: object) -> SharedSubscription:
-    return SharedSubscription(LeaseSettings(lease_ms=10_000, **settings), start)
+    return SharedSubscription(AtLeastOnce(LeaseSettings(lease_ms=10_000, **settings)), start)
 
 
 def span(lease) -> tuple[int, int, int]:

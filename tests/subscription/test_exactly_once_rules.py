@@ -12,18 +12,20 @@ from linn.core.queue.event_run import Holder
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.subscription import DECIDED_RANGES_MAX, SharedSubscription
 from linn.semantics import exactly_once
-from linn.semantics.exactly_once import ExactlyOnce, TwoPhaseSubscription
+from linn.semantics.at_least_once import AtLeastOnce
+from linn.semantics.exactly_once import ExactlyOnce
 
 END = 100_000
 ANN, BOB = 1, 2
 ANN_NOW, BOB_NOW = Holder("ann", 1_000), Holder("bob", 1_000)
 
 
-def make(**settings: object) -> TwoPhaseSubscription:
-    return TwoPhaseSubscription(LeaseSettings(lease_ms=10_000, **settings), 0)  # type: ignore[arg-type]
+def make(**settings: object) -> SharedSubscription:
+    leases = LeaseSettings(lease_ms=10_000, **settings)  # type: ignore[arg-type]
+    return SharedSubscription(ExactlyOnce(leases), 0)
 
 
-def decided(subscription: TwoPhaseSubscription, records: int = 5, consumer: int = ANN) -> int:
+def decided(subscription: SharedSubscription, records: int = 5, consumer: int = ANN) -> int:
     """Have records decided to a consumer; returns the delivery id."""
     lease = subscription.acquire(consumer, records, END, 0.0)
     assert lease is not None
@@ -37,7 +39,7 @@ def test_it_is_registered_with_the_settings_of_leases() -> None:
     assert (kind.name, kind.settings) == ("exactly-once", LeaseSettings)
     made = kind.make(LeaseSettings(lease_ms=7_000))
     assert isinstance(made, ExactlyOnce)
-    lease = made.shared_subscription(3).acquire(ANN, 1, END, 0.0)
+    lease = SharedSubscription(made, 3).acquire(ANN, 1, END, 0.0)
     assert lease is not None
     assert (lease.first, lease.deadline) == (3, 7.0)
 
@@ -68,7 +70,7 @@ def test_records_that_were_decided_are_settled_with_done_alone() -> None:
 
 
 def test_at_least_once_takes_no_ready() -> None:
-    subscription = SharedSubscription(LeaseSettings(), 0)
+    subscription = SharedSubscription(AtLeastOnce(LeaseSettings()), 0)
     lease = subscription.acquire(ANN, 1, END, 0.0)
     assert lease is not None
     with pytest.raises(SubscriptionWrongKind):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from linn.core.queue.lease import LeaseSettings
-from linn.core.queue.redelivery import ReturnedRecords, redelivery_delay_ms
+from linn.core.queue.redelivery import ReturnedRecords
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,12 @@ from linn.core.queue.redelivery import ReturnedRecords, redelivery_delay_ms
 )
 def test_delay_grows_as_the_backoff_says_up_to_the_cap(backoff, delays_ms):
     settings = LeaseSettings(redelivery_delay_ms=100, redelivery_delay_max_ms=450, redelivery_backoff=backoff)
-    assert [redelivery_delay_ms(settings, attempts) for attempts in range(1, 6)] == delays_ms
+    assert [settings.redelivery_ms(attempts) for attempts in range(1, 6)] == delays_ms
 
 
 def test_an_exponential_delay_stays_at_the_cap_after_any_number_of_attempts():
     settings = LeaseSettings(redelivery_delay_ms=1, redelivery_backoff="exponential")
-    assert redelivery_delay_ms(settings, 10**9) == settings.redelivery_delay_max_ms
+    assert settings.redelivery_ms(10**9) == settings.redelivery_delay_max_ms
 
 
 def test_records_become_ready_when_their_own_delay_has_passed():

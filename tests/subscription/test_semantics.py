@@ -9,6 +9,7 @@ from linn.core.queue.effects import Effects
 from linn.core.queue.event import decode_events, encode_events
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.semantics import ConfirmWhen
+from linn.core.queue.subscription import SharedSubscription
 from linn.semantics import at_least_once, at_most_once
 
 END = 1_000
@@ -37,13 +38,13 @@ def test_names_and_properties_of_the_semantics():
 
 
 def test_at_least_once_leases_with_the_settings_of_its_topic():
-    subscription = semantics(at_least_once).shared_subscription(10)
+    subscription = SharedSubscription(semantics(at_least_once), 10)
     lease = subscription.acquire(ANN, 5, END, 0.0)
     assert (lease.first, lease.deadline, subscription.leased_count) == (10, 5.0, 5)
 
 
 def test_at_most_once_settles_what_it_hands_over_and_never_gives_it_again():
-    subscription = semantics(at_most_once).shared_subscription(0)
+    subscription = SharedSubscription(semantics(at_most_once), 0)
     lease = subscription.acquire(ANN, 5, END, 0.0)
     assert (lease.first, lease.end) == (0, 5)
     assert (subscription.settled_before(), subscription.leased_count) == (5, 0)
@@ -53,9 +54,9 @@ def test_at_most_once_settles_what_it_hands_over_and_never_gives_it_again():
 
 
 def test_at_most_once_hands_nothing_over_again_after_a_restart():
-    before = semantics(at_most_once).shared_subscription(0)
+    before = SharedSubscription(semantics(at_most_once), 0)
     before.acquire(ANN, 5, END, 0.0)
-    after = semantics(at_most_once).shared_subscription(0)
+    after = SharedSubscription(semantics(at_most_once), 0)
     for event in decode_events(encode_events(before.take_events())):
         after.apply(event)
     assert after.recovered(0.0) == Effects()
@@ -63,7 +64,7 @@ def test_at_most_once_hands_nothing_over_again_after_a_restart():
 
 
 def test_at_most_once_takes_any_ack_and_refuses_to_promise_a_redelivery():
-    subscription = semantics(at_most_once).shared_subscription(0)
+    subscription = SharedSubscription(semantics(at_most_once), 0)
     delivery_id = subscription.acquire(ANN, 5, END, 0.0).delivery_id
     subscription.take_events()
     assert subscription.ack(ANN, delivery_id, None, 0.0) == Effects()

@@ -30,6 +30,7 @@ from linn.core.queue.event import (
 from linn.core.queue.event_run import EventRun, Holder, Snapshot
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.subscription import SharedSubscription
+from linn.semantics.at_least_once import AtLeastOnce
 
 
 def events(offset_max: int):
@@ -233,13 +234,13 @@ def test_a_snapshot_of_offsets_in_two_states_or_in_none_is_corrupt(runs):
     columns = [(type(row).kind, (row.first,), (row.end,), *([(1,), (0,)] * isinstance(row, Returned))) for row in runs]
     snapshot = Snapshot(3, 1, tuple([EventRun(*some) for some in columns]))
     with pytest.raises(LogCorrupt):
-        SharedSubscription(LeaseSettings(), 0).apply(snapshot)
+        SharedSubscription(AtLeastOnce(LeaseSettings()), 0).apply(snapshot)
 
 
 @given(st.lists(events(60), max_size=40), st.integers(0, 60))
 def test_a_run_has_the_effect_of_its_rows(some, end):
     def replayed(log):
-        subscription = SharedSubscription(LeaseSettings(), 0)
+        subscription = SharedSubscription(AtLeastOnce(LeaseSettings()), 0)
         try:
             for event in log:
                 kept = clip_event(event, end)
@@ -262,7 +263,7 @@ def test_a_run_has_the_effect_of_its_rows(some, end):
 
 @given(st.lists(events(60), max_size=25), st.integers(0, 30))
 def test_any_events_lead_to_a_sound_state_or_are_corrupt(some, start):
-    subscription = SharedSubscription(LeaseSettings(max_deliveries=3), start)
+    subscription = SharedSubscription(AtLeastOnce(LeaseSettings(max_deliveries=3)), start)
     for event in some:
         try:
             subscription.apply(event)
@@ -272,7 +273,7 @@ def test_any_events_lead_to_a_sound_state_or_are_corrupt(some, start):
     subscription.recovered(0.0)
     subscription.check()
     subscription.take_events()
-    again = SharedSubscription(LeaseSettings(max_deliveries=3), 0)
+    again = SharedSubscription(AtLeastOnce(LeaseSettings(max_deliveries=3)), 0)
     for event in subscription.snapshot_events(0.0):
         again.apply(event)
     assert again.snapshot_events(0.0) == subscription.snapshot_events(0.0)
@@ -283,7 +284,10 @@ def test_a_run_of_decisions_has_the_effect_of_its_rows():
     run = EventRun(Decided.kind, (4, 6), (6, 9), (1, 2), (50, 40), (), (ann, bob))
     rows = single_events([run])
     assert rows == [Decided(4, 6, 1, 50, ann), Decided(6, 9, 2, 40, bob)]
-    one, other = SharedSubscription(LeaseSettings(), 0), SharedSubscription(LeaseSettings(), 0)
+    one, other = (
+        SharedSubscription(AtLeastOnce(LeaseSettings()), 0),
+        SharedSubscription(AtLeastOnce(LeaseSettings()), 0),
+    )
     one.apply(run)
     for row in rows:
         other.apply(row)
@@ -315,10 +319,10 @@ def test_the_buffer_joins_only_similar_events():
 
 def test_the_buffer_joins_adjacent_events_and_puts_settled_offsets_last():
     buffer = EventBuffer()
-    buffer.settled(4, 5)
+    buffer.settled.add(4, 5)
     for event in (Returned(0, 1, 2, 5), Returned(1, 2, 2, 5), Died(2, 3, 1, DeadReason.EXPIRED)):
         buffer.add(event)
-    buffer.settled(3, 4)
+    buffer.settled.add(3, 4)
     assert buffer.take() == [Returned(0, 2, 2, 5), Died(2, 3, 1, DeadReason.EXPIRED), Settled(3, 5)]
     assert not buffer
 

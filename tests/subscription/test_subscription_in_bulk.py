@@ -14,6 +14,7 @@ from linn.core.queue.event import Returned, Settled
 from linn.core.queue.event_run import EventRun, Snapshot
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.subscription import SharedSubscription
+from linn.semantics.at_least_once import AtLeastOnce
 
 COUNT = 2_000
 ANN = 1
@@ -26,7 +27,7 @@ def with_holes(delay_ms: int) -> SharedSubscription:
         EventRun(Settled.kind, settled, ends),
         EventRun(Returned.kind, returned, settled, (1,) * COUNT, (delay_ms,) * COUNT),
     )
-    subscription = SharedSubscription(LeaseSettings(), 0)
+    subscription = SharedSubscription(AtLeastOnce(LeaseSettings()), 0)
     subscription.apply(Snapshot(0, 1, runs))
     subscription.recovered(0.0)
     return subscription

@@ -16,13 +16,14 @@ from linn.core.queue.effects import Effects
 from linn.core.queue.event import Acquired, DeadLetterIntended, Returned, Settled, decode_events, encode_events
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.subscription import DELIVERY_ID_GAP, SharedSubscription
+from linn.semantics.at_least_once import AtLeastOnce
 
 END = 1_000
 ANN = 1
 
 
 def make(**settings: object) -> SharedSubscription:
-    return SharedSubscription(LeaseSettings(lease_ms=10_000, **settings), 0)
+    return SharedSubscription(AtLeastOnce(LeaseSettings(lease_ms=10_000, **settings)), 0)
 
 
 def restarted(log: list[bytes], **settings: object) -> SharedSubscription:

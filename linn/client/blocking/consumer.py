@@ -8,53 +8,42 @@ within a batch takes no lock: `next` of an iterator is one step of the interpret
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from os import getpid
-from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import anyio
 
 from linn.client.arguments import checked_timeout
+from linn.client.blocking.facade import ClosingFacade
+from linn.client.blocking.generated.message import Batch, Message
 from linn.client.blocking.loop_thread import LoopThread
-from linn.client.blocking.message import Batch, Message
 from linn.client.blocking.running import Handler, Run, StopEvent
 from linn.client.blocking.settling import Settled, Settlements
 from linn.client.consume import consumer as asynchronous
 from linn.client.consume import message as asynchronous_message
 from linn.client.consume.arrivals import Matches, Unread, rest_of
-from linn.client.consume.running import ATTEMPTS_MAX, Exceptions, Rules, check_concurrency
-from linn.client.consume.start_position import Start
+from linn.client.consume.running import Exceptions, Rules, check_concurrency
+from linn.client.consume.subscription import Subscription
 from linn.core.errors.tree import ClientClosed
 from linn.wire.messages import Verdict
 
 T = TypeVar("T")
 
 
-class Consumer:
-    """A blocking consumer of a topic, or of several as a member of a group, opened by `Client.consumer`.
+class ConsumerEnded(Exception):
+    """The consumer was closed."""
 
-    Any number of threads may iterate, and settle.
 
-    Example:
-        with client.consumer("orders") as consumer:
-            for message in consumer:
-                print(message.value)
-                message.ack()
-                break
-    """
+class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
+    """Part of `Consumer` that is written by hand: iterating, in any number of threads."""
 
-    def __init__(self, forget: Callable[[Consumer], None], thread: LoopThread, made: asynchronous.Consumer) -> None:
-        self._forget = forget
-        """The client's method, which keeps the client alive for as long as this object."""
-        self._thread = thread
-        self._process_id = thread.process_id
-        self._made = made
+    def __init__(self, forget: Callable[[Any], None], thread: LoopThread, made: asynchronous.Consumer) -> None:
+        super().__init__(forget, thread, made)
+        self.topics = made.topics
         self._settlements = Settlements(thread)
-        self._lock = threading.RLock()
         self._ready: deque[Batch] = deque()
         self._current: Batch | None = None
         self._messages: Iterator[Message] = iter(())
@@ -62,53 +51,10 @@ class Consumer:
         """Indexes that `_messages` has not reached yet."""
         self._news = made._news
         made._hand_to(self._take_unread)
-        self._closed = False
 
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """Names of its topics."""
-        return self._made.topics
-
-    @property
-    def partitions(self) -> dict[str, list[int]]:
-        """Partitions that this member of a group owns now, by topic; a topic is missing before its first assignment."""
-        return self._made.partitions
-
-    # --- life ---
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if not self._thread.is_here():
-            return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._forget(self)
-        try:
-            self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
-        finally:
-            self._ready.clear()
-            self._current, self._messages = None, iter(())
-
-    def close(self) -> None:
-        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue.
-
-        Iterations end, in other threads as well. Idempotent.
-
-        Raises:
-            LinnError: a settlement that nobody waited for was refused.
-
-        Example:
-            consumer = client.consumer("orders")
-            next(consumer).ack()
-            consumer.close()
-        """
-        self.__exit__(None, None, None)
+    def _drop(self) -> None:
+        self._ready.clear()
+        self._current, self._messages = None, iter(())
 
     # --- iterating ---
 
@@ -149,16 +95,8 @@ class Consumer:
         """
         return self._open(self._step(self._pick_message, timeout_s))
 
-    def batches(self) -> Batches:
-        """Iterate over batches; each step raises and waits as `__next__` does.
-
-        Example:
-            for batch in consumer.batches():
-                print(len(batch), batch.values)
-                batch.ack()
-                break
-        """
-        return Batches(self)
+    def _batches(self) -> Iterator[Batch]:
+        return iter(self._step_batch, None)  # Unlike a generator, it goes on after an error.
 
     @overload
     def next_batch(self) -> Batch: ...
@@ -179,32 +117,17 @@ class Consumer:
             raise ClientClosed("the consumer is closed")
         return found
 
-    def run(
+    def _run(
         self,
         handler: Handler,
         *,
-        concurrency: int = 1,
-        stop: StopEvent | None = None,
-        reject_on: Exceptions = (),
-        attempts_max: int | None = ATTEMPTS_MAX,
+        concurrency: int,
+        stop: StopEvent | None,
+        reject_on: Exceptions,
+        attempts_max: int | None,
     ) -> None:
-        """Call `handler` with each message, and ack it when the call has ended; until `stop` is set, or SIGTERM.
-
-        For the options, and for what becomes of a message whose call raises an exception, see
-        `linn.client.Consumer.run`. This thread and `concurrency` - 1 others call the handler; `stop` is an event of
-        `threading` or `multiprocessing`. A KeyboardInterrupt leaves the message in this thread unsettled; the other
-        threads finish theirs.
-
-        Raises as `linn.client.Consumer.run`.
-
-        Example:
-            def work(message):
-                print(message.value)
-                if message.value == b"9":
-                    stop.set()
-
-            stop = threading.Event()
-            consumer.run(work, concurrency=4, stop=stop)
+        """This thread and `concurrency` - 1 others call the handler. A KeyboardInterrupt leaves the message in this
+        thread unsettled; the other threads finish theirs.
         """
         rules = Rules(reject_on, attempts_max)
         check_concurrency(self._made._kind, concurrency)
@@ -214,11 +137,21 @@ class Consumer:
         """Wait for the next message; None if there is none in time, or the consumer is closed."""
         return self._step(self._pick_message, timeout_s)
 
-    def _next_delivery(self) -> list[Batch] | None:
-        """Wait for the next batch, and take it with the others of its delivery; None if the consumer is closed."""
+    @property
+    def _subscriptions(self) -> list[Subscription]:
+        return self._made._subscriptions
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait. Raises ConsumerEnded."""
+        if self._closed:
+            raise ConsumerEnded
+        self._thread.call(self._made._sleep, seconds)
+
+    def _next_delivery(self) -> list[Batch]:
+        """Wait for the next batch, and take it with the others of its delivery. Raises ConsumerEnded."""
         first = self._step_batch()
         if first is None:
-            return None
+            raise ConsumerEnded
         batches = [first]
         with self._lock:
             while self._ready and self._ready[0]._delivery is first._delivery:
@@ -304,108 +237,11 @@ class Consumer:
             self._ready = kept
         return unread
 
-    # --- pulling ---
-
-    def pull(
-        self, records_max: int, wait_s: float = 0.0, *, partition: int | None = None, start: int = 0
-    ) -> list[Batch]:
-        """Pull up to `records_max` records, waiting up to `wait_s` seconds for the first; may return none.
-
-        Only with mode="pull". With `partition`, only records that are ready in that partition of a queue, from offset
-        `start` on, without waiting.
-
-        Raises:
-            SubscriptionWrongKind: the consumer's mode is push, or `partition` is given and the topic is no queue with
-                leases.
-            ConnectionLost: the connection ended; leased records that were on their way are redelivered.
-            BatchCorrupt: a batch was damaged; leased records that were on their way are redelivered.
-            LinnError: a settlement that nobody waited for was refused, or the subscription is over.
-        If the wait is interrupted, records that were on their way stay leased until the lease ends.
-
-        Example:
-            with client.consumer("orders", mode="pull") as consumer:
-                for batch in consumer.pull(records_max=100, wait_s=0.1):
-                    batch.ack()
-        """
-        pulled = self._thread.call(self._made.pull, records_max, wait_s, partition=partition, start=start)
-        return [Batch(batch, self._settle) for batch in pulled]
-
-    # --- seeking ---
-
-    @property
-    def paused(self) -> dict[str, list[int]]:
-        """Partitions that `pause` has paused, by topic."""
-        return self._made.paused
-
-    def pause(self, *partitions: int, topic: str | None = None) -> None:
-        """Deliver nothing of some partitions of a stream until `resume`; a group's member keeps them.
-
-        See `linn.client.Consumer.pause`, also for what it raises.
-
-        Example:
-            with client.consumer("prices", group="dashboard") as consumer:
-                message = next(consumer)
-                consumer.pause(message.partition)
-                print(consumer.paused)
-        """
-        self._thread.call(self._made.pause, *partitions, topic=topic)
-
-    def resume(self, *partitions: int, topic: str | None = None) -> None:
-        """Go on with partitions that `pause` has paused. Raises as `pause` does.
-
-        Example:
-            for partition in consumer.paused.get("prices", []):
-                consumer.resume(partition)
-        """
-        self._thread.call(self._made.resume, *partitions, topic=topic)
-
-    def seek(self, partition: int, to: Start, *, topic: str | None = None) -> int:
-        """Go on elsewhere in a partition of a stream, and return the offset; see `linn.client.Consumer.seek`.
-
-        Raises as `pause` does, and OffsetOutOfRange.
-
-        Example:
-            with client.consumer("prices", group="dashboard") as consumer:
-                message = next(consumer)
-                offset = consumer.seek(message.partition, "earliest")
-        """
-        return self._thread.call(self._made.seek, partition, to, topic=topic)
-
-    def commit(self, partition: int, offset: int, *, text: str = "", topic: str | None = None) -> None:
-        """Commit an offset of a group, the next one to read; see `linn.client.Consumer.commit`.
-
-        Raises SubscriptionWrongKind, GroupFenced, OffsetOutOfRange, LimitExceeded, MessageInvalid, ConnectionLost.
-
-        Example:
-            with client.consumer("prices", group="dashboard") as consumer:
-                message = next(consumer)
-                consumer.commit(message.partition, message.offset + 1)
-        """
-        self._thread.call(self._made.commit, partition, offset, text=text, topic=topic)
-
-    # --- settling ---
+    def _pull(self, *args: Any, **options: Any) -> list[Batch]:
+        return [Batch(batch, self._settle) for batch in self._thread.call(self._made.pull, *args, **options)]
 
     def _settle(
         self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int, reason: str
     ) -> Settled:
         """Settle records by index; see `Batch.ack`. Raises MessageInvalid, ConnectionLost."""
         return self._settlements.add(batch, first, end, verdict, ms, reason)
-
-
-class Batches:
-    """Iterator over a consumer's batches."""
-
-    __slots__ = ("_consumer",)
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Batch:
-        """Wait for the next batch; see `Consumer.__next__`."""
-        batch = self._consumer._step_batch()
-        if batch is None:
-            raise StopIteration
-        return batch

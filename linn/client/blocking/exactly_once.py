@@ -16,8 +16,9 @@ from typing import Any, Generic, Self, TypeVar
 
 import anyio
 
+from linn.client.blocking.facade import ClosingFacade
+from linn.client.blocking.generated.message import Batch, Message
 from linn.client.blocking.loop_thread import LoopThread
-from linn.client.blocking.message import Batch, Message
 from linn.client.blocking.running import STOP_CHECK_S, StopEvent, StopFlag, check_blocking
 from linn.client.blocking.settling import Settled, Settlements
 from linn.client.consume import exactly_once as asynchronous
@@ -52,43 +53,21 @@ def check_participant(participant: object) -> None:
         raise MessageInvalid(_ASYNC)
 
 
-class ExactlyOnceConsumer(Generic[H]):
-    """A consumer with a participant, opened by `Client.consumer(..., exactly_once=...)`.
+class BaseExactlyOnceConsumer(ClosingFacade[asynchronous.ExactlyOnceConsumer[H]], Generic[H]):
+    """Part of `ExactlyOnceConsumer` that is written by hand.
 
     One thread uses it: the one that opened it, in which the participant's methods are called. Any thread may close it;
     the participant is closed when its own thread does so too, or leaves the `with` block.
-
-    Example:
-        participant = SqliteParticipant("ledger.db")
-        with client.consumer("payments", name="ledger-1", exactly_once=participant) as consumer:
-            for message, db in consumer:
-                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
-                if message.text == "the last of today":
-                    consumer.commit()
-                    break
     """
 
     def __init__(
-        self,
-        forget: Callable[[ExactlyOnceConsumer[H]], None],
-        thread: LoopThread,
-        made: asynchronous.ExactlyOnceConsumer[H],
+        self, forget: Callable[[Any], None], thread: LoopThread, made: asynchronous.ExactlyOnceConsumer[H]
     ) -> None:
-        self._forget = forget
-        """The client's method, which keeps the client alive for as long as this object."""
-        self._thread = thread
+        super().__init__(forget, thread, made)
         self._source = made._source = _CallingSource(thread, made._source)
-        self._made = made
         self._settlements = Settlements(thread)
         self._owner = threading.current_thread()
-        self._lock = threading.Lock()
-        self._closed = False
         self._batch: Batch | None = None
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """Names of its topics."""
-        return self._made.topics
 
     # --- life ---
 
@@ -96,42 +75,18 @@ class ExactlyOnceConsumer(Generic[H]):
         """Open the participant, and subscribe. Raises as the async consumer's `__aenter__`."""
         _finished(self._made.__aenter__())
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._thread.is_here():
-            return
         try:
-            if threading.current_thread() is self._owner:
+            if self._thread.is_here() and threading.current_thread() is self._owner:
                 self._batch = None
                 _finished(self._made._release())
         finally:
-            self._leave(exc_type, exc, traceback)
+            super().__exit__(exc_type, exc, traceback)
 
     def _leave(self, *about: Any) -> None:
-        """Unsubscribe, once."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._forget(self)
         _finished(self._source.leave(*about))
-
-    def close(self) -> None:
-        """Undo what is not committed, unsubscribe, and close the participant. Idempotent.
-
-        In another thread than that of the consumer, the participant stays open: it is for that thread to close it.
-
-        Raises:
-            LinnError: the broker refused to settle something, and nothing has raised that.
-
-        Example:
-            consumer.close()
-        """
-        self.__exit__(None, None, None)
 
     # --- iterating ---
 
@@ -159,37 +114,22 @@ class ExactlyOnceConsumer(Generic[H]):
             self._batch = Batch(origin, self._settle)
         return Message(self._batch, message.index), handle
 
-    def run(
-        self, handler: Callable[[Message, H], object], *, stop: StopEvent | None = None, reject_on: Exceptions = ()
-    ) -> None:
-        """Call `handler` with each message and the handle, until `stop` is set, or SIGTERM; then commit.
-
-        For what becomes of a message whose call raises an exception see `linn.client.ExactlyOnceConsumer.run`; `stop`
-        is an event of `threading` or `multiprocessing`. Raises as that does. A KeyboardInterrupt commits nothing.
-
-        Example:
-            def work(message, db):
-                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
-                if message.text == "the last of today":
-                    stop.set()
-
-            stop = threading.Event()
-            consumer.run(work, stop=stop)
-        """
+    def _run(self, handler: Callable[[Message, H], object], *, stop: StopEvent | None, reject_on: Exceptions) -> None:
+        """A KeyboardInterrupt commits nothing."""
         check_blocking(handler)
         rules, over = Rules(reject_on, None), StopFlag(stop)
         with told_of_sigterm(over.set):
             try:
                 self._source.wait_s = STOP_CHECK_S
-                self._run(handler, rules, over)
+                self._handle_until(over, handler, rules)
             finally:
                 self._source.wait_s = None
         if not self._closed:
             self._thread.call(self._source.drain)
-            self.commit()
+            self._commit()
             self._thread.call(until_settled, self._source.consumer)
 
-    def _run(self, handler: Callable[[Message, H], object], rules: Rules, over: StopFlag) -> None:
+    def _handle_until(self, over: StopFlag, handler: Callable[[Message, H], object], rules: Rules) -> None:
         failures, backoff_s = 0, self._source.consumer._connector.backoff_s
         while not over.is_set():
             goes_on = True
@@ -204,7 +144,7 @@ class ExactlyOnceConsumer(Generic[H]):
                     raise
                 log_refused(error)
             except Exception as error:
-                asynchronous.log_participant(self.topics, error)
+                asynchronous.log_participant(self._made.topics, error)
                 goes_on = False
             failures = 0 if goes_on else failures + 1
             if failures:
@@ -219,18 +159,7 @@ class ExactlyOnceConsumer(Generic[H]):
             return _finished(self._made._failed(of_loop, error, rules))
         return True
 
-    def commit(self) -> None:
-        """Commit the effects of all messages so far, the one in hand as well, before their delivery is at its end.
-
-        Call it before you leave the loop with `break`, which undoes what is not committed. Raises as `__next__`.
-
-        Example:
-            for message, db in consumer:
-                db.execute("INSERT INTO payments VALUES (?)", (message.text,))
-                if message.text == "the last of today":
-                    consumer.commit()
-                    break
-        """
+    def _commit(self) -> None:
         _finished(self._made.commit())
 
     def _settle(
@@ -244,7 +173,10 @@ class ExactlyOnceConsumer(Generic[H]):
 
 
 class _CallingSource(WorkSource):
-    """The work source of a consumer in another thread than the loop's: a wait is a call that blocks the thread."""
+    """The work source of a consumer in another thread than the loop's: a wait is a call that blocks the thread.
+
+    For the methods see `WorkSource`.
+    """
 
     def __init__(self, thread: LoopThread, source: WorkSource) -> None:
         self.consumer = source.consumer
@@ -256,19 +188,15 @@ class _CallingSource(WorkSource):
         """Work that the loop has handed over, and that a thread whose wait was interrupted has not got."""
 
     async def places(self) -> tuple[list[Place], list[Place]]:
-        """See `WorkSource.places`."""
         return self._thread.call(self._source.places)
 
     async def enter(self) -> None:
-        """See `WorkSource.enter`."""
         self._thread.call(self._source.enter)
 
     async def leave(self, *about: Any) -> None:
-        """See `WorkSource.leave`."""
         self._thread.call(self._source.leave, *about)
 
     async def next(self) -> Work:
-        """See `WorkSource.next`."""
         if self._taken is not None:
             self._source.put_back(self._taken)  # It may have become another consumer's meanwhile.
         work = self._thread.call(self._take)
@@ -286,19 +214,16 @@ class _CallingSource(WorkSource):
         drain(self._source.consumer)
 
     def may_return(self, work: Work) -> bool:
-        """See `WorkSource.may_return`."""
         return self._source.may_return(work)
 
     def give_back(self, work: Work, verdict: Verdict, reason: str) -> None:
-        """See `WorkSource.give_back`. Raises ConnectionLost: the client is closed."""
+        """Raises ConnectionLost: the client is closed."""
         self._thread.soon(lambda: self._source.give_back(work, verdict, reason))
 
     def put_back(self, work: Work) -> None:
-        """See `WorkSource.put_back`."""
         self._source.put_back(work)
 
     def release_untried(self) -> None:
-        """See `WorkSource.release_untried`."""
         if self._taken is not None:
             self._source.put_back(self._taken)
             self._taken = None
@@ -306,11 +231,10 @@ class _CallingSource(WorkSource):
             self._thread.soon(self._source.release_untried)
 
     async def decide(self, work: Work) -> bool:
-        """See `WorkSource.decide`."""
         return self._thread.call(self._source.decide, work)
 
     def applied(self, work: Work) -> None:
-        """See `WorkSource.applied`. Raises ConnectionLost: the client is closed, and the broker will ask again."""
+        """Raises ConnectionLost: the client is closed, and the broker will ask again."""
         self._thread.soon(lambda: self._source.applied(work))
 
 

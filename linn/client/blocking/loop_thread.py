@@ -138,7 +138,7 @@ class LoopThread:
 
     # --- calls ---
 
-    def call(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self, work: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in the loop, wait for its end, and return its result or raise its exception.
 
         Raises ClientUnreachable, and ConnectionLost if the loop has ended or ends meanwhile. If the wait is
@@ -174,6 +174,7 @@ class LoopThread:
         timeout_s: float | None,
         what: str,
         work: Callable[P, Coroutine[Any, Any, T]],
+        /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:

@@ -9,11 +9,12 @@ from typing import Protocol
 
 import anyio
 
+from linn.client.blocking.generated.message import Message
 from linn.client.blocking.loop_thread import LoopThread
-from linn.client.blocking.message import Message
 from linn.client.consume import running as asynchronous
 from linn.client.consume.running import Rules, check_handler, is_done_with, is_over, log_refused
 from linn.client.consume.termination import told_of_sigterm
+from linn.client.transactions.process import Outputs
 from linn.core.errors.tree import LinnError, MessageInvalid
 
 STOP_CHECK_S = 0.2
@@ -21,6 +22,8 @@ STOP_CHECK_S = 0.2
 
 Handler = Callable[[Message], object]
 """Takes a message. The result is ignored."""
+Function = Callable[[Message], Outputs]
+"""Takes a message, and returns what a process publishes."""
 
 
 class StopEvent(Protocol):

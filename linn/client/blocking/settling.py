@@ -7,17 +7,19 @@ call returns, so that the next step of an iteration knows of it; any thread may 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import anyio.lowlevel
 
 from linn.client.arguments import checked_reason
 from linn.client.blocking.loop_thread import LoopThread
+from linn.client.consume import settling as asynchronous
 from linn.client.consume.message import Batch
-from linn.client.consume.settling import Settled as AsyncSettled
 from linn.client.consume.subscription import check_ms
 from linn.wire.messages import Verdict
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Settled:
     """Handle of a settlement. Waiting for the broker's answer with `wait` is optional.
 
@@ -26,27 +28,15 @@ class Settled:
         settled.wait()
     """
 
-    __slots__ = ("_settlements", "batch", "carried_out", "end", "first", "ms", "reason", "verdict")
-
-    def __init__(
-        self,
-        settlements: Settlements | None,
-        batch: Batch,
-        first: int,
-        end: int,
-        verdict: Verdict,
-        ms: int,
-        reason: str = "",
-    ) -> None:
-        self._settlements = settlements
-        self.batch = batch
-        self.first = first
-        self.end = end
-        self.verdict = verdict
-        self.ms = ms
-        self.reason = reason
-        self.carried_out: AsyncSettled | None = None
-        """The async settlement, set by the loop."""
+    _settlements: Settlements | None
+    _batch: Batch
+    _first: int
+    _end: int
+    _verdict: Verdict
+    _ms: int
+    _reason: str = ""
+    _carried_out: asynchronous.Settled | None = None
+    """The async settlement, set by the loop."""
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the broker's answer. A refusal is raised here instead of by the consumer's next step.
@@ -60,6 +50,11 @@ class Settled:
         """
         if self._settlements is not None:
             self._settlements.wait(self, timeout_s)
+
+
+def is_void(settled: Settled) -> bool:
+    """Tell whether the connection was lost before a settlement was answered: the records may be delivered again."""
+    return asynchronous.is_void(settled._carried_out)
 
 
 class Settlements:
@@ -83,8 +78,8 @@ class Settlements:
             waiting = self._waiting
             if waiting:
                 last = waiting[-1]
-                if last.end == first and last.batch is batch and last.verdict == verdict == Verdict.ACK:
-                    last.end = end
+                if last._end == first and last._batch is batch and last._verdict == verdict == Verdict.ACK:
+                    last._end = end
                     return last
             else:
                 self._thread.soon(self.carry_out)
@@ -99,13 +94,13 @@ class Settlements:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for settled in waiting:
-            batch, verdict, ms, reason = settled.batch, settled.verdict, settled.ms, settled.reason
-            settled.carried_out = batch._settle(settled.first, settled.end, verdict, ms, reason)
+            batch, verdict, ms, reason = settled._batch, settled._verdict, settled._ms, settled._reason
+            settled._carried_out = batch._settle(settled._first, settled._end, verdict, ms, reason)
 
     def wait(self, settled: Settled, timeout_s: float | None) -> None:
         """Wait for one settlement; see `Settled.wait`."""
         self._thread.call_within(timeout_s, "settling", self._wait, settled)
 
     async def _wait(self, settled: Settled) -> None:
-        assert settled.carried_out is not None
-        await settled.carried_out
+        assert settled._carried_out is not None
+        await settled._carried_out

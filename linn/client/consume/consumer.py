@@ -153,7 +153,7 @@ class Consumer(Running, Seeking):
         counts.
 
         Raises:
-            LinnError: a settlement that nobody awaited was refused.
+            LinnError: a settlement that nobody waited for was refused.
         Cancellation: settlements and the unsubscribe request are on their way all the same.
 
         Example:
@@ -385,7 +385,7 @@ class Consumer(Running, Seeking):
         Within a batch there is no checkpoint; there is one at least every few batches.
 
         Raises:
-            DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody awaited was refused; iterate on.
+            DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody waited for was refused; iterate on.
                 One that a lost connection made void is not raised.
             ConnectionLost: `retries_max` attempts to reconnect failed; iterating on tries again.
             TopicUnknown, ...: the subscription is over for good.
@@ -519,7 +519,7 @@ class Consumer(Running, Seeking):
                 leases. MessageInvalid: an argument is wrong.
             ConnectionLost: the connection ended; leased records that were on their way are redelivered.
             BatchCorrupt: a batch was damaged; leased records that were on their way are redelivered.
-            LinnError: a settlement that nobody awaited was refused, or the subscription is over.
+            LinnError: a settlement that nobody waited for was refused, or the subscription is over.
         Cancellation: records that were on their way stay leased until the lease ends.
 
         Example:

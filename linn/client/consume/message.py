@@ -62,7 +62,7 @@ class Batch(ReceivedBatch):
         return map(Message, repeat(self), self._indexes)
 
     def ack(self) -> Settled:
-        """Acknowledge all records; on a stream, commit the offset behind them. Awaiting the result is optional.
+        """Acknowledge all records; on a stream, commit the offset behind them. Waiting for the result is optional.
 
         Example:
             await batch.ack()  # or without await: refusals are raised by the next step
@@ -135,7 +135,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
     batch: Batch
 
     def ack(self) -> Settled:
-        """Acknowledge the message; on a stream, commit the offset behind it. Awaiting the result is optional.
+        """Acknowledge the message; on a stream, commit the offset behind it. Waiting for the result is optional.
 
         Example:
             await message.ack()  # or without await: refusals are raised by the next step

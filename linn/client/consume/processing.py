@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -67,6 +67,7 @@ class Processing(Generic[T]):
                 if not is_void(settled):
                     raise
         elif isinstance(exc, Exception):
-            with contextlib.suppress(LinnError):  # The block's own error is raised.
+            with suppress(LinnError):  # The block's own error is raised.
                 reason, rejects = reason_of(exc), self._on_error == "reject"
-                await (self._work.reject(reason) if rejects else self._work.nack(self._delay_ms, reason))
+                settled = self._work.reject(reason) if rejects else self._work.nack(self._delay_ms, reason)
+                await settled

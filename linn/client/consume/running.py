@@ -15,7 +15,8 @@ import anyio
 
 from linn.client.arguments import I64_MAX, U32_MAX, checked_number, shown
 from linn.client.connection.connector import Connector
-from linn.client.consume.message import Message
+from linn.client.consume.arrivals import Arrivals
+from linn.client.consume.message import Batch, Message
 from linn.client.consume.processing import reason_of
 from linn.client.consume.subscription import Subscription
 from linn.client.consume.termination import in_this_loop, told_of_sigterm
@@ -56,8 +57,10 @@ class Source(Protocol):
     _subscriptions: list[Subscription]
     _kind: ConsumerKind | None
     _broken: LinnError | None
+    _arrived: Arrivals
 
     async def __anext__(self) -> Message: ...
+    async def next_batch(self) -> Batch: ...
     def _check_entered(self) -> None: ...
     def _raise_errors(self) -> None: ...
 
@@ -109,6 +112,14 @@ class Running:
         self._check_entered()
         check_concurrency(self._kind, concurrency)
         await Run(self, handler, rules).run(concurrency, stop)
+
+    async def _next_delivery(self: Source) -> list[Batch]:
+        """Wait for the next batch, and take it with the others of its delivery."""
+        first = await self.next_batch()
+        return [first, *self._arrived.take_rest_of(first._delivery)]
+
+    async def _sleep(self: Source, seconds: float) -> None:
+        await self._connector.env.clock.sleep(seconds)
 
 
 class Rules:

@@ -125,8 +125,7 @@ class WorkSource:
                 work = self._put_back.popleft()
                 if _is_held(work):
                     return work
-            first = await self.consumer.next_batch()
-            batches = [first, *self.consumer._arrived.take_rest_of(first._delivery)]
+            batches = await self.consumer._next_delivery()
             subscription = _subscription(batches[0])
             delivery = batches[0]._delivery
             assert delivery is not None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from linn.client.consume.consumer import Consumer
 from linn.client.consume.message import Batch, Message
+from linn.client.consume.subscription import Subscription
 from linn.client.produce.properties import HeadersInput
 from linn.client.transactions.transaction import Transaction
 from linn.core.batch.record import Labels
@@ -72,25 +73,24 @@ class Worker:
         *,
         is_group: bool,
     ) -> None:
-        self._consumer = consumer
+        self.consumer = consumer
         self._transaction = transaction
         self._function = function
         self._sink = sink
         self._is_group = is_group
 
     async def run(self) -> None:
-        """Work until cancelled.
+        """Work until the consumer is closed, or this is cancelled.
 
         Raises TransactionFenced: another worker has this name; SubscriptionWrongKind; and what the function raises.
         """
-        async with self._consumer as consumer:
-            check_kind(consumer, is_group=self._is_group)
-            while True:
+        async with self.consumer as consumer:
+            check_kind(consumer._subscriptions, is_group=self._is_group)
+            while not consumer._closed:
                 tx = self._transaction()
                 await self._take_over(tx)
                 with taken_over_is_fenced():
-                    first = await consumer.next_batch()
-                batches = [first, *consumer._arrived.take_rest_of(first._delivery)]
+                    batches = await consumer._next_delivery()
                 tx._note_before(batches, is_group=self._is_group)
                 try:
                     await self._handle(tx, batches)
@@ -99,7 +99,7 @@ class Worker:
                         raise
                     await tx._give_back()
                     log_repeated(consumer.topics, error)
-                    await consumer._connector.env.clock.sleep(PAUSE_S)
+                    await consumer._sleep(PAUSE_S)
 
     async def _take_over(self, tx: Transaction) -> None:
         """Take over the name before waiting: an open transaction may hold the very messages that are waited for."""
@@ -109,7 +109,7 @@ class Worker:
             except LinnError as error:
                 if not is_repeated(error):
                     raise
-                await self._consumer._connector.env.clock.sleep(PAUSE_S)
+                await self.consumer._sleep(PAUSE_S)
 
     async def _handle(self, tx: Transaction, batches: Sequence[Batch]) -> None:
         async with tx:
@@ -119,13 +119,14 @@ class Worker:
                     made = self._function(message)
                     outputs += listed(await made if inspect.isawaitable(made) else made)
             for (topic, exchange), columns in by_target(outputs, self._sink).items():
-                await (await tx.producer(topic, exchange=exchange)).publish_many(**columns)
+                producer = await tx.producer(topic, exchange=exchange)
+                await producer.publish_many(**columns)
 
 
-def check_kind(consumer: Consumer, *, is_group: bool) -> None:
+def check_kind(subscriptions: Iterable[Subscription], *, is_group: bool) -> None:
     """Check that a transaction can settle what a consumer receives. Raises SubscriptionWrongKind."""
     kind = ConsumerKind.GROUP if is_group else ConsumerKind.SHARED
-    if any(subscription.kind != kind for subscription in consumer._subscriptions):
+    if any(subscription.kind != kind for subscription in subscriptions):
         raise SubscriptionWrongKind("a process reads a queue, or a stream as a member of a group: `group` names it")
 
 

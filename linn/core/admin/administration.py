@@ -539,11 +539,11 @@ class Administration:
             raise SubscriptionWrongKind(f"topic {topic.name} is a stream: only retention deletes its records")
         if asked.validate_only:
             return {"purged": 0}
-        dispatches = topic.queue.dispatches
-        purged = sum(dispatch.purge() for dispatch in dispatches)
-        for dispatch in dispatches:
-            if dispatch.state is not None:
-                await dispatch.state.partition.commit_all()
+        partition_queues = topic.queue.partition_queues
+        purged = sum(partition_queue.purge() for partition_queue in partition_queues)
+        for partition_queue in partition_queues:
+            if partition_queue.log.state is not None:
+                await partition_queue.log.state.partition.commit_all()
         return {"purged": purged}
 
     # --- broker ---

@@ -65,16 +65,16 @@ class DeliveryAdministration:
         warnings: list[verbs.Warned] = [{"text": text} for text in _warnings(topic, found[0], outcome)]
         if asked.validate_only:
             return {"records": records, "warnings": warnings}
-        dispatch = queue.dispatch(found[0].partition)
+        partition_queue = queue.partition_queue(found[0].partition)
         for placed in found:
             end_decision(placed, outcome)
         _record(found, outcome, records, caller)
         try:
-            dispatch.flush()
-            if dispatch.state is not None:
-                await dispatch.state.partition.commit_all()
+            partition_queue.log.flush()
+            if partition_queue.log.state is not None:
+                await partition_queue.log.state.partition.commit_all()
         except StorageError as error:
-            about = {"topic": topic.name, "partition": str(dispatch.partition.id)} | log_fields(error)
+            about = {"topic": topic.name, "partition": str(partition_queue.partition.id)} | log_fields(error)
             logger.error("%(partition)s: what an operator has ended is not durable yet: %(error)s", about)
             raise
         return {"records": records, "warnings": warnings}

@@ -57,14 +57,14 @@ class SubscriptionAdministration:
             {
                 "consumer": consumer.id,
                 "name": consumer.name,
-                "leased": sum(d.subscription.leased_by(consumer.id) for d in queue.dispatches),
+                "leased": sum(it.subscription.leased_by(consumer.id) for it in queue.partition_queues),
                 "decided": consumer.decided_count,
             }
             for consumer in queue.consumers.values()
         ]
         return {
             **_subscription_summary(queue),
-            "by_partition": [_partition_data(dispatch) for dispatch in queue.dispatches],
+            "by_partition": [_partition_data(partition_queue) for partition_queue in queue.partition_queues],
             "by_consumer": consumers,
         }
 
@@ -173,7 +173,7 @@ def queue_of(topic: Topic, name: str) -> Queue:
 
 
 def _subscription_summary(queue: Queue) -> QueueDescription:
-    counts = [_counts(dispatch) for dispatch in queue.dispatches]
+    counts = [_counts(partition_queue) for partition_queue in queue.partition_queues]
     return {
         "topic": queue.topic,
         "subscription": queue.name,
@@ -184,15 +184,15 @@ def _subscription_summary(queue: Queue) -> QueueDescription:
         "decided": sum(count["decided"] for count in counts),
         "delayed": sum(count["delayed"] for count in counts),
         "dead": sum(count["dead"] for count in counts),
-        "damaged": sum(dispatch.damage.ranges.count for dispatch in queue.dispatches),
+        "damaged": sum(partition_queue.damage.ranges.count for partition_queue in queue.partition_queues),
         "consumers": len(queue.consumers),
     }
 
 
-def _counts(dispatch: PartitionQueue) -> RecordStates:
-    statistics = dispatch.subscription.statistics()
+def _counts(partition_queue: PartitionQueue) -> RecordStates:
+    statistics = partition_queue.subscription.statistics()
     return {
-        "ready": dispatch.subscription.ready_count(dispatch.partition.stable_offset),
+        "ready": partition_queue.subscription.ready_count(partition_queue.partition.stable_offset),
         "returned": statistics.ready + statistics.delayed,
         "leased": statistics.leased,
         "decided": statistics.decided,
@@ -201,13 +201,13 @@ def _counts(dispatch: PartitionQueue) -> RecordStates:
     }
 
 
-def _partition_data(dispatch: PartitionQueue) -> QueuePartition:
-    subscription, partition = dispatch.subscription, dispatch.partition
+def _partition_data(partition_queue: PartitionQueue) -> QueuePartition:
+    subscription, partition = partition_queue.subscription, partition_queue.partition
     return {
         "partition": partition.id.index,
-        **_counts(dispatch),
+        **_counts(partition_queue),
         "settled_before": subscription.settled_before(),
         "end": partition.stable_offset,
         "settled": [list(settled) for settled in subscription.settled[:SETTLED_RANGES_MAX]],
-        "damaged": [list(damaged) for damaged in dispatch.damage.ranges],
+        "damaged": [list(damaged) for damaged in partition_queue.damage.ranges],
     }

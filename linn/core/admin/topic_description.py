@@ -37,7 +37,7 @@ def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | No
         return None
     # What a change changes is taken at one moment; what is in the partitions goes on changing.
     settings = encode_without_bindings(topic.settings)
-    queue, dispatches = topic.queue, _dispatches(topic.queue)
+    queue, partition_queues = topic.queue, _partition_queues(topic.queue)
     bindings = (*topic.settings.bindings, *topic.live_bindings)
     shown: dict[str, Any] = {"name": name, "id": str(topic.id), "settings": {**settings, "bindings": bindings}}
     producers = duplicates = 0
@@ -55,21 +55,21 @@ def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | No
     shown["partitions"] = msgspec.Raw(f"[{','.join(partitions)}]".encode())
     shown["producers"], shown["duplicates"] = producers, duplicates
     if queue is not None:
-        counts = yield from _count(dispatches)
+        counts = yield from _count(partition_queues)
         shown["queue"] = {**counts, "consumers": len(queue.consumers)}
     return JsonText(msgspec.json.encode(shown).decode())
 
 
-def _dispatches(queue: Queue | None) -> Sequence[PartitionQueue]:
-    return () if queue is None else tuple(queue.dispatches)
+def _partition_queues(queue: Queue | None) -> Sequence[PartitionQueue]:
+    return () if queue is None else tuple(queue.partition_queues)
 
 
-def _count(dispatches: Sequence[PartitionQueue]) -> Steps[dict[str, int]]:
+def _count(partition_queues: Sequence[PartitionQueue]) -> Steps[dict[str, int]]:
     """The numbers of records that are unsettled, leased, and decided to a consumer."""
     unsettled = leased = decided = 0
-    for dispatch in dispatches:
-        unsettled += dispatch.subscription.unsettled_count(dispatch.partition.stable_offset)
-        leased += dispatch.subscription.leased_count
-        decided += dispatch.subscription.decided_count
+    for partition_queue in partition_queues:
+        unsettled += partition_queue.subscription.unsettled_count(partition_queue.partition.stable_offset)
+        leased += partition_queue.subscription.leased_count
+        decided += partition_queue.subscription.decided_count
         yield
     return {"unsettled": unsettled, "leased": leased, "decided": decided}

@@ -116,9 +116,9 @@ class TransactionAdministration:
         held, holder = dict.fromkeys(each.work.held), holder_of(each.producer_id, each.number)
         for _, topic in sorted(self._topics.items()):
             for _, queue in sorted(topic.subscriptions.items()):
-                for partition, dispatch in enumerate(queue.dispatches):
-                    if dispatch in held:
-                        records = sum(end - first for first, end, _ in dispatch.subscription.decided_to(holder))
+                for partition, partition_queue in enumerate(queue.partition_queues):
+                    if partition_queue in held:
+                        records = sum(end - first for first, end, _ in partition_queue.subscription.decided_to(holder))
                         found.append(
                             {
                                 "topic": queue.topic,

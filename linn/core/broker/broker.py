@@ -370,7 +370,7 @@ class Broker:
     async def _watch_decisions(self) -> None:
         """Warn of decided records that no consumer has answered for."""
         queues = [queue for topic in self.topics.values() for queue in topic.subscriptions.values()]
-        decided = [queue for queue in queues if any(it.subscription.decided_count for it in queue.dispatches)]
+        decided = [queue for queue in queues if any(it.subscription.decided_count for it in queue.partition_queues)]
         steps = self._decision_watch.look(decided, self.env.clock.now_ms())
         if decided:
             await self.long_work.run(steps)
@@ -442,11 +442,13 @@ class Broker:
         there = await engine.examine_topic(TRANSACTIONS_TOPIC) != []
         await self.transactions.recover(await open_log() if there else None, open_log)
 
-    async def _copy_dead_letters(self, topic: Topic, dispatch: PartitionQueue) -> None:
+    async def _copy_dead_letters(self, topic: Topic, partition_queue: PartitionQueue) -> None:
         await self._recovered.wait()  # Its target may be opened after it.
         name = topic.settings.dead_letter
         target = self.topic(name) if name is not None else topic
-        await copy_dead_letters(dispatch, target.partitions if name is not None else {}, target.append_copy, self.env)
+        await copy_dead_letters(
+            partition_queue, target.partitions if name is not None else {}, target.append_copy, self.env
+        )
 
 
 @asynccontextmanager

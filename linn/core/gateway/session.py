@@ -214,7 +214,7 @@ class Session:
             raise SubscriptionWrongKind(f"topic {request.topic} is a stream, on which no record is settled")
         else:
             among = RecordFilter.parse(request.where) if request.where else None
-            unsettled = Unsettled(topic.queue.dispatch(request.partition).subscription, among)
+            unsettled = Unsettled(topic.queue.partition_queue(request.partition).subscription, among)
             selection = Selection(unsettled, self._rooms.long_work, accepts)
         return Fetch(partition, selection, request, accepts, self._fetching)
 

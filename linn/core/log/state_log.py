@@ -68,25 +68,28 @@ class StateLog:
         """The number of records that wait for room."""
         return len(self._waiting)
 
-    def write(self, record: bytes, snapshot: Callable[[], bytes]) -> None:
-        """Append the waiting records, then this one unless it is empty. Raises StorageError: what was not stored waits.
+    def write(self, record: bytes, snapshot: Callable[[], bytes]) -> int:
+        """Append the waiting records, then this one unless it is empty; returns the offset behind the last, or 0.
+
+        Raises StorageError: what was not stored waits.
 
         A full disk may last: when the waiting records are larger than a snapshot, which says the same, one replaces
         them. `snapshot` gives the state with all events that were given to `write`.
         """
-        waiting = self._waiting
+        waiting, end = self._waiting, 0
         try:
             while waiting:
                 # One by one: each try on a full disk costs the same, however many wait.
-                self.append(waiting[0])
+                end = self.append(waiting[0])
                 waiting.popleft()
             self._waiting_snapshot_bytes = self._waiting_bytes = 0
             if record:
-                self.append(record)
+                end = self.append(record)
         except StorageError:
             if record:
                 self._wait(record, snapshot)
             raise
+        return end
 
     def _wait(self, record: bytes, snapshot: Callable[[], bytes]) -> None:
         self._waiting.append(record)

@@ -36,9 +36,9 @@ def _queue(name: str, kind: MetricKind, help: str, value: Callable[[Queue], int]
     return Metric(name, kind, ("topic", "subscription"), help, read)
 
 
-def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[PartitionQueue], int]) -> Metric:
+def _of_partition_queues(name: str, kind: MetricKind, help: str, value: Callable[[PartitionQueue], int]) -> Metric:
     """Make a metric that is the sum over the partitions of a queue or named subscription."""
-    return _queue(name, kind, help, lambda queue: sum(map(value, queue.dispatches)))
+    return _queue(name, kind, help, lambda queue: sum(map(value, queue.partition_queues)))
 
 
 def _consumers(broker: MetricSource) -> Iterable[Sample]:
@@ -54,12 +54,12 @@ def _consumers(broker: MetricSource) -> Iterable[Sample]:
         yield (topic.name,), len(topic.readers) + competing + members[topic.name]
 
 
-def _ready(dispatch: PartitionQueue) -> int:
-    return dispatch.subscription.ready_count(dispatch.partition.stable_offset)
+def _ready(partition_queue: PartitionQueue) -> int:
+    return partition_queue.subscription.ready_count(partition_queue.partition.stable_offset)
 
 
-def _pinned(dispatch: PartitionQueue) -> int:
-    return dispatch.subscription.pinned_count if dispatch.trims else 0
+def _pinned(partition_queue: PartitionQueue) -> int:
+    return partition_queue.subscription.pinned_count if partition_queue.trimming.trims else 0
 
 
 def _decision_ages(broker: MetricSource) -> Iterable[Sample]:
@@ -187,29 +187,29 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         lambda partition: partition.log.size_bytes(),
     ),
     Metric("linn_topic_consumers", "gauge", ("topic",), "Consumers, members of groups and readers.", _consumers),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_ready_records",
         "gauge",
         "Records of the queue that a consumer would get now.",
         _ready,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_leased_records",
         "gauge",
         "Records that are leased to a consumer.",
-        lambda dispatch: dispatch.subscription.leased_count,
+        lambda partition_queue: partition_queue.subscription.leased_count,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_decided_records",
         "gauge",
         "Records that were decided to a consumer, and are not done.",
-        lambda dispatch: dispatch.subscription.decided_count,
+        lambda partition_queue: partition_queue.subscription.decided_count,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_decided_deliveries",
         "gauge",
         "Deliveries of which records were decided to a consumer, and are not done.",
-        lambda dispatch: deliveries_count(dispatch.subscription),
+        lambda partition_queue: deliveries_count(partition_queue.subscription),
     ),
     Metric(
         "linn_queue_oldest_decision_seconds",
@@ -219,30 +219,30 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "back, or an operator ends it.",
         _decision_ages,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_pinned_records",
         "gauge",
         "Settled records of a queue that can't be deleted, because one before them was decided and is not done. 0 for "
         "named subscriptions, which keep no records.",
         _pinned,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_delayed_records",
         "gauge",
         "Returned records whose delay has not passed.",
-        lambda dispatch: dispatch.subscription.delayed_count,
+        lambda partition_queue: partition_queue.subscription.delayed_count,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_damaged_records",
         "gauge",
         "Records that can't be read from the disk; they count as delayed, and are retried every five minutes.",
-        lambda dispatch: dispatch.damage.ranges.count,
+        lambda partition_queue: partition_queue.damage.ranges.count,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_dead_records",
         "gauge",
         "Dead records: rejected or out of attempts, and not yet copied to the dead-letter topic.",
-        lambda dispatch: dispatch.subscription.dead_count,
+        lambda partition_queue: partition_queue.subscription.dead_count,
     ),
     _queue(
         "linn_queue_unsettled_records",
@@ -262,23 +262,23 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "Decided ranges of records that an operator has ended with `linn deliveries resolve`.",
         lambda queue: queue.resolutions,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_redelivered_records_total",
         "counter",
         "Records delivered for the second time or later.",
-        lambda dispatch: dispatch.redelivered_records,
+        lambda partition_queue: partition_queue.redelivered_records,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_dead_letters_total",
         "counter",
         "Records that became dead letters: rejected, or out of attempts.",
-        lambda dispatch: dispatch.dead_letters,
+        lambda partition_queue: partition_queue.dead_letters.count,
     ),
-    _dispatches(
+    _of_partition_queues(
         "linn_queue_missed_records_total",
         "counter",
         "Records that retention or overflow removed before they were settled.",
-        lambda dispatch: dispatch.missed_records,
+        lambda partition_queue: partition_queue.missed_records,
     ),
     Metric(
         "linn_group_lag_records",

@@ -113,7 +113,8 @@ class Plan:
         budget = self.budget
         try:
             routed = yield from self._catalog.router(self._request.target).route_steps(batch, budget)
-            refusals += routed.refusals()
+            if routed.errors:
+                refusals += routed.refusals()
             parts = (yield from routed.part_steps(budget)) if not refusals else []
         except LinnError as error:
             if not _is_noted(error, range(batch.count), refusals):
@@ -135,7 +136,7 @@ class Plan:
         return Planned(found, routed.unroutable() if self._request.wants_returned else [])
 
     def _without(self, batch: RecordBatch, errors: list[LinnError]) -> Steps[Planned]:
-        """The fate of a batch without the records that these errors, and those of further attempts, are about."""
+        """The fate of a batch without the records that are refused, by these errors or in further attempts."""
         left, refused = array("I", range(batch.count)), list[RefusedRecords]()
         while errors:
             gone = bytearray(len(left))
@@ -251,7 +252,7 @@ def _recognized(destination: Destination, numbers: Numbered) -> Destination:
 
 def _admission_state(topic: Topic) -> tuple[object, ...]:
     """The state of a topic that decides whether it takes a batch, and into which partition."""
-    return topic.settings, topic.interceptors, topic.queue is None, len(topic.partitions)
+    return topic.settings, topic.interceptors, len(topic.partitions)
 
 
 def without_room(planned: Sequence[Planned]) -> Destination | None:

@@ -1,4 +1,4 @@
-"""Ids for idempotent producers: each connection gets some of its own, which nobody else ever gets.
+"""Ids for idempotent producers: each connection gets some, and no id is given out twice.
 
 An id is made of the number of the broker's start, that of the connection, and that of the producer, so that giving one
 out writes nothing.
@@ -18,8 +18,8 @@ class ProducerIds:
 
     def __init__(self) -> None:
         self.start = 0
-        """See `StartCounter`; set before the first connection comes. With more connections than have numbers, those of
-        the next start are used: it is a second, and has passed by then.
+        """See `StartCounter`; set before the first connection comes. When connections have used up their
+        numbers, the next start's are used: a start is a second, and that one has passed by then.
         """
         self._connections = 0
 

@@ -101,8 +101,7 @@ class Publisher:
 
         `begun`: a plan whose first steps are done. Raises LinnError. Cancellation: nothing is stored.
         """
-        if self.wants_topic(request):
-            assert self.make_topic is not None
+        if self.make_topic is not None and self.lacks_topic(request):
             await self.make_topic(request.target)
         is_long = begun is not None
         while True:
@@ -150,9 +149,9 @@ class Publisher:
         plan = Plan(self.catalog, self.limits, self.formats, request)
         return plan, plan.made()
 
-    def wants_topic(self, request: PublishRequest) -> bool:
-        """Whether the topic must be made first."""
-        return self.make_topic is not None and not request.to_exchange and request.target not in self.catalog.topics
+    def lacks_topic(self, request: PublishRequest) -> bool:
+        """Whether a publish names a topic that does not exist."""
+        return not request.to_exchange and request.target not in self.catalog.topics
 
     def count_refused(self, request: PublishRequest, error: LinnError) -> None:
         """Count a refused publish, for the metrics."""
@@ -170,20 +169,16 @@ class Publisher:
 
         Raises StorageError: a destination could not store it; earlier ones have. TransactionError: nothing was stored.
         """
-        self._check_transactions(request, planned)
         results: list[PublishResult] = []
         awaits: list[tuple[Mark, int]] = []
         for batch, plan in zip(request.batches, planned, strict=True):
+            if batch.attributes & TRANSACTIONAL:  # It is alone in its request: nothing was stored before it.
+                partitions = [each.topic.partitions[each.partition] for each in plan.destinations]
+                self.transactions.check_write(batch.producer_id, batch.transaction, partitions)
             results.append(self._store_batch(batch, plan, request.acks, awaits))
             for refused in plan.refused:
                 self.count_refused(request, refused.error)
         return results, awaits
-
-    def _check_transactions(self, request: PublishRequest, planned: Sequence[Planned]) -> None:
-        for batch, (destinations, _, _) in zip(request.batches, planned, strict=True):
-            if batch.attributes & TRANSACTIONAL:
-                partitions = [destination.topic.partitions[destination.partition] for destination in destinations]
-                self.transactions.check_write(batch.producer_id, batch.transaction, partitions)
 
     def _store_batch(
         self, batch: RecordBatch, plan: Planned, acks: Acks, awaits: list[tuple[Mark, int]]
@@ -263,19 +258,22 @@ class PublishLane:
         del self._answers, self._spawn
 
     def publish(self, request: PublishRequest, ticket: int) -> None:
-        """Carry out a publish, or queue it behind those that wait; `answers` gets the outcome, perhaps at once."""
-        begun = None
+        """Carry out a publish, or queue it behind waiting ones; `answers` gets the outcome, perhaps at once."""
+        publisher, begun = self._publisher, None
+        order = publisher.order
         try:
-            if not self._waiting and not self._publisher.wants_topic(request):
-                self._publisher.order.check(request)
-                begun = self._publisher.begin(request)
+            if not self._waiting and (publisher.make_topic is None or not publisher.lacks_topic(request)):
+                if order.missing:
+                    order.check(request)
+                begun = publisher.begin(request)
                 planned = self._planned_inline(begun[1])
                 if planned is not None:
                     begun = None
                     planned = recognize(request, planned)
                     if without_room(planned) is None:
-                        self._answers.stored(ticket, *self._publisher.store(request, planned))
-                        self._publisher.order.settled(request)
+                        self._answers.stored(ticket, *publisher.store(request, planned))
+                        if order.missing:
+                            order.settled(request)
                         return
         except LinnError as error:
             self._refuse(request, ticket, error)
@@ -351,17 +349,17 @@ class LaneOrder:
     refused batch may still be sent again, later ones of its producer are refused as well.
     """
 
-    __slots__ = ("_missing",)
+    __slots__ = ("missing",)
 
     def __init__(self) -> None:
-        self._missing: dict[int, tuple[int, int]] = {}
+        self.missing: dict[int, tuple[int, int]] = {}
         """(epoch, first sequence) of the earliest refused batch, by producer."""
 
     def check(self, request: PublishRequest) -> None:
         """Check that no earlier batch of the producer is missing. Raises ProducerOutOfOrder."""
-        if self._missing:
+        if self.missing:
             batch = request.batches[0]
-            missing = self._missing.get(batch.producer_id)
+            missing = self.missing.get(batch.producer_id)
             if missing is not None and batch.producer_epoch == missing[0] and batch.first_sequence > missing[1]:
                 raise ProducerOutOfOrder(
                     f"sequence {batch.first_sequence} of producer {batch.producer_id} comes before the refused"
@@ -381,17 +379,17 @@ class LaneOrder:
         if not error.retriable:
             self.settled(request)
             return
-        self._missing[batch.producer_id] = (batch.producer_epoch, batch.first_sequence)
-        if len(self._missing) > PRODUCERS_MAX:
-            del self._missing[next(iter(self._missing))]
+        self.missing[batch.producer_id] = (batch.producer_epoch, batch.first_sequence)
+        if len(self.missing) > PRODUCERS_MAX:
+            del self.missing[next(iter(self.missing))]
 
     def settled(self, request: PublishRequest) -> None:
         """Note that a batch was stored, or will not come again."""
-        if self._missing:
+        if self.missing:
             batch = request.batches[0]
-            missing = self._missing.get(batch.producer_id)
+            missing = self.missing.get(batch.producer_id)
             if missing is not None and (batch.producer_epoch, batch.first_sequence) >= missing:
-                del self._missing[batch.producer_id]
+                del self.missing[batch.producer_id]
 
 
 T = TypeVar("T")

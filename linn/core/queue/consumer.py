@@ -39,15 +39,13 @@ from linn.core.log.mark import Mark
 from linn.core.log.state_log import ROOM_RETRY_S
 from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.event_run import Holder
-from linn.core.queue.lease import Lease
+from linn.core.queue.lease import LEASE_RECORDS_MAX, Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.record_states import DecidedRange
 
 DAMAGED_RETRY_S = 300.0
 """Interval at which damaged records are retried: a damaged file may have been replaced by a whole one."""
-LEASE_RECORDS_MAX = 16_384
-"""Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
 
 logger = logging.getLogger("linn.queue")
 
@@ -58,7 +56,7 @@ class CompetedFor(Protocol):
     topic: str
     closed: bool
     ready: ReadySignal
-    dispatches: list[PartitionQueue]
+    partition_queues: list[PartitionQueue]
     listed: OrderedDict[int, None]
     decisions: int
 
@@ -69,7 +67,7 @@ class CompetedFor(Protocol):
     def gone(self) -> LinnError:
         """The error for a consumer of a subscription that was closed."""
 
-    def dispatch(self, partition: int) -> PartitionQueue:
+    def partition_queue(self, partition: int) -> PartitionQueue:
         """One partition's part of the queue. Raises PartitionUnknown."""
 
     def leave(self, consumer: QueueConsumer, partitions: Collection[int]) -> None:
@@ -96,7 +94,7 @@ class QueueConsumer:
         self.repeats: deque[tuple[int, DecidedRange]] = deque()
         """Records, by partition, that were decided to this name before, and have to be delivered again."""
         self._unrepeatable: deque[tuple[int, DecidedRange]] = deque()
-        """Those of them that could not be read: they stay decided, and were not delivered."""
+        """Decided records that could not be read: they stay decided, and were not delivered."""
         self._decided = 0
         """Records that were decided to this consumer and are not done: a part of `held`."""
         self._queue = queue
@@ -131,18 +129,18 @@ class QueueConsumer:
         if not self.lease_ms:
             text = f"topic {self._queue.topic} delivers at most once: nothing is taken from the middle of its queue"
             raise SubscriptionWrongKind(text)
-        dispatch = self._queue.dispatch(partition)
+        partition_queue = self._queue.partition_queue(partition)
         while True:
             self._put_back_rest()
             self._check_open()
-            lease = dispatch.acquire(self.id, min(records_max, LEASE_RECORDS_MAX), start)
+            lease = partition_queue.acquire(self.id, min(records_max, LEASE_RECORDS_MAX), start)
             if lease is None:
                 return NOTHING
             self._lease, self._lease_partition, self._lease_at = lease, partition, lease.first
             self._leased_in[partition] = None
             delivery = await self._deliver(records_max, bytes_max)
             if delivery.batches:
-                dispatch.count_delivered(delivery)
+                partition_queue.count_delivered(delivery)
                 return delivery
 
     def _put_back_rest(self) -> None:
@@ -150,7 +148,7 @@ class QueueConsumer:
         lease = self._lease
         if lease is not None:
             self._unreadable_left = 0
-            self._queue.dispatches[self._lease_partition].put_back(self.id, lease, self._rest_of(lease), 0.0)
+            self._queue.partition_queues[self._lease_partition].put_back(self.id, lease, self._rest_of(lease), 0.0)
             self._lease = None
 
     async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
@@ -164,7 +162,7 @@ class QueueConsumer:
                 return NOTHING
             delivery = await self._deliver(records_max, bytes_max)
             if delivery.batches:
-                self._queue.dispatches[delivery.partition].count_delivered(delivery)
+                self._queue.partition_queues[delivery.partition].count_delivered(delivery)
                 return delivery
 
     async def _repeat(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
@@ -177,25 +175,25 @@ class QueueConsumer:
         while self.repeats:
             self._check_open()
             place, (first, end, decision) = self.repeats[0]
-            dispatch, name = self._queue.dispatches[place], decision.holder.name
-            if dispatch.partition.start_offset > first:
-                dispatch.skip_to_start()
-            left = dispatch.subscription.decided_within(first, end, decision)
+            partition_queue, name = self._queue.partition_queues[place], decision.holder.name
+            if partition_queue.partition.start_offset > first:
+                partition_queue.skip_to_start()
+            left = partition_queue.subscription.decided_within(first, end, decision)
             if left != [(first, end)]:
                 self.repeats.popleft()
                 self.repeats.extendleft([(place, DecidedRange(*rest, decision)) for rest in reversed(left)])
                 continue
             try:
-                await dispatch.until_decided()
+                await partition_queue.log.until_committed()
             except (SyncFailed, LogClosed):
                 raise
             except StorageError:
-                if not await deadline.wait(partial(dispatch.clock.sleep, ROOM_RETRY_S)):
+                if not await deadline.wait(partial(partition_queue.clock.sleep, ROOM_RETRY_S)):
                     return NOTHING
                 continue
             try:
                 stop = min(end, first + records_max)
-                batches = await dispatch.partition.read_range(first, stop, bytes_max, self.accepts)
+                batches = await partition_queue.partition.read_range(first, stop, bytes_max, self.accepts)
             except (SyncFailed, LogClosed):
                 raise
             except (StorageError, OffsetOutOfRange, BatchMalformed, FormatUnknown) as error:
@@ -204,7 +202,7 @@ class QueueConsumer:
                 text = (
                     "%(partition)s: records %(first)d to %(last)d were decided to %(name)s and can't be read: %(error)s"
                 )
-                about = {"partition": str(dispatch.partition.id), "first": first, "last": end - 1, "name": name}
+                about = {"partition": str(partition_queue.partition.id), "first": first, "last": end - 1, "name": name}
                 logger.error(text, about | log_fields(error))
                 continue
             self._check_open()
@@ -216,7 +214,7 @@ class QueueConsumer:
                 self.repeats.appendleft((place, DecidedRange(stop, end, decision)))
             self.held += stop - first
             self._decided += stop - first
-            settled = dispatch.settled_durably()
+            settled = partition_queue.log.settled_durably()
             return Delivery(place, decision.delivery_id, decision.attempt, batches, 0, Phase.COMMIT, settled)
         return NOTHING
 
@@ -242,7 +240,7 @@ class QueueConsumer:
     def hold(self, settlement: Settlement, holder: str) -> PartitionQueue:
         """Take leased records out of their lease for a transaction, which acks or returns them at its end.
 
-        Returns their partition's part of the queue: call `flushed`.
+        Returns their partition's part of the queue: call `log.flush`.
 
         Raises DeliveryNotCurrent, DeliveryFenced, TopicUnknown, PartitionUnknown, LimitExceeded, SubscriptionWrongKind.
         """
@@ -251,11 +249,11 @@ class QueueConsumer:
             raise SubscriptionWrongKind(
                 "a transaction acks records of a queue that delivers at least once, and no more"
             )
-        dispatch = self._queue.dispatch(settlement.partition)
+        partition_queue = self._queue.partition_queue(settlement.partition)
         ranges = None if settlement.is_whole else [(settlement.first, settlement.end)]
-        now, since = dispatch.clock.monotonic(), Holder(holder, dispatch.clock.now_ms())
-        dispatch.subscription.decide(self.id, settlement.delivery_id, ranges, since, now)
-        return dispatch
+        now, since = partition_queue.clock.monotonic(), Holder(holder, partition_queue.clock.now_ms())
+        partition_queue.subscription.decide(self.id, settlement.delivery_id, ranges, since, now)
+        return partition_queue
 
     def resolve(
         self, partition: int, delivery_id: int, first: int, end: int
@@ -265,17 +263,18 @@ class QueueConsumer:
         If it was not, it is aborted. Raises PartitionUnknown, DeliveryFenced, TopicUnknown, StorageError.
         """
         self._check_open()
-        dispatch = self._queue.dispatch(partition)
-        is_decided = dispatch.resolve(self.id, self.name, delivery_id, first, end)
-        position = dispatch.flush()
-        awaits = [] if dispatch.state is None else [(dispatch.state.partition.committed, position)]
-        return is_decided, awaits
+        partition_queue = self._queue.partition_queue(partition)
+        is_decided = partition_queue.resolve(self.id, self.name, delivery_id, first, end)
+        awaited = partition_queue.log.flush()
+        return is_decided, [awaited] if awaited is not None else []
 
     def released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
         """Record that a lease of this consumer no longer holds these offsets."""
         # Of the lease in delivery, offsets further on were never handed over.
         end = self._lease_at if lease is self._lease else lease.end
-        self.held -= sum([min(stop, end) - first for first, stop in ranges if first < end])
+        for first, stop in ranges:
+            if first < end:
+                self.held -= min(stop, end) - first
         if lost and lease.ended:
             self.on_lease_lost(partition, lease.delivery_id)
         self.on_released()
@@ -299,14 +298,14 @@ class QueueConsumer:
         while queue.listed:
             place = next(iter(queue.listed))
             queue.listed.move_to_end(place)  # First: one that raises must not keep the others from being asked.
-            dispatch = queue.dispatches[place]
+            partition_queue = queue.partition_queues[place]
             try:
-                lease = dispatch.acquire(self.id, records_max)
+                lease = partition_queue.acquire(self.id, records_max)
             except StorageError:
                 if len(queue.listed) > 1:
                     queue.ready.notify()  # Another partition may have something for another waiting consumer.
                 raise
-            if lease is None or not dispatch.is_ready():
+            if lease is None or not partition_queue.is_ready():
                 del queue.listed[place]
             if lease is not None:
                 self._lease, self._lease_partition, self._lease_at = lease, place, lease.first
@@ -319,95 +318,95 @@ class QueueConsumer:
     async def _deliver(self, records_max: int, bytes_max: int) -> Delivery:
         lease = self._lease
         assert lease is not None
-        dispatch = self._queue.dispatches[self._lease_partition]
+        partition_queue = self._queue.partition_queues[self._lease_partition]
         # Records dropped by retention meanwhile are skipped.
-        first = max(self._lease_at, min(dispatch.partition.start_offset, lease.end))
+        first = max(self._lease_at, min(partition_queue.partition.start_offset, lease.end))
         end = min(lease.end, first + records_max)
         try:
-            batches = await dispatch.read(first, end, bytes_max, self.accepts) if first < end else ()
+            batches = await partition_queue.read(first, end, bytes_max, self.accepts) if first < end else ()
         except OffsetOutOfRange:
-            if dispatch.partition.start_offset > first:
+            if partition_queue.partition.start_offset > first:
                 return NOTHING  # Retention was faster; the next attempt begins after it.
-            self._abandon(dispatch, lease)
+            self._abandon(partition_queue, lease)
             raise
         except BatchMalformed as error:
-            await self._bury(dispatch, lease, first, error)
+            await self._bury(partition_queue, lease, first, error)
             return NOTHING
         except (SyncFailed, LogClosed):
-            self._abandon(dispatch, lease)
+            self._abandon(partition_queue, lease)
             raise
         except (StorageError, FormatUnknown) as error:  # The plugin that reads the format may be back soon.
-            await self._put_back(dispatch, lease, first, error)
+            await self._put_back(partition_queue, lease, first, error)
             return NOTHING
         except BaseException:
             # Also when cancelled: records that were not handed over are returned.
-            self._abandon(dispatch, lease)
+            self._abandon(partition_queue, lease)
             raise
-        if dispatch.partition.transactions.markers and self.lease_ms:
+        if partition_queue.partition.transactions.markers and self.lease_ms:
             void = _between(batches, first, batches[-1].end_offset if batches else end)
             if void:
                 with contextlib.suppress(DeliveryNotCurrent):  # It expired meanwhile.
-                    now, subscription = dispatch.clock.monotonic(), dispatch.subscription
-                    dispatch.follow(subscription.settle_void_leased(self.id, lease.delivery_id, void, now))
+                    now, subscription = partition_queue.clock.monotonic(), partition_queue.subscription
+                    partition_queue.follow(subscription.settle_void_leased(self.id, lease.delivery_id, void, now))
         delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
         if self._is_two_phase:
-            delivery = replace(delivery, phase=Phase.PREPARE, settled_before=dispatch.settled_durably())
+            delivery = replace(delivery, phase=Phase.PREPARE, settled_before=partition_queue.log.settled_durably())
         if self.lease_ms:
             if lease.ended or self._fenced:
                 return NOTHING  # It ended while it was read; the records' next holder must be the only one.
             self.held += lease.count_within(first, batches[-1].end_offset) if batches else 0
-        self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
+        self._go_on(partition_queue, lease, batches[-1].end_offset if batches else lease.end)
         if self.lease_ms:
             self._put_back_rest()  # A lease is of one delivery: who settles it whole settles what has arrived.
         return delivery
 
-    def _go_on(self, dispatch: PartitionQueue, lease: Lease, offset: int) -> None:
+    def _go_on(self, partition_queue: PartitionQueue, lease: Lease, offset: int) -> None:
         self._lease_at = offset
         self._unreadable_left = 0
         if offset >= lease.end:
             self._lease = None
-            dispatch.handed_over(self.id)
+            partition_queue.handed_over(self.id)
 
-    async def _put_back(self, dispatch: PartitionQueue, lease: Lease, first: int, error: LinnError) -> None:
+    async def _put_back(self, partition_queue: PartitionQueue, lease: Lease, first: int, error: LinnError) -> None:
         """Return records that can't be read now, for a time, and continue with others."""
         end, delay_s = lease.end, 0.0
         if isinstance(error, LogCorrupt):
             try:
-                end, delay_s = min(end, (await dispatch.damage.find(first, error)).stop), DAMAGED_RETRY_S
+                end, delay_s = min(end, (await partition_queue.damage.find(first, error)).stop), DAMAGED_RETRY_S
             except BaseException:
-                self._abandon(dispatch, lease)
+                self._abandon(partition_queue, lease)
                 raise
         else:
-            dispatch.rest(error)
+            partition_queue.rest(error)
         ranges = [(max(begin, first), min(stop, end)) for begin, stop in lease.ranges()]
-        dispatch.put_back(self.id, lease, [(begin, stop) for begin, stop in ranges if begin < stop], delay_s)
-        self._go_on(dispatch, lease, end)
+        partition_queue.put_back(self.id, lease, [(begin, stop) for begin, stop in ranges if begin < stop], delay_s)
+        self._go_on(partition_queue, lease, end)
 
-    async def _bury(self, dispatch: PartitionQueue, lease: Lease, first: int, error: BatchMalformed) -> None:
+    async def _bury(self, partition_queue: PartitionQueue, lease: Lease, first: int, error: BatchMalformed) -> None:
         """Make dead letters of one batch's undecodable records, and continue after it."""
-        if first not in dispatch.unreadable:
+        if first not in partition_queue.unreadable:
             try:
-                batch = await dispatch.partition.batch_at(first)
+                batch = await partition_queue.partition.batch_at(first)
             except OffsetOutOfRange:
                 return  # Retention was faster; the next attempt begins after it.
             except BaseException:
-                self._abandon(dispatch, lease)
+                self._abandon(partition_queue, lease)
                 raise
-            dispatch.unreadable = range(batch.base_offset, batch.end_offset)
+            partition_queue.unreadable = range(batch.base_offset, batch.end_offset)
             text = "topic %(topic)s: %(count)d records that nobody can read are dead letters: %(error)s"
             logger.error(text, {"topic": self._queue.topic, "count": batch.count} | log_fields(error))
-        dispatch.reject_unreadable(self.id, lease)
-        behind = dispatch.unreadable.stop
-        self._go_on(dispatch, lease, behind)
+        partition_queue.reject_unreadable(self.id, lease)
+        behind = partition_queue.unreadable.stop
+        self._go_on(partition_queue, lease, behind)
         self._unreadable_left = max(0, behind - lease.end)
 
-    def _abandon(self, dispatch: PartitionQueue, lease: Lease) -> None:
-        self._give_back(dispatch, lease)
+    def _abandon(self, partition_queue: PartitionQueue, lease: Lease) -> None:
+        self._give_back(partition_queue, lease)
         self._lease = None
-        dispatch.handed_over(self.id)
+        partition_queue.handed_over(self.id)
 
-    def _give_back(self, dispatch: PartitionQueue, lease: Lease) -> None:
-        dispatch.return_unsent(self.id, lease.delivery_id, self._rest_of(lease))
+    def _give_back(self, partition_queue: PartitionQueue, lease: Lease) -> None:
+        partition_queue.return_unsent(self.id, lease.delivery_id, self._rest_of(lease))
 
     def _rest_of(self, lease: Lease) -> list[Range]:
         """The undelivered part of the lease in delivery."""
@@ -427,19 +426,19 @@ class QueueConsumer:
                 yield
             done += 1
             try:
-                if self.ended:
+                if self._fenced or self._queue.closed:
                     self._check_open()
-                dispatch = self._queue.dispatch(settlement.partition)
-                effects = dispatch.settle(self.id, settlement, self.name)
+                partition_queue = self._queue.partition_queue(settlement.partition)
+                effects = partition_queue.settle(self.id, settlement, self.name)
                 if effects.decided:
                     self._queue.decisions += 1
                     self.held += effects.decided
                     self._decided += effects.decided
                 elif settlement.verdict == Verdict.DONE:
                     self._undecide(effects.settled)
-                touched[settlement.partition] = dispatch
-                # What is left of a lease may be thousands of ranges.
-                done = max(done, dispatch.subscription.events_waiting)
+                touched[settlement.partition] = partition_queue
+                if sum(effects) > 1:  # What is left of a lease may be thousands of ranges.
+                    done = max(done, partition_queue.subscription.events_waiting)
             except LinnError as error:
                 refused.append((index, error))
         self._flush(touched, awaits)
@@ -449,16 +448,16 @@ class QueueConsumer:
     def _flush(touched: dict[int, PartitionQueue], awaits: dict[int, tuple[Mark, int]]) -> None:
         """Write the events of touched partitions, and note what has to be committed. Raises StorageError."""
         while touched:
-            place, dispatch = next(iter(touched.items()))
-            position = dispatch.flush()
-            if dispatch.state is not None:
-                awaits[place] = dispatch.state.partition.committed, position
+            place, partition_queue = next(iter(touched.items()))
+            awaited = partition_queue.log.flush()
+            if awaited is not None:
+                awaits[place] = awaited
             del touched[place]
 
     def is_holding(self) -> bool:
         """Whether records are leased or decided to this consumer."""
         return self._decided > 0 or any(
-            self._queue.dispatches[place].subscription.holds(self.id) for place in self._leased_in
+            self._queue.partition_queues[place].subscription.leases_of(self.id) for place in self._leased_in
         )
 
     def fence(self) -> None:

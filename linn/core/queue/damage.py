@@ -19,7 +19,7 @@ PROBES_ONE_BY_ONE = 4_096
 
 
 def warn_of_lost(partition: Partition) -> None:
-    """Warn that a log ends before records that its queue has delivered: a power loss took them, or somebody did."""
+    """Warn that a log ends before records that its queue has delivered: a power loss or a person removed them."""
     text = "%(partition)s ends at offset %(offset)d, and records behind that, which its queue had delivered, are lost"
     about = {"partition": str(partition.id), "topic": partition.id.topic, "offset": partition.log.bounds()[1]}
     logger.warning(text, about)

@@ -57,7 +57,7 @@ AppendCopy = Callable[[Partition, RecordBatch], None]
 
 
 async def copy_dead_letters(
-    dispatch: PartitionQueue, targets: Mapping[int, Partition], append: AppendCopy, env: Env
+    partition_queue: PartitionQueue, targets: Mapping[int, Partition], append: AppendCopy, env: Env
 ) -> None:
     """Copy the lowest dead records of a queue's partition, some at least; without a target they are dropped.
 
@@ -67,20 +67,20 @@ async def copy_dead_letters(
     Raises StorageError, TopicFull: the target or the state log can't be written; nothing was settled.
     Cancellation: like a crash; copying is continued later.
     """
-    found = dispatch.subscription.lowest_dead(RECORDS_AT_ONCE)
+    found = partition_queue.subscription.lowest_dead(RECORDS_AT_ONCE)
     if not targets:
-        await _settle(dispatch, found)
+        await _settle(partition_queue, found)
         return
-    dead, index = _step(found), dispatch.partition.id.index % len(targets)
+    dead, index = _step(found), partition_queue.partition.id.index % len(targets)
     meant = dead[0].target
     target = targets[meant.partition if meant is not None and meant.partition in targets else index]
-    place = await _intend(dispatch, dead, target)
-    done = await _copied_before(dispatch, dead, target, place) if dead[0].target is not None else None
-    behind = await _copy(dispatch, dead, target, append, env, done or OffsetRanges())
+    place = await _intend(partition_queue, dead, target)
+    done = await _copied_before(partition_queue, dead, target, place) if dead[0].target is not None else None
+    behind = await _copy(partition_queue, dead, target, append, env, done or OffsetRanges())
     # More of the last one may be of a batch that can't be decoded.
     whole = next(each.end for each in found if each.first == dead[-1].first)
     dead[-1] = replace(dead[-1], end=min(max(behind, dead[-1].end), whole))
-    await _settle(dispatch, dead)
+    await _settle(partition_queue, dead)
 
 
 def _step(found: Sequence[DeadRange]) -> list[DeadRange]:
@@ -95,22 +95,20 @@ def _step(found: Sequence[DeadRange]) -> list[DeadRange]:
     return dead
 
 
-async def _intend(dispatch: PartitionQueue, dead: Sequence[DeadRange], target: Partition) -> DeadLetterTarget:
+async def _intend(partition_queue: PartitionQueue, dead: Sequence[DeadRange], target: Partition) -> DeadLetterTarget:
     place = dead[0].target
     if place is None or place.partition != target.id.index:
         # Not the end: a power loss takes what is not durable, and the copies would be stored before this place.
         place = DeadLetterTarget(target.id.index, min(target.log.durable(), target.high_watermark))
         for each in dead:
-            dispatch.subscription.dead_letter_intended(each.first, each.end, place)
+            partition_queue.subscription.dead_letter_intended(each.first, each.end, place)
     # Also of an earlier one: a full disk may have kept it from the log.
-    position = dispatch.flush()
-    if dispatch.state is not None:
-        await dispatch.state.partition.committed.wait(position)
+    await partition_queue.log.until_committed()
     return place
 
 
 async def _copied_before(
-    dispatch: PartitionQueue, dead: Sequence[DeadRange], target: Partition, place: DeadLetterTarget
+    partition_queue: PartitionQueue, dead: Sequence[DeadRange], target: Partition, place: DeadLetterTarget
 ) -> OffsetRanges:
     """The offsets of `dead`, and perhaps of others, that the target has already."""
     done = OffsetRanges()
@@ -121,14 +119,14 @@ async def _copied_before(
         for batch in batches:
             # Anybody may publish there; what can't be read is no copy of ours.
             with contextlib.suppress(BatchError):
-                await _note_copies(batch, dispatch, range(dead[0].first, dead[-1].end), done)
+                await _note_copies(batch, partition_queue, range(dead[0].first, dead[-1].end), done)
             offset = batch.end_offset
     return done
 
 
-async def _note_copies(batch: RecordBatch, dispatch: PartitionQueue, wanted: range, done: OffsetRanges) -> None:
-    source = dispatch.partition.id
-    origin = source.topic, source.index, dispatch.name
+async def _note_copies(batch: RecordBatch, partition_queue: PartitionQueue, wanted: range, done: OffsetRanges) -> None:
+    source = partition_queue.partition.id
+    origin = source.topic, source.index, partition_queue.name
     for index in range(batch.count):
         labels = dict(batch.pair(index).labels)
         if (labels.get(TOPIC), labels.get(PARTITION), labels.get(SUBSCRIPTION, "")) == origin:
@@ -140,7 +138,7 @@ async def _note_copies(batch: RecordBatch, dispatch: PartitionQueue, wanted: ran
 
 
 async def _copy(
-    dispatch: PartitionQueue,
+    partition_queue: PartitionQueue,
     dead: Sequence[DeadRange],
     target: Partition,
     append: AppendCopy,
@@ -150,20 +148,20 @@ async def _copy(
     """Copy the records that can be decoded; returns the offset after the last record that was copied or is
     unreadable.
     """
-    source, end = dispatch.partition, dead[-1].end
+    source, end = partition_queue.partition, dead[-1].end
     left = [(offset, each) for each in dead for offset in range(each.first, each.end) if offset not in done]
     records: list[Record] = []
     behind, size = end, 0
     while left:
         offset = left[0][0]
         if offset < source.start_offset:
-            dispatch.skip_to_start()  # Now: once they are settled here, nobody would count them as missed.
+            partition_queue.skip_to_start()  # Now: records that are settled here are not counted as missed later.
             left = [entry for entry in left if entry[0] >= source.start_offset]
             continue
         try:
             (batch, *_) = await source.read_range(offset, end, 1)
             copies = [
-                replace(record, labels=_labels(dispatch, each, at, env.clock.now_ms(), record.labels))
+                replace(record, labels=_labels(partition_queue, each, at, env.clock.now_ms(), record.labels))
                 for at, each in left[:RECORDS_IN_A_TURN]
                 if at < batch.end_offset
                 for record in [batch.record(batch.index_at(at))]
@@ -187,20 +185,20 @@ async def _copy(
     return behind
 
 
-async def _settle(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> None:
+async def _settle(partition_queue: PartitionQueue, dead: Sequence[DeadRange]) -> None:
     """Settle copied or dropped records, in turns."""
     for at in range(0, len(dead), RANGES_IN_A_TURN):
-        for first, end in _spans(dispatch, dead[at : at + RANGES_IN_A_TURN]):
-            dispatch.dead_lettered(first, end)
+        for first, end in _spans(partition_queue, dead[at : at + RANGES_IN_A_TURN]):
+            partition_queue.dead_lettered(first, end)
         await trio.lowlevel.checkpoint()
 
 
-def _spans(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> list[Range]:
-    """The ranges to settle, as one if no record below or between has died meanwhile: each costs as much as those above
-    it.
+def _spans(partition_queue: PartitionQueue, dead: Sequence[DeadRange]) -> list[Range]:
+    """The ranges to settle, as one range if no record below or between has died meanwhile: settling a range costs as
+    much as there are ranges above it.
     """
     ranges, end = [(each.first, each.end) for each in dead], dead[-1].end
-    lowest = dispatch.subscription.lowest_dead(sum(each.end - each.first for each in dead))
+    lowest = partition_queue.subscription.lowest_dead(sum(each.end - each.first for each in dead))
     is_alone = ranges == [(each.first, min(each.end, end)) for each in lowest]
     return [(ranges[0][0], end)] if is_alone else ranges
 
@@ -231,9 +229,9 @@ def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
 
 
 def _labels(
-    dispatch: PartitionQueue, dead: DeadRange, offset: int, now_ms: int, labels: Mapping[str, LabelValue]
+    partition_queue: PartitionQueue, dead: DeadRange, offset: int, now_ms: int, labels: Mapping[str, LabelValue]
 ) -> dict[str, LabelValue]:
-    source, cause = dispatch.partition.id, dispatch.subscription.cause_of(offset)
+    source, cause = partition_queue.partition.id, partition_queue.subscription.cause_of(offset)
     return {
         **{name: value for name, value in labels.items() if name not in (SUBSCRIPTION, ERROR)},
         REASON: dead.reason.label,
@@ -242,6 +240,6 @@ def _labels(
         OFFSET: offset,
         ATTEMPTS: dead.attempts,
         TIME_MS: now_ms,
-        **({SUBSCRIPTION: dispatch.name} if dispatch.name else {}),
+        **({SUBSCRIPTION: partition_queue.name} if partition_queue.name else {}),
         **({ERROR: cause} if cause else {}),
     }

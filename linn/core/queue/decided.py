@@ -43,13 +43,13 @@ class PlacedDecision(NamedTuple):
 def decisions_of(
     queue: Queue, consumer: str | None = None, partition: int | None = None, delivery_id: int | None = None
 ) -> Iterator[list[PlacedDecision]]:
-    """The decisions that are not done, by partition: all of them, or those of one consumer, partition or delivery.
+    """The decisions that are not done, by partition: all, or only of one consumer, partition or delivery.
 
     Raises PartitionUnknown.
     """
-    places = range(len(queue.dispatches)) if partition is None else [partition]
+    places = range(len(queue.partition_queues)) if partition is None else [partition]
     for place in places:
-        subscription = queue.dispatch(place).subscription
+        subscription = queue.partition_queue(place).subscription
         found = subscription.decided() if subscription.decided_count else ()
         yield [
             PlacedDecision(queue, place, decided)
@@ -66,18 +66,18 @@ def end_decision(placed: PlacedDecision, outcome: Outcome) -> None:
     """
     queue, place, decided = placed
     first, end, (holder, delivery_id, _) = decided
-    dispatch = queue.dispatch(place)
-    subscription = dispatch.subscription
+    partition_queue = queue.partition_queue(place)
+    subscription = partition_queue.subscription
     if outcome == "done":
         effects = subscription.done(holder.name, delivery_id, first, end)
     elif outcome == "return":
-        now = dispatch.clock.monotonic()
+        now = partition_queue.clock.monotonic()
         effects = subscription.give_up_decided(holder.name, delivery_id, first, end, now)
     else:
         effects = subscription.reject_decided(holder.name, delivery_id, first, end)
     queue.resolutions += 1
     queue.decision_ended(place, decided)
-    dispatch.follow(effects)
+    partition_queue.follow(effects)
 
 
 def deliveries_count(subscription: SharedSubscription) -> int:
@@ -105,7 +105,7 @@ class DecisionWatch:
             for found in decisions_of(queue):
                 for placed in found:
                     name = placed.decided.decision.holder.name
-                    if not is_transactions(name):  # Those have timeouts.
+                    if not is_transactions(name):  # Transactions have timeouts.
                         by_holder.setdefault(name, []).append(placed)
                 yield
             for name, decisions in by_holder.items():

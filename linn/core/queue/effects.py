@@ -11,7 +11,7 @@ class Effects(NamedTuple):
     settled: int = 0
     """The topic may be trimmed if `settled_before` has moved."""
     ready: int = 0
-    """Dispatch these."""
+    """Offer these to consumers."""
     delayed: int = 0
     """`next_deadline` may be earlier than before."""
     dead: int = 0

@@ -229,6 +229,7 @@ _COLUMNS: Final = {
 _WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind, Decided.kind})
 _WITH_ATTEMPT: Final = frozenset({Acquired.kind, Decided.kind})
 _REASONS: Final = frozenset(DeadReason)
+_WITH_TABLES: Final = frozenset[type]({Decided, Explained})
 
 
 def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
@@ -238,11 +239,9 @@ def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
         tables = Tables(_indexed(_holders_in(some)), _indexed(_texts_in(some)))
         return _encode_tables(tables) + bytes((SNAPSHOT_VERSION,)) + encode_snapshot(some[0], tables)
     single = single_events(some)
-    holders = [event.holder for event in single if type(event) is Decided]
-    texts = [event.cause for event in single if type(event) is Explained]
-    if not holders and not texts:
+    if _WITH_TABLES.isdisjoint(map(type, single)):
         return b"".join([bytes((EVENT_VERSION,)), *[_ROW.pack(*event.row()) for event in single]])
-    tables = Tables(_indexed(holders), _indexed(texts))
+    tables = Tables(_indexed(_holders_in(single)), _indexed(_texts_in(single)))
     rows = [_ROW.pack(*_row_of(event, tables)) for event in single]
     return b"".join([_encode_tables(tables), bytes((EVENT_VERSION,)), *rows])
 
@@ -466,11 +465,12 @@ class EventBuffer:
     the log: all of it is written or none, which makes that reordering invisible.
     """
 
-    __slots__ = ("_acquired", "_events", "_settled")
+    __slots__ = ("_acquired", "_events", "settled")
 
     def __init__(self) -> None:
         self._events: list[SubscriptionEvent] = []
-        self._settled = OffsetRanges()
+        self.settled = OffsetRanges()
+        """Offsets of the one or more `Settled(...)`."""
         self._acquired: tuple[int, int, int, int] | None = None
 
     def acquired(self, first: int, end: int, attempt: int, delivery_id: int) -> None:
@@ -482,10 +482,6 @@ class EventBuffer:
             else:
                 self._events.append(Acquired(*open_run))
         self._acquired = (first, end, attempt, delivery_id)
-
-    def settled(self, first: int, end: int) -> None:
-        """Add `Settled(...)`, joined with all other settled offsets."""
-        self._settled.add(first, end)
 
     def add(self, event: SubscriptionEvent) -> None:
         """Add any other event, joined with the previous one if it continues it."""
@@ -503,15 +499,15 @@ class EventBuffer:
         events = self._events
         if self._acquired is not None:
             events.append(Acquired(*self._acquired))
-        events += starmap(Settled, self._settled)
+        events += starmap(Settled, self.settled)
         self._events = []
-        self._settled = OffsetRanges()
+        self.settled = OffsetRanges()
         self._acquired = None
         return events
 
     def __len__(self) -> int:
         """The number of events, of rows of the log."""
-        return len(self._events) + len(self._settled) + (self._acquired is not None)
+        return len(self._events) + len(self.settled) + (self._acquired is not None)
 
 
 def _joined(last: SubscriptionEvent, event: SubscriptionEvent) -> SubscriptionEvent | None:

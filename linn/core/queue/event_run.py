@@ -20,7 +20,7 @@ from linn.core.queue.offset_rows import is_ascending
 
 
 class Holder(NamedTuple):
-    """The consumer to whom records were decided, by its name, and the time of the decision."""
+    """The name of the consumer that records were decided to, and the time of the decision."""
 
     name: str
     since_ms: int

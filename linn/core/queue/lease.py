@@ -21,6 +21,10 @@ from linn.core.queue.offset_ranges import OffsetRanges, Range
 LEASE_MS_MAX = 7 * 24 * 3_600_000
 """Longest lease, extension and delay: a week. A job that takes longer extends; a client's 2^63 is refused."""
 
+LEASE_RECORDS_MAX = 16_384
+"""Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
+DOUBLINGS_MAX = 62
+"""Doublings after which an exponential delay stops growing: every cap is reached long before."""
 STALE_DEADLINES_MIN = 64
 """Stale entries, beyond two per lease, at which the heap of deadlines is rebuilt."""
 
@@ -54,6 +58,23 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         msgspec.Meta(description="How that wait grows with the attempts."),
     ] = "fixed"
 
+    def redelivery_ms(self, attempts: int, asked_ms: int | None = None) -> int | None:
+        """The delay of a record that is returned after so many attempts, at least one; None: it gets no more.
+
+        `asked_ms`: the delay that its consumer asks for, if any.
+        """
+        assert attempts >= 1
+        if self.max_deliveries is not None and attempts >= self.max_deliveries:
+            return None
+        if asked_ms is not None:
+            return asked_ms
+        delay_ms = self.redelivery_delay_ms
+        if self.redelivery_backoff == "linear":
+            delay_ms *= attempts
+        elif self.redelivery_backoff == "exponential":
+            delay_ms <<= min(attempts - 1, DOUBLINGS_MAX)
+        return min(delay_ms, self.redelivery_delay_max_ms)
+
 
 @dataclass(slots=True, eq=False)
 class Lease:
@@ -77,12 +98,6 @@ class Lease:
         if self.ended:
             return []
         return [(self.first, self.end)] if self.held is None else list(self.held)
-
-    def is_exactly(self, first: int, end: int) -> bool:
-        """Whether it still holds [first, end) and nothing else."""
-        if self.held is None:
-            return (first, end) == (self.first, self.end) and not self.ended
-        return self.held.count == end - first and self.held.covers(first, end)
 
     def count_within(self, first: int, end: int) -> int:
         """The number of offsets of [first, end) that it still holds."""
@@ -148,8 +163,10 @@ class LeaseBook:
         Raises:
             DeliveryNotCurrent: a range is empty, is named twice, or is not held by the lease. Nothing was changed.
         """
+        if ranges == [(lease.first, lease.end)] and lease.held is None and not lease.ended:
+            ranges = None
         pieces = lease.ranges() if ranges is None else _checked(lease, ranges)
-        if ranges is None or (len(pieces) == 1 and lease.is_exactly(*pieces[0])):
+        if ranges is None:
             self._end(lease)
         elif pieces:
             self._shrink(lease, pieces)

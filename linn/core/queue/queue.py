@@ -39,7 +39,7 @@ class Queue:
         self.name = name
         """The name of a stream's subscription; "": it is the topic's own queue."""
         self.ready = ReadySignal()
-        self.dispatches: list[PartitionQueue] = []
+        self.partition_queues: list[PartitionQueue] = []
         self.listed: OrderedDict[int, None] = OrderedDict()
         """Partitions that may have ready records, the one asked longest ago first."""
         self.consumers: dict[int, QueueConsumer] = {}
@@ -54,13 +54,13 @@ class Queue:
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
         """Consumers that have left, with the partitions in which they may hold leases."""
 
-    def extend(self, dispatches: Sequence[PartitionQueue]) -> None:
+    def extend(self, partition_queues: Sequence[PartitionQueue]) -> None:
         """Add partitions to deliver from."""
-        places = range(len(self.dispatches), len(self.dispatches) + len(dispatches))
-        self.dispatches += dispatches
-        for place, dispatch in zip(places, dispatches, strict=True):
-            dispatch.subscription.tell_released(partial(self._released, place))
-            dispatch.on_undecided = partial(self.decision_ended, place)
+        places = range(len(self.partition_queues), len(self.partition_queues) + len(partition_queues))
+        self.partition_queues += partition_queues
+        for place, partition_queue in zip(places, partition_queues, strict=True):
+            partition_queue.subscription.tell_released(partial(self._released, place))
+            partition_queue.on_undecided = partial(self.decision_ended, place)
             self.has_ready(place)
 
     def _released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
@@ -70,7 +70,7 @@ class Queue:
 
     def has_ready(self, place: int) -> None:
         """List a partition that has new records to deliver."""
-        if place < len(self.dispatches):
+        if place < len(self.partition_queues):
             self.listed[place] = None
             self.ready.notify()
 
@@ -87,9 +87,9 @@ class Queue:
 
     def _decided_to(self, name: str) -> Iterator[tuple[int, DecidedRange]]:
         """Records that were decided to a consumer of this name before, by partition."""
-        for place, dispatch in enumerate(self.dispatches):
-            if dispatch.subscription.decided_count:
-                yield from [(place, decided) for decided in dispatch.subscription.decided_to(name)]
+        for place, partition_queue in enumerate(self.partition_queues):
+            if partition_queue.subscription.decided_count:
+                yield from [(place, decided) for decided in partition_queue.subscription.decided_to(name)]
 
     def is_connected(self, name: str) -> bool:
         """Whether a consumer of this name is here."""
@@ -98,7 +98,7 @@ class Queue:
     @property
     def is_two_phase(self) -> bool:
         """Whether consumers say that they are ready, and settle what was decided to them."""
-        return self.dispatches[0].subscription.is_two_phase
+        return self.partition_queues[0].subscription.semantics.is_two_phase
 
     def decision_ended(self, place: int, decided: DecidedRange) -> None:
         """Record that an operator has ended a decision: its holder, if it is here, no longer has these records."""
@@ -120,17 +120,17 @@ class Queue:
         if partitions and not self.closed:
             self._gone.append((consumer.id, partitions))
             if len(self._gone) == 1:
-                self.dispatches[0].spawn(self._return_held)
+                self.partition_queues[0].spawn(self._return_held)
 
     async def _return_held(self) -> None:
         # An entry stays until it is finished, so that no second task is started.
-        monotonic = self.dispatches[0].clock.monotonic
+        monotonic = self.partition_queues[0].clock.monotonic
         until_s = monotonic() + TURN_S
         try:
             while self._gone:
                 consumer, partitions = self._gone[0]
                 for partition in partitions:
-                    await self.dispatches[partition].consumer_gone(consumer)
+                    await self.partition_queues[partition].consumer_gone(consumer)
                     if monotonic() > until_s:
                         await trio.lowlevel.checkpoint()
                         until_s = monotonic() + TURN_S
@@ -138,21 +138,21 @@ class Queue:
         finally:
             self._gone.clear()
 
-    def dispatch(self, partition: int) -> PartitionQueue:
+    def partition_queue(self, partition: int) -> PartitionQueue:
         """One partition's part of the queue. Raises PartitionUnknown."""
-        if not 0 <= partition < len(self.dispatches):
+        if not 0 <= partition < len(self.partition_queues):
             raise PartitionUnknown(f"topic {self.topic} has no partition {partition}")
-        return self.dispatches[partition]
+        return self.partition_queues[partition]
 
     def unsettled_count(self) -> int:
         """The number of unsettled records in all partitions."""
-        return sum(d.subscription.unsettled_count(d.partition.stable_offset) for d in self.dispatches)
+        return sum(it.subscription.unsettled_count(it.partition.stable_offset) for it in self.partition_queues)
 
     async def close(self) -> None:
-        """Wake all consumers with an error and stop the dispatches."""
+        """Wake all consumers with an error and stop delivering."""
         self.closed = True
         self.ready.notify_all()
         for consumer in self.consumers.values():
             consumer.on_ended()
-        for dispatch in self.dispatches:
-            await dispatch.close()
+        for partition_queue in self.partition_queues:
+            await partition_queue.close()

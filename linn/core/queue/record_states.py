@@ -95,7 +95,7 @@ class RecordStates:
             self.settled.add(first, end)
             return
         self.low = end
-        if self.settled:
+        if self.settled.count:
             self._absorb()
 
     def settle_rows(self, rows: Sequence[Range]) -> None:

@@ -10,22 +10,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.offset_map import OffsetMap
-
-DOUBLINGS_MAX = 62
-"""Doublings after which an exponential delay stops growing: every cap is reached long before."""
-
-
-def redelivery_delay_ms(settings: LeaseSettings, attempts: int) -> int:
-    """The delay of a record after that many attempts (at least 1)."""
-    assert attempts >= 1
-    delay_ms = settings.redelivery_delay_ms
-    if settings.redelivery_backoff == "linear":
-        delay_ms *= attempts
-    elif settings.redelivery_backoff == "exponential":
-        delay_ms <<= min(attempts - 1, DOUBLINGS_MAX)
-    return min(delay_ms, settings.redelivery_delay_max_ms)
 
 
 class Delay(NamedTuple):

@@ -1,8 +1,10 @@
-"""The delivery semantics port: the meaning of a confirmation, the time of settlement, and the effect of a restart.
+"""The delivery semantics port: the meaning of a confirmation, leases and their ends, and the effect of a restart.
 
-A semantics is bound once per topic, when the topic is made or loaded. The subscriptions that it makes, which run per
-batch, are state machines without I/O. To provide another state machine, derive it from `SharedSubscription`: events,
-snapshots, dead letters and the log's bounds come with it, and the broker knows one interface.
+A semantics is bound once per topic, when the topic is made or loaded. It only decides: the broker's own state machine,
+`SharedSubscription`, carries its decisions out, with events, snapshots and dead letters.
+
+Laws: a member does no I/O and returns at once, and the same question has the same answer. The broker asks before it
+changes the records in question: an error of a semantics fails the request and loses nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, Protocol
-
-from linn.core.queue.subscription import SharedSubscription
 
 Acks = Literal["none", "leader", "all"]
 """The acknowledgement that a producer asks for with a publish."""
@@ -38,7 +38,7 @@ CONFIRM_WHEN: dict[Acks, ConfirmWhen] = {
 
 
 class DeliverySemantics(Protocol):
-    """The semantics of one topic."""
+    """The semantics of one topic. It is asked as batches are delivered and returned; attributes do as well."""
 
     @property
     def settles_on_delivery(self) -> bool:
@@ -52,11 +52,30 @@ class DeliverySemantics(Protocol):
     def survives_restart(self) -> bool:
         """Whether the subscription's events are logged and replayed. False: it begins anew at the log's start."""
 
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether a consumer says that it is ready for records, and settles them once they were decided to it.
+
+        Not together with `settles_on_delivery`.
+        """
+
+    @property
+    def lease_ms(self) -> int:
+        """The duration of a lease that no consumer extends, from 1 to LEASE_MS_MAX."""
+
+    @property
+    def lease_records_max(self) -> int:
+        """The limit of the records of one lease, at least 1. The broker's own is LEASE_RECORDS_MAX."""
+
     def confirm_when(self, acks: Acks) -> ConfirmWhen:
         """The condition that confirms a batch published with these acks."""
 
-    def shared_subscription(self, start: int) -> SharedSubscription:
-        """A fresh subscription that begins at offset `start`. Apply the event log, then call its `recovered`."""
+    def redelivery_ms(self, attempts: int, asked_ms: int | None) -> int | None:
+        """The delay before a record is delivered again that is returned after so many attempts, at least one.
+
+        It is returned by its consumer, or because its lease ended. None: it gets no more attempts, and is dead. The
+        longest delay is LEASE_MS_MAX. `asked_ms`: the delay that its consumer asks for, within that; None: for none.
+        """
 
 
 @dataclass(frozen=True, slots=True)

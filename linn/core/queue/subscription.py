@@ -1,5 +1,5 @@
 """The shared subscription of a queue on one partition: which record is next, which consumer holds it, which are
-settled.
+settled. It is the one state machine of all delivery semantics, which decide by the port in `semantics`.
 
 Read `record_states` for the states, `lease` for leases, `redelivery` for returned records, `dead_letter` for records
 without further attempts, `subscription_event` for the events that survive a restart.
@@ -22,7 +22,6 @@ effects; the caller performs them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from linn.core.errors.texts import reason_text
 from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded, SubscriptionWrongKind
@@ -41,10 +40,10 @@ from linn.core.queue.event import (
     SubscriptionEvent,
 )
 from linn.core.queue.event_run import Holder
-from linn.core.queue.lease import LEASE_MS_MAX, Lease, LeaseSettings, OnReleased
+from linn.core.queue.lease import LEASE_MS_MAX, Lease, OnReleased
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.record_states import DecidedRange, Decision, RecordStates
-from linn.core.queue.redelivery import redelivery_delay_ms
+from linn.core.queue.semantics import DeliverySemantics
 from linn.core.queue.subscription_statistics import SubscriptionStatistics
 
 DELIVERY_ID_GAP = 1 << 32
@@ -54,15 +53,13 @@ DECIDED_RANGES_MAX = 16_384
 
 
 class SharedSubscription:
-    """One shared subscription on one partition, delivering at least once."""
+    """One shared subscription on one partition, under the semantics of its topic."""
 
-    is_two_phase: ClassVar[bool] = False
-    """Whether a consumer says that it is ready for records, and settles them once they were decided to it."""
-
-    def __init__(self, settings: LeaseSettings, start: int) -> None:
+    def __init__(self, semantics: DeliverySemantics, start: int) -> None:
         """Begin at offset `start` with nothing delivered."""
-        self.settings = settings
-        """The lease settings, which may be replaced at any time; existing leases and delays keep their deadlines."""
+        self.semantics = semantics
+        """May be replaced by the same semantics with other settings; existing leases and delays keep their deadlines.
+        """
         self._states = RecordStates(start)
         self._events = EventBuffer()
 
@@ -71,10 +68,11 @@ class SharedSubscription:
     def acquire(self, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
         """Lease the lowest ready records below `end` (the high watermark) to a consumer; None if none is ready.
 
-        The lease may be shorter than `records_max` although more is ready: ask again.
+        The lease may be shorter than `records_max` although more is ready: ask again. If delivery settles records, the
+        lease has ended, and they are settled.
         """
         assert records_max > 0
-        states = self._states
+        states, records_max = self._states, min(records_max, self.semantics.lease_records_max)
         assert not states.orphaned.count, "recovered() comes before the first acquire"
         states.returned.promote(now)
         ready = states.returned.ready
@@ -83,7 +81,7 @@ class SharedSubscription:
 
     def acquire_from(self, start: int, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
         """Lease records from offset `start` on; ready ones before it stay ready."""
-        states = self._states
+        states, records_max = self._states, min(records_max, self.semantics.lease_records_max)
         states.returned.promote(now)
         found = states.returned.ready.take_from(start, records_max)
         if found is None and start < end:
@@ -105,16 +103,24 @@ class SharedSubscription:
             return None
         first, end, attempts = found
         attempt = min(attempts + 1, ATTEMPTS_MAX)
-        lease = self._states.leases.grant(consumer, first, end, attempt, now + self.settings.lease_ms / 1000)
+        leases, semantics = self._states.leases, self.semantics
+        lease = leases.grant(consumer, first, end, attempt, now + semantics.lease_ms / 1000)
         self._events.acquired(first, end, attempt, lease.delivery_id)
+        if semantics.settles_on_delivery:
+            self._settle(leases.release(lease, None))
         return lease
 
     def ack(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
-        """Settle a lease, or the named ranges of it.
+        """Settle a lease, or the named ranges of it. No effects if delivery settles records: a client acks them anyway.
 
         Raises:
             DeliveryNotCurrent: the id is not current for all of these offsets. Nothing was settled.
+            SubscriptionWrongKind: there are two phases.
         """
+        if self.semantics.settles_on_delivery:
+            return Effects()
+        if self.semantics.is_two_phase:
+            raise SubscriptionWrongKind("the topic delivers in two phases: settle with ready and done, not ack")
         leases = self._states.leases
         pieces = leases.release(leases.current(consumer, delivery_id, now), ranges)
         return self._settle(pieces)
@@ -128,7 +134,7 @@ class SharedSubscription:
         delay_ms: int | None = None,
         reason: str = "",
     ) -> Effects:
-        """Return a lease, or the named ranges of it; `delay_ms` replaces the delay of the settings.
+        """Return a lease, or the named ranges of it, `delay_ms` from now if the semantics agrees.
 
         `reason` is for people: the dead letter has it, unless a later attempt gives another.
 
@@ -140,6 +146,7 @@ class SharedSubscription:
             raise LimitExceeded(f"a delay lasts from 0 to {LEASE_MS_MAX} ms; {delay_ms} was asked for")
         leases = self._states.leases
         lease = leases.current(consumer, delivery_id, now)
+        delay_ms = self._redelivery_ms(lease.attempt, delay_ms)
         return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms, cause=reason)
 
     def put_back(
@@ -193,7 +200,7 @@ class SharedSubscription:
         effects = Effects()
         for lease in leases:
             if not lease.ended:
-                effects = effects.plus(self._return(self._states.leases.release(lease, None), lease.attempt, now))
+                effects = effects.plus(self._return_lease(lease, None, now))
         return effects
 
     def expire(self, now: float) -> Effects:
@@ -201,7 +208,7 @@ class SharedSubscription:
         leases = self._states.leases
         effects = Effects()
         while (lease := leases.pop_expired(now)) is not None:
-            effects = effects.plus(self._return(leases.release(lease, None, lost=True), lease.attempt, now))
+            effects = effects.plus(self._return_lease(lease, None, now, lost=True))
         return effects.plus(Effects(ready=self._states.returned.promote(now)))
 
     def take_back(self, lease: Lease) -> None:
@@ -221,11 +228,13 @@ class SharedSubscription:
     def ready(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, holder: Holder, now: float
     ) -> Effects:
-        """Take a consumer's word that it can apply a lease, or ranges of it. A two-phase subscription calls `decide`.
+        """Take a consumer's word that it can apply a lease, or ranges of it, and decide them to it.
 
-        Raises SubscriptionWrongKind: there are no two phases.
+        Raises SubscriptionWrongKind if there are no two phases, otherwise as `decide`.
         """
-        raise SubscriptionWrongKind("the topic does not deliver in two phases: settle with ack, nack or reject")
+        if not self.semantics.is_two_phase:
+            raise SubscriptionWrongKind("the topic does not deliver in two phases: settle with ack, nack or reject")
+        return self.decide(consumer, delivery_id, ranges, holder, now)
 
     def decide(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, holder: Holder, now: float
@@ -268,8 +277,10 @@ class SharedSubscription:
         """
         self._check_decided(holder, delivery_id, first, end)
         effects = Effects()
-        for start, stop, decision in self._states.decided.take(first, end):
-            effects = effects.plus(self._return([(start, stop)], decision.attempt, now))
+        for start, stop, decision in self._states.decided.pieces(first, end):
+            delay_ms = self._redelivery_ms(decision.attempt)
+            self._states.decided.take(start, stop)
+            effects = effects.plus(self._return([(start, stop)], decision.attempt, now, delay_ms))
         return effects
 
     def reject_decided(self, holder: str, delivery_id: int, first: int, end: int) -> Effects:
@@ -280,14 +291,11 @@ class SharedSubscription:
             effects = effects.plus(self._kill([(start, stop)], decision.attempt, DeadReason.REJECTED))
         return effects
 
-    def is_decided(self, holder: str, delivery_id: int, first: int, end: int) -> bool:
-        """Whether all of [first, end) is decided to this holder by this delivery; False if that is empty."""
+    def _check_decided(self, holder: str, delivery_id: int, first: int, end: int) -> None:
+        """Check that all of [first, end), which is not empty, is decided to this holder by this delivery."""
         pieces = self._states.decided.pieces(first, end) if first < end else []
         is_theirs = all(it.holder.name == holder and it.delivery_id == delivery_id for _, _, it in pieces)
-        return is_theirs and sum([stop - start for start, stop, _ in pieces]) == max(1, end - first)
-
-    def _check_decided(self, holder: str, delivery_id: int, first: int, end: int) -> None:
-        if not self.is_decided(holder, delivery_id, first, end):
+        if not is_theirs or sum([stop - start for start, stop, _ in pieces]) != max(1, end - first):
             raise _not_decided(holder, delivery_id, first, end)
 
     def resolve(self, consumer: int, holder: str, delivery_id: int, first: int, end: int, now: float) -> Effects | None:
@@ -303,8 +311,7 @@ class SharedSubscription:
         effects = Effects()
         for lease in [lease for lease in self.leases_of(consumer) if lease.delivery_id == delivery_id]:
             held = [(max(start, first), min(stop, end)) for start, stop in lease.ranges()]
-            returned = self._states.leases.release(lease, [(start, stop) for start, stop in held if start < stop])
-            effects = effects.plus(self._return(returned, lease.attempt, now))
+            effects = effects.plus(self._return_lease(lease, [it for it in held if it[0] < it[1]], now))
         return effects
 
     def decided(self) -> list[DecidedRange]:
@@ -457,10 +464,6 @@ class SharedSubscription:
         """Call back for each lease, or part of a lease, that ends."""
         self._states.leases.on_released = on_released
 
-    def holds(self, consumer: int) -> bool:
-        """Whether a consumer holds a lease."""
-        return bool(self._states.leases.of_consumer(consumer))
-
     def leased_by(self, consumer: int) -> int:
         """The number of records leased to a consumer."""
         leases = self._states.leases.of_consumer(consumer)
@@ -487,7 +490,7 @@ class SharedSubscription:
     def take_events(self) -> list[SubscriptionEvent]:
         """Take the events since the last call that must survive. They belong into ONE record of the event log.
 
-        Call it often, at least once per turn of the loop that dispatches: nothing else bounds the buffer.
+        Call it often, at least once per turn of the loop that delivers: nothing else bounds the buffer.
         """
         return self._events.take()
 
@@ -527,7 +530,7 @@ class SharedSubscription:
             by_attempts.setdefault(attempts, []).append((first, end))
         states.orphaned.clear()
         for attempts, ranges in by_attempts.items():
-            effects = effects.plus(self._return(ranges, attempts, now, is_event=False))
+            effects = effects.plus(self._return(ranges, attempts, now, self._redelivery_ms(attempts), is_event=False))
         return effects
 
     def check(self) -> None:
@@ -536,28 +539,37 @@ class SharedSubscription:
 
     # --- moving records, with their events ---------------------------------------------------------------------------
 
+    def _redelivery_ms(self, attempts: int, asked_ms: int | None = None) -> int | None:
+        """The answer of the semantics, within bounds. Ask before anything is changed: it may raise."""
+        delay_ms = self.semantics.redelivery_ms(attempts, asked_ms)
+        return None if delay_ms is None else min(max(delay_ms, 0), LEASE_MS_MAX)
+
     def _settle(self, ranges: list[Range]) -> Effects:
+        settled = 0
         for first, end in ranges:
-            self._events.settled(first, end)
+            self._events.settled.add(first, end)
+            settled += end - first
         self._states.settle_rows(ranges)
-        return Effects(sum([end - first for first, end in ranges]))
+        return Effects(settled)
+
+    def _return_lease(self, lease: Lease, ranges: list[Range] | None, now: float, *, lost: bool = False) -> Effects:
+        """Return a lease, or ranges of it, or make them dead, as the semantics decides."""
+        delay_ms = self._redelivery_ms(lease.attempt)
+        return self._return(self._states.leases.release(lease, ranges, lost=lost), lease.attempt, now, delay_ms)
 
     def _return(
         self,
         ranges: list[Range],
         attempts: int,
         now: float,
-        delay_ms: int | None = None,
+        delay_ms: int | None,
         *,
         is_event: bool = True,
         cause: str = "",
     ) -> Effects:
-        """Return released records, or make them dead if this was their last attempt."""
-        limit = self.settings.max_deliveries
-        if limit is not None and attempts >= limit:
-            return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES, cause)
+        """Return released records `delay_ms` from now, or make them dead if that is None."""
         if delay_ms is None:
-            delay_ms = redelivery_delay_ms(self.settings, attempts)
+            return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES, cause)
         if len(ranges) > 1 and not delay_ms:
             self._states.returned.ready.set_rows([(first, end, attempts) for first, end in ranges])
         else:

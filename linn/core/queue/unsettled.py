@@ -1,4 +1,4 @@
-"""The records of a queue that are not settled, for whoever looks at it without consuming."""
+"""The records of a queue that are not settled, for readers that do not consume it."""
 
 from __future__ import annotations
 

@@ -43,13 +43,14 @@ class PublishBudget:
 
     def spend(self, records: int) -> None:
         """Count records to be looked at or copied. Raises LimitExceeded: before it is done."""
-        self.foresee(records)
         self._steps += records
+        if self._steps > RECORD_STEPS_MAX:
+            self._refuse_steps()
 
     def foresee(self, records: int) -> None:
         """Check that so many more records could be looked at, without counting them. Raises as `spend`."""
         if self._steps + records > RECORD_STEPS_MAX:
-            self._refuse(f"look at and copy more than {RECORD_STEPS_MAX} records, counted for each copy that differs")
+            self._refuse_steps()
 
     def look_into(self, batch: RecordBatch) -> None:
         """Count the opening of a body, and a look at each record and its headers. Raises as `spend`."""
@@ -64,7 +65,8 @@ class PublishBudget:
         self._stored += len(parts)
         if self._stored > STORED_MAX:
             self._refuse(f"store more than {STORED_MAX} batches of one publish")
-        self._stored_bytes += sum([part.size for part in parts])
+        for part in parts:
+            self._stored_bytes += part.size
         if self._stored_bytes > STORED_BYTES_MAX:
             self._refuse(f"store more than {STORED_BYTES_MAX} bytes of one publish")
 
@@ -74,6 +76,9 @@ class PublishBudget:
         self.parts_bytes += part.size
         if self.parts_bytes > PARTS_BYTES_MAX:
             self._refuse(f"make batches of more than {PARTS_BYTES_MAX} bytes of one publish")
+
+    def _refuse_steps(self) -> None:
+        self._refuse(f"look at and copy more than {RECORD_STEPS_MAX} records, counted for each copy that differs")
 
     def _refuse(self, what: str) -> None:
         raise LimitExceeded(f"exchanges and partitioners would have to {what}: publish fewer records at once")

@@ -37,9 +37,7 @@ class Binding:
 
 
 class Subject(NamedTuple):
-    """The parts of a message that an exchange may look at. Those after `labels` are filled in only if `fields` asks for
-    them.
-    """
+    """The parts of a message that an exchange may look at. Only what `fields` asks for is filled in after `labels`."""
 
     routing_key: str
     labels: Labels

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import take_steps
@@ -35,18 +35,18 @@ class RoutedBatch:
         numbers: Sequence[int] | None,
         errors: Mapping[int, LinnError] | None = None,
     ) -> None:
-        """`numbers` has the index of each record's answer; None: the first answer is that of all. `errors` has the
+        """`numbers` has the index of each record's answer; None: all have the first answer. `errors` has the
         answers, by index, in whose place an exchange raised.
         """
         self._batch = batch
         self._answers = answers
         self._numbers = numbers
-        self._errors = errors or {}
+        self.errors = errors or {}
 
     def refusals(self) -> Sequence[LinnError]:
         """The errors that exchanges raised, each with the indexes of its records; errors of equal text are one."""
         alike: dict[str, tuple[LinnError, set[int]]] = {}
-        for number, error in self._errors.items():
+        for number, error in self.errors.items():
             text = error.text if error.text in alike or len(alike) < REASONS_MAX else next(iter(alike))
             alike.setdefault(text, (error, set()))[1].add(number)
         found = []
@@ -60,8 +60,8 @@ class RoutedBatch:
         """Make the batch for each topic. Raises BatchMalformed, LimitExceeded."""
         batch, answers = self._batch, self._answers
         first = answers[0]
-        if all(answer is first or answer == first for answer in answers):
-            return [(topic, batch) for topic in first]
+        if answers.count(first) == len(answers):
+            return list(zip(first, repeat(batch), strict=False))
         # Few answers are distinct, and each is one object: what differs per topic is looked at per distinct answer.
         kinds: dict[int, int] = {}
         kind_of = [kinds.setdefault(id(answer), len(kinds)) for answer in answers]

@@ -1,9 +1,9 @@
-"""Routing of batches: one exchange with those after it, and a bounded cache of its answers.
+"""Routing of batches: one exchange with the exchanges behind it, and a bounded cache of its answers.
 
 An exchange finds the bindings that match; the router turns them into topics. A binding may lead to another exchange,
 which is asked in turn, and an exchange in which nothing matches may have an alternate, which is asked instead. As in
 RabbitMQ, a topic gets a record once, however many paths lead to it, and the alternate is used if none of the exchange's
-own bindings matched, whatever happened to the record after those that did.
+own bindings matched, whatever happened to the record behind the bindings that did.
 
 Laws: the routes of a batch whose encoded pairs were seen before cost one dictionary look-up; a change of any binding
 clears the cache. An exception of a plugin's exchange fails that publish, and no other.
@@ -223,7 +223,7 @@ class Router:
         routes, version = batch.routes, self._version
         key = bytes(routes) if routes is not None and len(routes) <= CACHED_ROUTES_BYTES_MAX else None
         if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
-            return RoutedBatch(batch, known, batch.route_index)
+            return RoutedBatch(batch, known, batch.route_index if len(known) > 1 else None)
         answers, errors = list[Destinations](), dict[int, LinnError]()
         for pair in batch.pairs():
             if answers:

@@ -33,14 +33,14 @@ class TopicChange:
         self.subscriptions: dict[str, Queue] = {}
         """The topic's subscriptions after the change, new or unchanged; "" is its own queue."""
         self.added: dict[str, list[PartitionQueue]] = {}
-        """New dispatches by subscription."""
+        """New parts of subscriptions, by name."""
         self._spawn = spawn
         self._chores: list[Callable[[], Awaitable[None]]] | None = []
         """Background tasks, held back because they deliver, trim and copy; None: the change is in effect."""
 
     @property
-    def dispatches(self) -> list[PartitionQueue]:
-        """All new dispatches."""
+    def partition_queues(self) -> list[PartitionQueue]:
+        """All new parts of subscriptions."""
         return list(chain.from_iterable(self.added.values()))
 
     def spawn(self, chore: Callable[[], Awaitable[None]]) -> None:
@@ -61,9 +61,13 @@ class TopicChange:
 
         A log that can't be deleted is harmless: an empty one, which the next try reuses.
         """
-        for dispatch in self.dispatches:
-            await dispatch.close()
-        states = [dispatch.state.partition for dispatch in self.dispatches if dispatch.state is not None]
+        for partition_queue in self.partition_queues:
+            await partition_queue.close()
+        states = [
+            partition_queue.log.state.partition
+            for partition_queue in self.partition_queues
+            if partition_queue.log.state is not None
+        ]
         for partition in (*states, *self.partitions.values()):
             # A log that has ever been written to is not new, whatever its origin.
             await (close_log(partition) if partition.log.bounds()[1] else _tolerate(partition, partition.delete))

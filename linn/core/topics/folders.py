@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def foreign_topic_folders(disk: Disk, config: Config) -> Iterator[str]:
-    """The folders of topics that the TOML file does not name: those topics were made live, or removed from the file.
+    """The folders of topics that the TOML file does not name: topics that were made live, or removed from the file.
 
     An interrupted first start leaves only folders of topics in the file, and linn's own.
     """

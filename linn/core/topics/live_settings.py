@@ -1,4 +1,4 @@
-"""Settings of topics that were set live, in addition to those that the configuration file names.
+"""Settings of topics that were set live, in addition to the configuration file.
 
 Laws: a live setting keeps its value over restarts, unless the file names its key; then the file's value applies from
 the next start on, and the log says what it replaces. Partitions never shrink: of two numbers the larger one applies.

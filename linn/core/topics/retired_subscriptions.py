@@ -41,10 +41,10 @@ class RetiredSubscriptions:
         """Close a queue and retire its state logs. Raises SyncFailed."""
         await queue.close()
         await _sync_last(partitions)
-        self._left_off = [dispatch.left_off() for dispatch in queue.dispatches]
-        for dispatch in queue.dispatches:
-            if dispatch.state is not None:
-                await close_log(dispatch.state.partition)
+        self._left_off = [partition_queue.log.left_off() for partition_queue in queue.partition_queues]
+        for partition_queue in queue.partition_queues:
+            if partition_queue.log.state is not None:
+                await close_log(partition_queue.log.state.partition)
 
 
 async def _sync_last(partitions: Iterable[Partition]) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from typing import Protocol
 from uuid import UUID
 
-from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, RecordBatch
+from linn.core.batch.batch import DELAYS_MS, PRIORITIES, SCATTERED, TRANSACTIONAL, TTLS_MS, RecordBatch
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
@@ -55,62 +56,71 @@ from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
 
 logger = logging.getLogger("linn.topic")
 
+_SERVED_BY_FEW = (PRIORITIES, DELAYS_MS, TTLS_MS)
+"""Columns with wishes that not every topic serves."""
 DROP_HEAD_SHARE = 16
 """Fraction of `bytes_max`, as 1/n, that `overflow = "drop-head"` drops at once, so that it need not for each batch."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TopicHost:
+    """The parts of a broker that one of its topics works with."""
+
+    engine: StorageEngine
+    storage: StorageStats
+    """Counts of the topic's storage."""
+    formats: Formats
+    clock: Clock
+    spawn: Spawn
+    copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
+    leader_epoch: int
+
+
 class Topic:
-    """A topic, made and opened by `open_topic`."""
+    """A topic, made by `TopicMaker`, and then opened."""
 
     def __init__(
         self,
         name: str,
+        id: UUID,
         settings: TopicSettings,
-        engine: StorageEngine,
-        storage: StorageStats,
         semantics: DeliverySemantics,
         choice: PartitionChoice,
-        formats: Formats,
-        clock: Clock,
-        spawn: Spawn,
-        copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]],
-        id: UUID,
-        leader_epoch: int,
+        host: TopicHost,
     ) -> None:
         self.name = name
         self.id = id
         """The topic's own, and of no other topic that has its name before or after it."""
         self.id_halves = id.int >> 64, id.int & (1 << 64) - 1
         """The upper and the lower half of `id`."""
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = host.leader_epoch
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
         self.subscriptions: dict[str, Queue] = {}
         """Shared subscriptions by name: the named ones, and the topic's own queue, if it is one, as ""."""
         self.entries: dict[str, SharedEntry] = {}
-        """Metadata of the named ones, also of those of which some logs are still to be deleted."""
+        """Metadata of named subscriptions, also while some of their logs are still to be deleted."""
         self.live_bindings: list[BindingSettings] = []
+        """Bindings that were made while the broker ran, in addition to the settings."""
         self.live_keys: tuple[str, ...] = ()
         """Settings that were set live, see `linn.core.topics.live_settings`."""
-        """Bindings that were made while the broker ran, beside those of the settings."""
         self.interceptors: tuple[BoundInterceptor, ...] = ()
         self.readers: dict[StreamReader, None] = {}
         """Readers without a group."""
         self.choice = choice
-        self.storage = storage
-        self._engine = engine
-        self._formats = formats
-        self._clock = clock
-        self._spawn = spawn
-        self._copy_dead_letters = copy_dead_letters
+        self.storage = host.storage
+        self._host = host
+        self._engine = host.engine
+        self._clock = host.clock
+        self._spawn = host.spawn
         self.publish_errors = 0
         """Failed publishes to this topic by its name."""
         self.dropped_records = 0
         """Records dropped by `overflow = "drop-head"`; of a queue only unsettled ones."""
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
-        self._deletion = TopicDeletion(engine, self._open_log)
+        self._deletion = TopicDeletion(host.engine, self._open_log)
         self._room = ReadySignal()
         self._waits_for_room = False
         self._dropping = False
@@ -141,7 +151,8 @@ class Topic:
 
     async def _open_log(self, id: PartitionId) -> Partition:
         log = await self._engine.open(id)
-        return Partition(id, log, self.storage, self._clock, self._spawn, self.leader_epoch, self._formats)
+        host = self._host
+        return Partition(id, log, host.storage, host.clock, host.spawn, host.leader_epoch, host.formats)
 
     async def _open_state(self, number: int, index: int) -> StateLog | None:
         if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
@@ -159,7 +170,7 @@ class Topic:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
-            states = [dispatch.state for dispatch in change.dispatches]
+            states = [partition_queue.log.state for partition_queue in change.partition_queues]
             await _sync_names(change.partitions.values(), [state for state in states if state is not None])
             if settings.kind not in (self.settings.kind, "both"):
                 await self._retired.prepare(self.partitions.values())
@@ -177,26 +188,26 @@ class Topic:
         for name, entry in entries.items():
             queue = change.subscriptions[name] = self.subscriptions.get(name) or Queue(self.name, name)
             change.added[name] = []
-            for index in range(len(queue.dispatches), len(partitions)):
-                await self._prepare_dispatch(change, queue, entry, partitions[index])
+            for index in range(len(queue.partition_queues), len(partitions)):
+                await self._prepare_partition_queue(change, queue, entry, partitions[index])
 
-    async def _prepare_dispatch(
+    async def _prepare_partition_queue(
         self, change: TopicChange, queue: Queue, entry: SharedEntry, partition: Partition
     ) -> None:
         index = partition.id.index
         state = await self._open_state(entry.number, index)
         on_ready = partial(queue.has_ready, index)
-        dispatch = PartitionQueue(
+        partition_queue = PartitionQueue(
             partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy, queue.name
         )
-        change.added[queue.name].append(dispatch)
-        dispatch.trims = change.settings.kind == "queue"
-        dispatch.on_room = partial(self._made_room, index)
+        change.added[queue.name].append(partition_queue)
+        partition_queue.trimming.trims = change.settings.kind == "queue"
+        partition_queue.trimming.on_room = partial(self._made_room, index)
         left_off = () if queue.name else self._retired.left_off(index)
-        await dispatch.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
+        await partition_queue.recover(left_off, entry.starts[index] if index < len(entry.starts) else 0)
 
-    async def _copy(self, dispatch: PartitionQueue) -> None:
-        await self._copy_dead_letters(self, dispatch)
+    async def _copy(self, partition_queue: PartitionQueue) -> None:
+        await self._host.copy_dead_letters(self, partition_queue)
 
     async def switch(self, change: TopicChange) -> None:
         """Put a prepared change into effect, all at once; this needs no room. Raises SyncFailed."""
@@ -209,23 +220,22 @@ class Topic:
         queue = self.queue
         self.settings, self.semantics, self.subscriptions = change.settings, change.semantics, change.subscriptions
         self.partitions.update(change.partitions)
-        self._held.changed(self.partitions)
-        self._clipped.add(change.dispatches)
+        self._held.changed.update(dict.fromkeys(self.partitions))
+        self._clipped.add([partition_queue.log for partition_queue in change.partition_queues])
         for name, subscription in self.subscriptions.items():
             self._extend_queue(subscription, change.added[name])
         change.begin()
-        # Subscriptions see the new topic at once; those that it no longer has are closed afterwards.
+        # Subscriptions see the new topic at once; the ones that it no longer has are closed afterwards.
         if queue is not None and self.queue is None:
             await self._retired.retire_queue(queue, self.partitions.values())
         if self.settings.kind == "queue":
             self._end_readers()
 
-    def _extend_queue(self, queue: Queue, dispatches: Sequence[PartitionQueue]) -> None:
-        settings = self.semantics.shared_subscription(0).settings
-        for dispatch in queue.dispatches:
-            dispatch.trims = self.settings.kind == "queue"
-            dispatch.subscription.settings = settings
-        queue.extend(dispatches)
+    def _extend_queue(self, queue: Queue, partition_queues: Sequence[PartitionQueue]) -> None:
+        for partition_queue in queue.partition_queues:
+            partition_queue.trimming.trims = self.settings.kind == "queue"
+            partition_queue.subscription.semantics = self.semantics
+        queue.extend(partition_queues)
 
     @property
     def queue(self) -> Queue | None:
@@ -249,8 +259,8 @@ class Topic:
         if queue is not None:
             await queue.close()
             await deletion.delete_open(_state_logs(queue))
-            for dispatch in queue.dispatches:
-                dispatch.clipped = False  # Its log is replaced by none.
+            for partition_queue in queue.partition_queues:
+                partition_queue.log.clipped = False  # Its log is replaced by none.
         if self.semantics.survives_restart:
             topic = state_topic(entry.number, self.name)
             await deletion.delete_rest([PartitionId(topic, index) for index in self.partitions])
@@ -318,7 +328,7 @@ class Topic:
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes & ~(SCATTERED | TRANSACTIONAL):
             raise BatchMalformed("only a broker writes the markers of transactions")
-        if not batch.is_plain:
+        if not batch.is_plain and any(map(batch.raw_fields.__getitem__, _SERVED_BY_FEW)):
             self._check_served(batch)
         return batch
 
@@ -356,7 +366,7 @@ class Topic:
         await self._room.wait()
 
     def _made_room(self, index: int) -> None:
-        self._held.changed((index,))
+        self._held.changed[index] = None
         self._room.notify_all()
 
     def tell_room(self) -> None:
@@ -368,10 +378,10 @@ class Topic:
 
         `numbers`: those of an idempotent producer's batch, which `Partition.find` has found to be new.
         """
-        if self._clipped:
+        if self._clipped.holders:
             self._clipped.check()
         base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
-        self._held.changed((partition.id.index,))
+        self._held.changed[partition.id.index] = None
         if self._waits_for_room and not self._dropping:
             self._waits_for_room = False
             self._dropping = True
@@ -399,7 +409,7 @@ class Topic:
         if queue is None or end == start:
             return size
         # Records are taken to be as large as others on average.
-        subscription = queue.dispatches[index].subscription
+        subscription = queue.partition_queues[index].subscription
         if self.settings.overflow == "drop-head":
             # What was dropped behind a leased record leaves room, until the log is twice as large as it may be.
             return max(size * subscription.unsettled_count(end) // (end - start), size // 2)
@@ -408,7 +418,7 @@ class Topic:
     # --- keeping ---
 
     async def _drop_head(self) -> None:
-        """Make room by dropping the oldest records, as `overflow` says; of a queue those that wait for delivery.
+        """Make room by dropping the oldest records, as `overflow` says; of a queue, records that wait for delivery.
 
         A queue's log that has twice its share loses leased and decided ones as well: it has to have a limit.
         """
@@ -421,17 +431,17 @@ class Topic:
         for index, partition in list(self.partitions.items()):
             log = partition.log
             queue = self.queue if self.settings.kind == "queue" else None
-            dispatch = queue.dispatches[index] if queue is not None else None
-            if dispatch is not None:
-                await log.trim(before=dispatch.trimmable_before())
+            partition_queue = queue.partition_queues[index] if queue is not None else None
+            if partition_queue is not None:
+                await log.trim(before=partition_queue.trimming.trimmable_before())
             start, end = log.bounds()
             surplus = log.size_bytes() - share
             if surplus > 0 and end > start:
                 drop = -(-surplus * (end - start) // log.size_bytes())
                 before = min(end, start + drop, partition.high_watermark)
-                if dispatch is not None and surplus <= share:
-                    dispatch.drop_waiting(before)
-                    before = min(before, dispatch.trimmable_before())
+                if partition_queue is not None and surplus <= share:
+                    partition_queue.drop_waiting(before)
+                    before = min(before, partition_queue.trimming.trimmable_before())
                 dropped += partition.readable_count(start, before)
                 await log.trim(before=before)
         self._follow_start()
@@ -440,7 +450,11 @@ class Topic:
     @property
     def missed_records(self) -> int:
         """The number of records that retention or overflow dropped before the queue settled them."""
-        return sum(dispatch.missed_records for dispatch in self.queue.dispatches) if self.queue is not None else 0
+        return (
+            sum(partition_queue.missed_records for partition_queue in self.queue.partition_queues)
+            if self.queue is not None
+            else 0
+        )
 
     async def enforce_retention(self) -> None:
         """Drop records that a stream no longer keeps, and let all logs do their housekeeping.
@@ -459,18 +473,20 @@ class Topic:
 
     def state_logs(self) -> list[StateLog]:
         """The open state logs."""
-        dispatches = self.shared_dispatches()
-        return [dispatch.state for dispatch in dispatches if dispatch.state is not None]
+        partition_queues = self.partition_queues()
+        return [
+            partition_queue.log.state for partition_queue in partition_queues if partition_queue.log.state is not None
+        ]
 
-    def shared_dispatches(self) -> Iterator[PartitionQueue]:
-        """The dispatches of all subscriptions."""
+    def partition_queues(self) -> Iterator[PartitionQueue]:
+        """The partitions of all subscriptions."""
         for queue in list(self.subscriptions.values()):
-            yield from queue.dispatches
+            yield from queue.partition_queues
 
     def _follow_start(self) -> None:
-        self._held.changed(self.partitions)
-        for dispatch in self.shared_dispatches():
-            dispatch.skip_to_start()
+        self._held.changed.update(dict.fromkeys(self.partitions))
+        for partition_queue in self.partition_queues():
+            partition_queue.skip_to_start()
 
     # --- closing ---
 
@@ -512,7 +528,11 @@ class Topic:
 
 
 def _state_logs(queue: Queue) -> list[Partition]:
-    return [dispatch.state.partition for dispatch in queue.dispatches if dispatch.state is not None]
+    return [
+        partition_queue.log.state.partition
+        for partition_queue in queue.partition_queues
+        if partition_queue.log.state is not None
+    ]
 
 
 async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> None:
@@ -533,48 +553,43 @@ class ClippedLogs:
     """State logs of one topic that are ahead of its data logs after a power loss, and that a full disk can't replace.
 
     Law: until they are replaced the topic stores nothing: after another crash they would mark new records as settled,
-    at the offsets of those that were lost. `len` is the number left at the last `check`.
+    at the offsets of those that were lost.
     """
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._holders: list[StateHolder] = []
+        self.holders: list[StateHolder] = []
+        """Holders that were left at the last `check`."""
 
     def add(self, holders: Iterable[StateHolder | None]) -> None:
         """Add the holders whose logs are clipped."""
-        self._holders += [holder for holder in holders if holder is not None and holder.clipped]
+        self.holders += [holder for holder in holders if holder is not None and holder.clipped]
 
     def check(self) -> None:
         """Check that no clipped log is left. Raises DiskFull."""
-        self._holders = [holder for holder in self._holders if holder.clipped]
-        if self._holders:
+        self.holders = [holder for holder in self.holders if holder.clipped]
+        if self.holders:
             raise DiskFull(f"topic {self._topic} stores nothing before the disk has room for its state logs")
-
-    def __len__(self) -> int:
-        return len(self._holders)
 
 
 class HeldBytes:
     """A running sum of the bytes that a topic's partitions hold. A publish reads only those that have changed."""
 
-    __slots__ = ("_bytes_of", "_changed", "_known", "_total")
+    __slots__ = ("_bytes_of", "_known", "_total", "changed")
 
     def __init__(self, bytes_of: Callable[[int], int]) -> None:
         """`bytes_of`: what the partition of an index holds now."""
-        self._changed: dict[int, None] = {}
+        self.changed: dict[int, None] = {}
+        """Partitions that may hold more or less than when `total` was last asked."""
         self._bytes_of = bytes_of
         self._known: dict[int, int] = {}
         self._total = 0
 
-    def changed(self, indexes: Iterable[int]) -> None:
-        """Record that these partitions may hold more or less than before."""
-        self._changed.update(dict.fromkeys(indexes))
-
     def total(self) -> int:
         """The bytes that are held now."""
-        for index in self._changed:
+        for index in self.changed:
             held = self._bytes_of(index)
             self._total += held - self._known.get(index, 0)
             self._known[index] = held
-        self._changed.clear()
+        self.changed.clear()
         return self._total

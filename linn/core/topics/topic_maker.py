@@ -22,7 +22,7 @@ from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.shared_entry import SharedEntry
-from linn.core.topics.topic import Topic
+from linn.core.topics.topic import Topic, TopicHost
 
 
 class PluginMaker(Kinds, Protocol):
@@ -60,8 +60,8 @@ class TopicMaker:
         engine, traffic, semantics = self.engine(storage), self.storage_stats(storage), self.semantics(settings)
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
         choice = PartitionChoice(name, settings.partitioner, partitioner)
-        parts = engine, traffic, semantics, choice, self.formats, self.env.clock, self.spawn
-        topic = Topic(name, settings, *parts, self.copy_dead_letters, id, self.leader_epoch())
+        means = self.formats, self.env.clock, self.spawn, self.copy_dead_letters, self.leader_epoch()
+        topic = Topic(name, id, settings, semantics, choice, TopicHost(engine, traffic, *means))
         topic.entries.update(entries)
         return topic
 

@@ -173,11 +173,11 @@ class TransactionCoordinator:
                         partition.end_transaction(producer_id, 0, opened.number, is_commit=committer is not None)
                         if committer is not None:
                             committer.markers.append((partition.committed, partition.log.bounds()[1]))
-            for dispatch in topic.shared_dispatches():
-                for holder, held in transactions_in(dispatch):
+            for partition_queue in topic.partition_queues():
+                for holder, held in transactions_in(partition_queue):
                     if not _is_present(self._by_id.get(held.producer_id), held.number):
                         committer = committed.get(held)
-                        marked = dispatch.end_held(holder, is_commit=committer is not None)
+                        marked = partition_queue.end_held(holder, is_commit=committer is not None)
                         if committer is not None and marked is not None:
                             committer.markers.append(marked)
         self._unmarked.clear()
@@ -320,10 +320,10 @@ class TransactionCoordinator:
         holder = holder_of(producer.producer_id, producer.number)
         for settlement in settlements:
             producer.check_room()
-            dispatch = consumer.hold(settlement, holder)
+            partition_queue = consumer.hold(settlement, holder)
             self._begin(producer)
-            producer.work.held[dispatch] = None  # It holds them also if their event can't be written now.
-            producer.work.held[dispatch] = dispatch.flushed()
+            producer.work.held[partition_queue] = None  # It holds them also if their event can't be written now.
+            producer.work.held[partition_queue] = partition_queue.log.flush()
 
     def _begin(self, producer: TransactionalProducer) -> None:
         if producer.begin(self._clock.monotonic()):

@@ -43,11 +43,11 @@ def missing_marks(producer: TransactionalProducer, branches: Collection[int]) ->
             mark = topic.partitions[index].committed
             if mark.offset < end:
                 yield mark, end
-    for dispatch, awaited in work.held.items():
-        if dispatch.is_closed:
+    for partition_queue, awaited in work.held.items():
+        if partition_queue.is_closed:
             continue
         if awaited is None:
-            awaited = dispatch.flushed()
+            awaited = partition_queue.log.flush()
         if awaited is not None and awaited[0].offset < awaited[1]:
             yield awaited
 
@@ -69,10 +69,10 @@ def marking(producer: TransactionalProducer, work: Work, topics: Mapping[str, To
             partition.end_transaction(branch, 0, producer.number, is_commit=branch in counted)
             markers.append((partition.committed, partition.log.bounds()[1]))
     holder = holder_of(producer.producer_id, producer.number)
-    for count, dispatch in enumerate(list(work.held)):
+    for count, partition_queue in enumerate(list(work.held)):
         if count and count % MARKED_AT_ONCE == 0:
             yield
-        marked = None if dispatch.is_closed else dispatch.end_held(holder, is_commit=decision is not None)
+        marked = None if partition_queue.is_closed else partition_queue.end_held(holder, is_commit=decision is not None)
         if marked is not None:
             markers.append(marked)
     if decision is not None:

@@ -27,8 +27,8 @@ def transaction_of(holder: str) -> ProducerTransaction:
     return ProducerTransaction(int(producer_id), int(number))
 
 
-def transactions_in(dispatch: PartitionQueue) -> Iterator[tuple[str, ProducerTransaction]]:
+def transactions_in(partition_queue: PartitionQueue) -> Iterator[tuple[str, ProducerTransaction]]:
     """The transactions that hold records of a queue's partition, with the names under which they do."""
-    for holder in dict.fromkeys(it.decision.holder.name for it in dispatch.subscription.decided()):
+    for holder in dict.fromkeys(it.decision.holder.name for it in partition_queue.subscription.decided()):
         if is_transactions(holder):
             yield holder, transaction_of(holder)

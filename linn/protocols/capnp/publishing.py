@@ -96,9 +96,12 @@ class Publishing:
     def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Mark, int]]) -> None:
         """See `PublishAnswers.stored`."""
         if not ticket:
-            for refused in [each for result in results for each in result.refused]:
+            for refused in [refused for result in results for refused in result.refused]:
                 self._responder.fail(ticket, refused.error)  # It is logged: nobody waits for the answer.
-        answer = m.Published([_placement(result) for result in results])
+        placements = [
+            m.Placement(*result[:-1], refused=_refused(result) if result.refused else []) for result in results
+        ]
+        answer = m.Published(placements)
         if awaits:
             self._responder.when_passed(awaits, ticket, answer)
         else:
@@ -117,10 +120,5 @@ class Publishing:
         self._responder.budget_changed()
 
 
-def _placement(result: PublishResult) -> m.Placement:
-    placement = m.Placement(*result[:-1])
-    if result.refused:
-        placement.refused = [
-            m.RefusedRecords(each.error.code, each.error.text, each.records) for each in result.refused
-        ]
-    return placement
+def _refused(result: PublishResult) -> list[m.RefusedRecords]:
+    return [m.RefusedRecords(refused.error.code, refused.error.text, refused.records) for refused in result.refused]

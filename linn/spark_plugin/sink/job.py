@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from linn.client.blocking.client import Client
-from linn.client.blocking.producer import Producer
-from linn.client.blocking.shared_transactions import SharedTransactions
+from linn.client.blocking.generated.client import Client
+from linn.client.blocking.generated.producer import Producer
+from linn.client.blocking.generated.shared_transactions import SharedTransactions
 from linn.client.transactions.shared import TransactionTicket
 from linn.core.errors.tree import LimitExceeded, LinnError, SequenceTaken
 from linn.spark_plugin.connections import forget_client, pooled_client, release_client

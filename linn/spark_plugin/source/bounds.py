@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from linn.client.blocking.client import Client
+from linn.client.blocking.generated.client import Client
 from linn.spark_plugin.errors import SparkOptionInvalid
 from linn.spark_plugin.source.options import EARLIEST, LATEST, Bound, ReadOptions
 from linn.wire.messages import TopicInfo

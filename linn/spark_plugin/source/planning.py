@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linn.client.blocking.client import connect
+from linn.client.blocking.generated.client import connect
 from linn.spark_plugin.errors import SparkDataLost, SparkOptionInvalid
 from linn.spark_plugin.source.bounds import PartitionBounds, find_bounds, offsets_of
 from linn.spark_plugin.source.options import ReadOptions

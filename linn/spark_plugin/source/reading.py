@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from linn.client.blocking.client import Client
-from linn.client.blocking.message import FetchedBatches
+from linn.client.blocking.generated.client import Client
+from linn.client.blocking.generated.message import FetchedBatches
 from linn.core.errors.tree import (
     ConnectionLost,
     LinnError,

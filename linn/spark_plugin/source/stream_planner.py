@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from linn.client.blocking.client import Client
+from linn.client.blocking.generated.client import Client
 from linn.core.errors.tree import ConnectionLost, RequestTimeout
 from linn.spark_plugin.connections import forget_client, pooled_client
 from linn.spark_plugin.source.bounds import PartitionBounds, find_bounds, offsets_of

@@ -1,4 +1,7 @@
-"""A program that uses all of the async client, for mypy to read and for a broker to run against: URL TOPIC LOOP."""
+"""A program that uses whatever both clients have, for mypy to read and for a broker to run against: URL TOPIC LOOP.
+
+It is written for the async client. Without `async` and `await` it is a program for the blocking client.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,14 @@ import anyio
 import linn
 from linn.client import (
     Admin,
-    AnyEnv,
     Batch,
     BulkReceipt,
     Client,
-    ClientOptions,
     Consumer,
     ExactlyOnceConsumer,
     FetchedBatches,
     Message,
     Offsets,
-    Output,
     Producer,
     Receipt,
     SharedTransactions,
@@ -74,8 +74,6 @@ async def publish(producer: Producer) -> None:
     assert_type(many, BulkReceipt)
     assert_type(many.partitions, dict[int, Offsets])
     assert_type(many.copies, int | None)
-    assert_type(producer.buffered_bytes, int)
-    assert_type(producer.message_bytes_max, int)
     await producer.flush()
 
 
@@ -126,6 +124,7 @@ async def read(client: Client, topic: str) -> None:
         assert_type(member.topics, tuple[str, ...])
     fetched = await client.fetch(topic, 0, 0, bytes_min=1, bytes_max=1 << 16, wait_s=0.0)
     assert_type(fetched, FetchedBatches)
+    assert_type(fetched.batches, list[Batch])
     assert_type(fetched.high_watermark, int)
     assert_type(await client.find_offset(topic, 0, 0), int)
     (info,) = (await client.describe(topic)).topics
@@ -187,12 +186,6 @@ async def transact(client: Client, topic: str) -> None:
     await shared.commit(ticket, [branch.id], sequence=1)
     await shared.abort(await shared.join())
 
-    def double(message: Message) -> list[bytes | Output]:
-        return [message.value or b"", Output(b"2", key=b"k", topic=f"{topic}-out")]
-
-    with anyio.move_on_after(0.5):
-        await client.process(f"{topic}-in", double, f"{topic}-out", name="p", workers=2, prefetch=10, timeout_s=10)
-
 
 async def store(client: Client, topic: str) -> None:
     participant = SqliteParticipant(":memory:")
@@ -216,9 +209,8 @@ async def store(client: Client, topic: str) -> None:
 
 
 async def main(url: str, topic: str) -> None:
-    async with linn.connect(url, name="typed", request_timeout_s=20.0, metadata_age_max_s=1.0, env=AnyEnv()) as client:
+    async with linn.connect(url, name="typed", request_timeout_s=20.0, metadata_age_max_s=1.0) as client:
         assert_type(client, Client)
-        assert_type(client.options, ClientOptions)
         assert_type(client.broker, str)
         await administer(client.admin, topic)
         async with client.producer(topic, acks="leader", linger_ms=1, codec="zstd", in_flight_max=1) as producer:
