@@ -140,7 +140,7 @@ def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) 
 
 
 def _endless_attempts(config: Config, problems: Problems) -> None:
-    """Hint at queues whose attempts never end, other than those for dead letters."""
+    """Hint at queues, other than dead-letter queues, whose attempts never end."""
     dead_letters = {topic.dead_letter for topic in config.topics.values()}
     for name, topic in config.topics.items():
         is_leased = topic.kind != "stream" and topic.lease_ms is not None

@@ -108,7 +108,7 @@ class BrokerThread:
 
         Args:
             config: TOML text, or the path of a file. Its listeners and its data_dir are not used.
-            topics: settings by name, as below `[topics.NAME]`, beside those of `config`.
+            topics: settings by name, as below `[topics.NAME]`, in addition to the topics of `config`.
             exchanges: as below `[exchanges.NAME]`.
         """
         self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})

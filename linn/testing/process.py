@@ -51,9 +51,9 @@ class BrokerProcess:
         Args:
             folder: takes the data (`data`), the log (`stderr.log`) and the configuration (`linn.toml`).
             config: the TOML text, or None for defaults.
-            listen: addresses; none for those of the configuration.
+            listen: addresses; empty: the addresses of the configuration.
             options: further options of `linn serve`.
-            environment: variables, besides those of this process.
+            environment: variables, in addition to this process's environment.
         """
         self.folder = folder
         self.data_dir = folder / "data"

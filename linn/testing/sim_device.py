@@ -3,8 +3,8 @@
 The model follows POSIX and promises no more:
 
 - A file's bytes and a folder's entries exist twice: as a process sees them, and as they surely are on stable storage.
-  What lies between is a list of pending changes. `sync` moves those of one file over, `sync_dir` those of one folder;
-  neither does the other's work, so a synced file whose folder was not synced may be gone after a crash.
+  Changes between the two are pending. `sync` makes the changes of one file durable, `sync_dir` the changes of one
+  folder; neither does the other's work, so a synced file whose folder was not synced may be gone after a crash.
 - Power loss (`crash`) decides each pending write: kept, lost or torn. A torn write leaves a prefix, of any length in
   bytes, or any of its 512-byte sectors; where the file grew over sectors that are missing there are zeros or garbage.
   Truncations are kept or lost. Bytes that no pending change covers are as they were.

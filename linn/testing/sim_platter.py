@@ -80,8 +80,8 @@ class Inode:
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         self.settled = 0
-        """Number of changes that have ever left `pending`: a sync uses it to name those it covers, whatever settles
-        meanwhile.
+        """Number of changes that have ever left `pending`. A sync uses it to name the changes that it covers, as others
+        may settle meanwhile.
         """
         self.linked = True
 
@@ -170,9 +170,7 @@ def _rewrite(entries: dict[str, Inode | Folder], effects: Effects) -> None:
 
 
 def take_stock(folder: Folder) -> int:
-    """Mark the files below `folder` as linked, including those whose removal was lost; returns the sum of
-    their bytes.
-    """
+    """Mark the files below `folder` as linked, including files whose removal was lost; return the sum of bytes."""
     total = 0
     for node in folder.entries.values():
         if isinstance(node, Folder):

@@ -127,7 +127,7 @@ class SimPrograms:
     def __init__(self) -> None:
         self._functions: dict[str, Callable[[SimProgram], Awaitable[int]]] = {}
         self.started: list[SimProgram] = []
-        """Every program that was started, in order; also those that have ended."""
+        """Every program that was started, in order, including ended ones."""
         self.running = 0
         """The number of programs that run now."""
 

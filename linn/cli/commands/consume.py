@@ -223,7 +223,7 @@ class Consumption:
     async def _explain_acks(self, client: Client) -> None:
         if self._group or self._shared or "queue" in await client.admin.topic(self._topic):
             complain(
-                "in a pipe, messages are acked once they are written, whatever the reader makes of them; "
+                "in a pipe, messages are acked once they are written, even if the reader fails; "
                 "`linn move` moves them, and --exec COMMAND waits for the reader"
             )
 
@@ -299,7 +299,7 @@ class Consumption:
             return
         if self._start is not None:
             raise typer.BadParameter(
-                f"the queue {self._topic} delivers whatever is unsettled, and has no other starting point; "
+                f"the queue {self._topic} delivers its unsettled messages, and has no other starting point; "
                 f"`linn browse {self._topic} --since ...` reads from anywhere without taking anything",
                 param_hint="--since",
             )

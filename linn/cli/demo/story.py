@@ -10,7 +10,7 @@
 7. Payments are booked exactly once, while clerks and broker are killed: see `banking`.
 8. Everything is counted against the file.
 
-Law: whatever happens on the way, no process and no folder is left behind.
+Law: no process and no folder is left behind, even after a failure.
 """
 
 from __future__ import annotations
