@@ -1,6 +1,6 @@
 """Soak test: a long load that checks that no confirmed message is lost or changed, even if broker or network fail.
 
-Laws: memory is bounded by the messages in flight and the number of gaps in what has arrived; the run has an end. A
+Laws: memory is bounded by the messages in flight and the number of gaps among arrived messages; the run has an end. A
 publish whose connection was lost may be stored or not: it counts as unknown, not as lost or duplicate.
 """
 

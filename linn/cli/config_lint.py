@@ -150,7 +150,7 @@ def _endless_attempts(config: Config, problems: Problems) -> None:
 
 
 def _exactly_once(name: str, topic: TopicSettings, config: Config, problems: Problems) -> None:
-    """Warn where exactly once does not outlast a power failure, and say what it means then."""
+    """Warn if exactly-once delivery does not outlast a power failure, and explain the consequence."""
     if config.delivery[topic.delivery or config.broker.default_delivery].kind != "exactly-once":
         return
     storage = config.storage[topic.storage or config.broker.default_storage]

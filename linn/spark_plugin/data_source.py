@@ -216,11 +216,11 @@ class LinnWriter(DataSourceArrowWriter):
         return TaskWritten(self._job.write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks have written. Raises LinnError."""
+        """Commit the output of the tasks. Raises LinnError."""
         commit(_written(messages), self._sequence, self._identity)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort what the tasks have written, unless it was committed."""
+        """Abort the output of the tasks, unless it was committed."""
         abandon(self._job)
 
 

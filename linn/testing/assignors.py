@@ -5,7 +5,7 @@
         def harness(self) -> AssignorHarness:
             return AssignorHarness(make=ByWeight, balanced=False)
 
-Law: a test does not know the purpose of the assignor; it checks what the broker relies on.
+Law: a test does not know the purpose of the assignor; it checks the promises on which the broker relies.
 """
 
 from __future__ import annotations

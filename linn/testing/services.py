@@ -5,7 +5,8 @@
         def harness(self) -> ServiceHarness:
             return ServiceHarness(linn_register_service(), '[backup]\\nto = "elsewhere"', modules=("my_backup.plugin",))
 
-Law: a test does not know the purpose of the service; it checks what the broker relies on, in virtual time.
+Law: a test does not know the purpose of the service; it checks the promises on which the broker relies, in virtual
+time.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ To = Annotated[str, typer.Option("--to", metavar="URL", help="URL of the broker 
 
 
 def copy(to: To, topics: Topics = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Copy topics to another broker: messages in their order, what is settled, and the offsets of groups.
+    """Copy topics to another broker: messages in order, settlements, and the offsets of groups.
 
     The topics must exist at the target and be empty: `linn definitions import` creates them. From a queue the unsettled
     messages are copied; from a stream, and from a topic of kind both, all messages. Copies keep partition, value, key,

@@ -54,8 +54,7 @@ def list_dead_letters(
 ) -> None:
     """List dead-letter topics with the number of waiting messages, and the topics they come from.
 
-    With TOPIC, lists each message as well: source, reason, what the consumer said, attempts and time. Nothing
-    is consumed.
+    With TOPIC, lists each message as well: source, reason, the consumer's text, attempts and time. Nothing is consumed.
     """
     if topic is not None:
         _list_messages(url, topic, where, count, as_json=as_json)

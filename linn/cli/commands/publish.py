@@ -1,6 +1,6 @@
 """`linn publish`: publish messages from the command line, files or stdin.
 
-Law: memory is bounded by what the source yields at a time and what the client has in flight.
+Law: memory is bounded by the source's largest yield and the client's messages in flight.
 """
 
 from __future__ import annotations

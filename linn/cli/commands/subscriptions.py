@@ -77,7 +77,7 @@ def delete(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Delete a subscription, with what it has settled. The records of the stream stay."""
+    """Delete a subscription, with its settlements. The records of the stream stay."""
     if not yes:
         question = f"Delete the subscription {name} of {topic}?"
         asked = {"topic": topic, "subscription": name, "force": force}

@@ -63,7 +63,7 @@ class Plan:
         self._wrong = {problem.key for problem in file.problems.found}
 
     async def make(self, client: Client) -> None:
-        """Find all changes, and add what is refused to the problems of the file. Raises LinnError."""
+        """Find all changes, and add refusals to the problems of the file. Raises LinnError."""
         exchanges, topics = self._file.tables["exchanges"], self._file.tables["topics"]
         for name in _needed_first(exchanges, _sources_of):
             await self._thing(client, "exchanges", name, exchanges[name], self._exchange)

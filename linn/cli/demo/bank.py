@@ -1,4 +1,4 @@
-"""The bank: accounts in a SQLite database, and what is booked there."""
+"""The bank: accounts and bookings in a SQLite database."""
 
 from __future__ import annotations
 

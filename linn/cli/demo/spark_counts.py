@@ -1,6 +1,6 @@
-"""Counts of what Spark has made of the departures: Parquet files by origin, and late departures by origin and hour.
+"""Counts of Spark's output from the departures: Parquet files by origin, and late departures by origin and hour.
 
-Law: what is expected comes from the rows of the file, and shares no code with the pipelines.
+Law: the expected counts come from the rows of the file, and share no code with the pipelines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumer: reads a topic, or several, message by message or batch by batch, and settles what it has read.
+"""Consumer: reads a topic, or several, message by message or batch by batch, and settles them.
 
 Laws: records of a partition arrive in order, except for redelivered ones. Refusals and failures, except a lost
 connection, are raised by the next step of an iteration, after which the iteration may go on. After a reconnection the
