@@ -21,7 +21,7 @@ from benchmarks.matrix.report import write_report
 from benchmarks.matrix.shipment import batch_of, shipment
 from benchmarks.matrix.throughput import place_lines
 from benchmarks.matrix.working_queue import BATCH_TARGET, SINGLE_TARGET, Work, through_relay
-from benchmarks.plan import MatrixPlan, Plan, quick_plan
+from benchmarks.plan import Plan, quick_plan
 from benchmarks.report import result_of
 from benchmarks.servers import relay
 from linn.core.batch.batch import Codec, RecordBatch
@@ -37,30 +37,6 @@ MIB = 1 << 20
 def axis(name: str) -> Axis:
     (found,) = [axis for axis in AXES if axis.name == name]
     return found
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("record-size", {16, MIB}),
-        ("batch-size", {0, MIB}),
-        ("acks", {"none", "leader", "all"}),
-        ("engine", {"dram", "segmented-log"}),
-        ("fsync", {"os", "interval", "always"}),
-        ("codec", {"none", "zstd"}),
-        ("connections", {1, 10, 100, 1_000}),
-        ("partitions", {1, 10, 100, 1_000, 10_000}),
-    ],
-)
-def test_every_axis_has_its_values(name: str, values: set[object]) -> None:
-    assert values <= set(axis(name).values_of(MatrixPlan()))
-
-
-def test_loads_percentiles_backlogs_and_targets_are_those_that_were_promised() -> None:
-    plan = MatrixPlan()
-    assert (plan.loads, PERCENTILES) == ((0.01, 0.5, 0.8), (50, 99, 99.9))
-    assert plan.backlogs == (1_000_000, 10_000_000, 100_000_000)
-    assert [target.value for target in (BATCH_TARGET, SINGLE_TARGET)] == [1_000_000, 40_000]
 
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.name)

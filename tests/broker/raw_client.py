@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 import trio
+from simulated_time import simulated
 
 from linn.cli.commands.recover import damaged_logs
 from linn.core.batch.batch import RecordBatch
@@ -22,7 +24,6 @@ from linn.core.config.config import Config, load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.env import Env, Stream
 from linn.core.plugins.manager import PluginManager, installed
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.verbs import VERBS
 from linn.wire import messages as m
@@ -255,11 +256,29 @@ async def connected(env: Env, address: str = ADDRESS, *, name: str = "raw") -> R
     return client
 
 
-def simulated(scenario: Callable[[SimEnv], Awaitable[None]]) -> Callable[[], None]:
-    """A test that runs in simulated time, on the seed 0."""
+def served(text: str, **options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """A test that runs in simulated time beside a broker with these tables; on the seed 0, unless it has one.
 
-    def test() -> None:
-        run_simulation(0, scenario)
+    Parameters are filled by their type: the SimEnv, the Broker, and clients that have said hello, one for each
+    RawClient. The others are pytest's.
+    """
 
-    test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
-    return test
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        parameters = inspect.signature(test).parameters.values()
+
+        async def scenario(env: SimEnv, **given: Any) -> None:
+            async with broker_on(env, text, **options) as broker:
+                for parameter in parameters:
+                    if parameter.annotation == "RawClient":
+                        given[parameter.name] = await connected(env)
+                    elif parameter.annotation in ("SimEnv", "Broker"):
+                        given[parameter.name] = env if parameter.annotation == "SimEnv" else broker
+                await test(**given)
+
+        scenario.__name__, scenario.__doc__, scenario.__module__ = test.__name__, test.__doc__, test.__module__
+        kept = [one for one in parameters if one.annotation not in ("RawClient", "SimEnv", "Broker")]
+        env = inspect.Parameter("env", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        scenario.__signature__ = inspect.Signature([env, *kept])  # type: ignore[attr-defined]
+        return simulated(scenario)
+
+    return decorate

@@ -92,7 +92,8 @@ class SharedJob:
                             raise TaskFailed
                 if is_counted:
                     counted.append((producer.id, ticket))
-        if len({ticket for _, ticket in counted}) > 1:
+        (_, ticket), *_ = counted  # Not that of an attempt that does not count, which may be of a later transaction.
+        if any(other != ticket for _, other in counted):
             raise TaskFailed  # The broker was restarted, or the transaction timed out.
         producers = [producer_id for producer_id, _ in counted]
         await shared.commit(ticket, producers, sequence=batch + 1, identity=f"batch {batch}")

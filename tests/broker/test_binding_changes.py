@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from raw_client import ALWAYS, broker_on, records, simulated
+from raw_client import ALWAYS, broker_on, records, served, simulated
 
 from linn.core.broker.broker import Broker
 from linn.core.errors.tree import ConfigError
@@ -146,23 +146,21 @@ class Calls:
         self.count += event in ("call", "c_call")
 
 
-@simulated
-async def test_adding_a_binding_loops_over_no_existing_ones(env: SimEnv) -> None:
-    async with broker_on(env, CONFIG + "[topics.t]\n[exchanges.few]\n") as broker:
+@served(CONFIG + "[topics.t]\n[exchanges.few]\n")
+async def test_adding_a_binding_loops_over_no_existing_ones(broker: Broker) -> None:
+    async def calls_of(verb: str, key: str, **target: str) -> int:
+        calls = Calls()
+        sys.setprofile(calls)
+        try:
+            await broker.administration.perform(verb, json.dumps({"exchange": "d", "key": key, **target}))
+        finally:
+            sys.setprofile(None)
+        return calls.count
 
-        async def calls_of(verb: str, key: str, **target: str) -> int:
-            calls = Calls()
-            sys.setprofile(calls)
-            try:
-                await broker.administration.perform(verb, json.dumps({"exchange": "d", "key": key, **target}))
-            finally:
-                sys.setprofile(None)
-            return calls.count
-
-        for target in ({"topic": "t"}, {"target_exchange": "few"}):
-            few = [await calls_of(verb, "first", **target) for verb in ("exchange.bind", "exchange.unbind")]
-            for number in range(1_000):
-                asked = json.dumps({"exchange": "d", "key": str(number), **target})
-                await broker.administration.perform("exchange.bind", asked)
-            many = [await calls_of(verb, "last", **target) for verb in ("exchange.bind", "exchange.unbind")]
-            assert max(many) < max(few) + 500
+    for target in ({"topic": "t"}, {"target_exchange": "few"}):
+        few = [await calls_of(verb, "first", **target) for verb in ("exchange.bind", "exchange.unbind")]
+        for number in range(1_000):
+            asked = json.dumps({"exchange": "d", "key": str(number), **target})
+            await broker.administration.perform("exchange.bind", asked)
+        many = [await calls_of(verb, "last", **target) for verb in ("exchange.bind", "exchange.unbind")]
+        assert max(many) < max(few) + 500

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import trio
-from raw_client import HEAD, broker_on, connected, records, simulated, values
+from raw_client import HEAD, broker_on, connected, records, served, simulated, values
 
+from linn.core.broker.broker import Broker
 from linn.protocols.capnp.keepalive import SESSIONS_IN_A_ROW_MAX, SLICES
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -18,44 +19,42 @@ def tasks() -> int:
     return trio.lowlevel.current_statistics().tasks_living
 
 
-@simulated
+@served(STREAM + "[topics.q]\n")
 async def test_an_idle_connection_is_one_task(env: SimEnv) -> None:
-    async with broker_on(env, STREAM + "[topics.q]\n"):
-        await connected(env)
-        await trio.sleep(1)
-        before = tasks()
-        clients = [await connected(env) for _ in range(10)]
-        assert tasks() == before + 10
-        for client in clients:
-            await client.publish("t", ["x" * 60_000])
-            await client.fetch("t")
-        await trio.sleep(1)
-        assert tasks() == before + 10
-        for client in clients:
-            await client.call(m.Subscribe("q", credit=1))
-        await trio.sleep(1)
-        assert tasks() == before + 20
+    await connected(env)
+    await trio.sleep(1)
+    before = tasks()
+    clients = [await connected(env) for _ in range(10)]
+    assert tasks() == before + 10
+    for client in clients:
+        await client.publish("t", ["x" * 60_000])
+        await client.fetch("t")
+    await trio.sleep(1)
+    assert tasks() == before + 10
+    for client in clients:
+        await client.call(m.Subscribe("q", credit=1))
+    await trio.sleep(1)
+    assert tasks() == before + 20
 
 
-@simulated
-async def test_a_silent_session_ends_after_three_intervals_and_before_the_fifth(env: SimEnv) -> None:
-    async with broker_on(env, "") as broker:
-        lasted: list[float] = []
-        async with trio.open_nursery() as nursery:
+@served("")
+async def test_a_silent_session_ends_after_three_intervals_and_before_the_fifth(env: SimEnv, broker: Broker) -> None:
+    lasted: list[float] = []
+    async with trio.open_nursery() as nursery:
 
-            async def come_and_be_silent(after_s: float) -> None:
-                await trio.sleep(after_s)
-                client = await connected(env)
-                since = trio.current_time()
-                assert await client.until_closed(10 * KEEPALIVE_S) == []
-                lasted.append(trio.current_time() - since)
+        async def come_and_be_silent(after_s: float) -> None:
+            await trio.sleep(after_s)
+            client = await connected(env)
+            since = trio.current_time()
+            assert await client.until_closed(10 * KEEPALIVE_S) == []
+            lasted.append(trio.current_time() - since)
 
-            for number in range(40):
-                nursery.start_soon(come_and_be_silent, number * KEEPALIVE_S / 13)
-        assert len(lasted) == 40
-        assert min(lasted) >= 3 * KEEPALIVE_S
-        assert max(lasted) <= 4 * KEEPALIVE_S + KEEPALIVE_S / SLICES
-        assert broker.listening.connections == 0
+        for number in range(40):
+            nursery.start_soon(come_and_be_silent, number * KEEPALIVE_S / 13)
+    assert len(lasted) == 40
+    assert min(lasted) >= 3 * KEEPALIVE_S
+    assert max(lasted) <= 4 * KEEPALIVE_S + KEEPALIVE_S / SLICES
+    assert broker.listening.connections == 0
 
 
 @simulated

@@ -7,7 +7,7 @@ import json
 from typing import Any, NamedTuple
 
 import pytest
-from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, simulated, values
+from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, served, simulated, values
 
 from linn.core.errors.tree import StorageError
 from linn.testing.deterministic import run_simulation
@@ -167,17 +167,15 @@ KEEP = ALWAYS + '[topics.keep]\nkind = "stream"\n'
 FOLDER = "data/segmented-log"
 
 
-@simulated
-async def test_a_topic_is_deleted_without_creating_its_missing_parts(env: SimEnv) -> None:
-    async with broker_on(env, KEEP):
-        client = await connected(env)
-        await prepare(client, "stream")
-        env.disk.capacity_bytes = env.disk.used_bytes
-        first = len(env.disk.operations)
-        assert await client.administer("topic.delete", name="t") == {"warnings": []}
-        made = [path for operation, path in env.disk.operations[first:] if operation in ("create", "make_dir")]
-        assert [path for path in made if path.startswith(FOLDER)] == []
-        assert env.disk.list_dir(FOLDER) == ["__groups", "keep"]
+@served(KEEP)
+async def test_a_topic_is_deleted_without_creating_its_missing_parts(env: SimEnv, client: RawClient) -> None:
+    await prepare(client, "stream")
+    env.disk.capacity_bytes = env.disk.used_bytes
+    first = len(env.disk.operations)
+    assert await client.administer("topic.delete", name="t") == {"warnings": []}
+    made = [path for operation, path in env.disk.operations[first:] if operation in ("create", "make_dir")]
+    assert [path for path in made if path.startswith(FOLDER)] == []
+    assert env.disk.list_dir(FOLDER) == ["__groups", "keep"]
 
 
 @simulated

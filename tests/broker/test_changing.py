@@ -4,199 +4,179 @@ from __future__ import annotations
 
 import pytest
 import trio
-from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
+from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, served, simulated, values
 
 from linn import __version__
-from linn.testing.deterministic import run_simulation
+from linn.core.broker.broker import Broker
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
 INTERVAL = '[storage.segmented-log]\nfsync = "interval"\n'
 
 
-@simulated
-async def test_a_topic_deleted_before_its_flush_does_not_fail_others(env: SimEnv) -> None:
-    async with broker_on(env, INTERVAL):
-        client = await connected(env)
-        for _ in range(3):
-            await client.administer("topic.create", name="t")
-            await client.publish("t", ["a"])
-            await client.administer("topic.delete", name="t")
-        await trio.sleep(1)
-        assert await client.administer("topic.list") == []
-
-
-@simulated
-async def test_a_publish_under_way_is_answered_when_its_topic_is_deleted(env: SimEnv) -> None:
-    async with broker_on(env, ALWAYS):
-        client, other = await connected(env), await connected(env)
+@served(INTERVAL)
+async def test_a_topic_deleted_before_its_flush_does_not_fail_others(client: RawClient) -> None:
+    for _ in range(3):
         await client.administer("topic.create", name="t")
-        publishes = [await client.send(m.Publish("t"), [records(["x"])]) for _ in range(20)]
-        await other.administer("topic.delete", name="t")
-        with trio.fail_after(5):
-            for correlation in publishes:
-                # Those that came too late are refused; pytest.raises would want all of them to be.
-                code = await client.code_of(correlation)
-                assert code in ("", "topic.unknown")
-
-
-@simulated
-async def test_a_deleted_topic_is_empty_when_recreated(env: SimEnv) -> None:
-    async with broker_on(env, ""):
-        client = await connected(env)
-        for epoch in (1, 3):
-            await client.administer("topic.create", name="t", settings={"kind": "both"})
-            assert await client.fetch("t") == []
-            await client.publish("t", ["a"])
-            subscription = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
-            assert (await client.push()).message == m.Assigned(subscription, epoch, [0])
-            await client.settle(subscription, await client.delivery())
-            await client.call(m.Unsubscribe(subscription))
-            await client.administer("topic.delete", name="t")
-
-
-@simulated
-async def test_subscribers_of_a_deleted_topic_are_told_and_keep_their_connection(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nkind = "both"\n'):
-        client = await connected(env)
-        kinds = [m.Subscribe("t", credit=1), m.Subscribe("t", group="g", credit=1)]
-        ids = {(await client.call(subscribe)).subscription for subscribe in kinds}
-        await client.push()
-        await client.administer("topic.delete", name="t")
-        ended = [(await client.push()).message for _ in ids]
-        assert {message.subscription for message in ended} == ids
-        assert {message.code for message in ended} == {"topic.unknown"}
-        with pytest.raises(Refused, match=r"topic\.unknown"):
-            await client.publish("t", ["a"])
-
-
-@simulated
-async def test_a_reader_of_a_deleted_topic_gets_an_error(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nkind = "stream"\n'):
-        client = await connected(env)
-        await client.call(m.Subscribe("t", credit=1))
-        await client.administer("topic.delete", name="t")
-        assert (await client.push()).message.code == "topic.unknown"
-
-
-@simulated
-async def test_a_stream_becomes_a_queue_and_back_with_its_records_and_its_groups_places(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nkind = "stream"\n'):
-        client = await connected(env)
-        await client.publish("t", ["a", "b", "c"])
-        member = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
-        await client.push()
-        assert await client.settle(member, await client.delivery()) == []
-        altered = await client.administer("topic.alter", name="t", settings={"kind": "queue"})
-        assert altered["changed"] == ["kind"]
-        ended = (await client.push()).message
-        assert (ended.subscription, ended.code) == (member, "topic.unknown")
-        with pytest.raises(Refused, match=r"delivery\.wrong_kind"):
-            await client.call(m.Subscribe("t", group="g"))
-        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
-        delivered = await client.delivery()
-        assert values(delivered.batches) == ["a"]
-        await client.administer("topic.alter", name="t", settings={"kind": "both"})
-        assert await client.is_silent(1), "a queue that becomes both keeps its consumers"
-        assert await client.settle(worker, delivered) == []
-        assert values((await client.delivery()).batches) == ["b"]
-        member = (await client.call(m.Subscribe("t", group="g", credit=9))).subscription
-        await client.push()
-        assert values((await client.delivery()).batches) == ["c"]
-        await client.call(m.Credit(worker, 9))
-        assert values((await client.delivery()).batches) == ["c"]
-        await client.administer("topic.alter", name="t", settings={"kind": "stream"})
-        assert (await client.push()).message.code == "topic.unknown"
-        await client.administer("topic.alter", name="t", settings={"kind": "queue"})
-        assert (await client.push()).message.subscription == member
-        await client.call(m.Subscribe("t", credit=9))
-        assert values((await client.delivery()).batches) == ["b", "c"], "a stream's time as such settles nothing"
-
-
-@simulated
-async def test_a_settlement_on_a_topic_that_is_gone_is_refused(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\n"):
-        client = await connected(env)
-        await client.publish("t", ["a", "b"])
-        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
-        delivered = await client.delivery()
-        await client.administer("topic.delete", name="t")
-        assert (await client.push()).message.code == "topic.unknown"
-        with pytest.raises(Refused, match=r"delivery\.subscription_unknown"):
-            await client.settle(worker, delivered)
-
-
-@simulated
-async def test_a_change_with_a_fixed_setting_is_refused_completely(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\npartitions = 2\n"):
-        client = await connected(env)
-        for settings in ({"storage": "dram"}, {"delivery": "at-most-once"}, {"partitions": 1}):
-            with pytest.raises(Refused, match=r"config\.not_live"):
-                await client.administer("topic.alter", name="t", settings={"lease": "5s", **settings})
-        shown = await client.administer("topic.show", name="t")
-        assert shown["settings"]["lease"] == "30s"
-
-
-@simulated
-async def test_settings_that_are_live_count_at_once(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\n[topics.s]\nkind = "stream"\n'):
-        client = await connected(env)
-        await client.administer("topic.alter", name="t", settings={"lease": "1s", "message_bytes_max": 10})
-        with pytest.raises(Refused, match=r"message\.too_large"):
-            await client.publish("t", ["x" * 11])
         await client.publish("t", ["a"])
-        assert (await client.call(m.Subscribe("t", credit=5))).lease_ms == 1000
-        assert (await client.delivery()).message.attempt == 1
-        assert (await client.delivery(1.1)).message.attempt == 2
-        await client.administer("topic.alter", name="s", settings={"partitions": 3})
-        assert (await client.publish("s", ["a"], partition=2)).partition == 2
+        await client.administer("topic.delete", name="t")
+    await trio.sleep(1)
+    assert await client.administer("topic.list") == []
 
 
-@simulated
-async def test_requests_that_make_no_sense_change_nothing(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\n[exchanges.e]\n"):
-        client = await connected(env)
-        before = await client.administer("topic.list")
-        wrong = [
-            ("topic.create", {"name": "../x"}, "config.invalid"),
-            ("topic.create", {"name": "x" * 250}, "config.invalid"),
-            ("topic.create", {"name": "a\0b"}, "config.invalid"),
-            ("topic.create", {"name": "__s.t"}, "config.invalid"),
-            ("topic.create", {"name": "<script>"}, "config.invalid"),
-            ("topic.create", {"name": 5}, "config.invalid"),
-            ("topic.create", {}, "config.invalid"),
-            ("topic.create", {"name": "u", "settings": {"knid": "queue"}}, "config.unknown_key"),
-            ("topic.create", {"name": "u", "settings": []}, "config.invalid"),
-            ("topic.create", {"name": "t", "settings": {"kind": "stream"}}, "topic.exists"),
-            ("topic.create", {"name": "u", "settings": {"dead_letter": "u"}}, "config.invalid"),
-            ("topic.create", {"name": "u", "settings": {"bindings": [{"exchange": "no"}]}}, "config.invalid"),
-            ("topic.alter", {"name": "u"}, "topic.unknown"),
-            ("topic.alter", {"name": "t", "settings": 5}, "config.invalid"),
-            ("topic.delete", {"name": "u"}, "topic.unknown"),
-            ("topic.purge", {"name": "u"}, "topic.unknown"),
-            ("exchange.create", {"name": "e", "settings": {"type": "fanout"}}, "topic.exists"),
-            ("exchange.create", {"name": "f", "settings": {"type": "no"}}, "plugin.unknown"),
-            ("exchange.create", {"name": "f", "settings": 5}, "config.invalid"),
-            ("exchange.create", {"name": "../f"}, "config.invalid"),
-            ("exchange.delete", {"name": "f"}, "exchange.unknown"),
-            ("exchange.bind", {"exchange": "f", "topic": "t"}, "exchange.unknown"),
-            ("exchange.bind", {"exchange": "e", "topic": "u"}, "topic.unknown"),
-            ("exchange.bind", {"exchange": "e", "topic": "t", "arguments": {"x": 1}}, "exchange.binding_invalid"),
-            ("exchange.bind", {"exchange": "e", "topic": "t", "arguments": []}, "config.invalid"),
-            ("group.reset", {"topic": "t", "group": "g", "to": "latest"}, "delivery.wrong_kind"),
-            ("topic.crate", {"name": "t"}, "protocol.request_unknown"),
-            ("topic.create", {"name": "u", "setings": {"kind": "stream"}}, "config.unknown_key"),
-            ("topic.list", {"name": "t"}, "config.unknown_key"),
-        ]
-        for verb, arguments, code in wrong:
-            with pytest.raises(Refused) as refused:
-                await client.administer(verb, **arguments)
-            assert refused.value.code == code, (verb, arguments)
-        for text in ("", "[]", "{", "[" * 100_000, '{"name": NaN}'):
-            with pytest.raises(Refused) as refused:
-                await client.call(m.Administer("topic.create", text))
-            assert refused.value.code == "config.invalid"
-        assert await client.administer("topic.list") == before
+@served(ALWAYS)
+async def test_a_publish_under_way_is_answered_when_its_topic_is_deleted(client: RawClient, other: RawClient) -> None:
+    await client.administer("topic.create", name="t")
+    publishes = [await client.send(m.Publish("t"), [records(["x"])]) for _ in range(20)]
+    await other.administer("topic.delete", name="t")
+    with trio.fail_after(5):
+        for correlation in publishes:
+            # Those that came too late are refused; pytest.raises would want all of them to be.
+            code = await client.code_of(correlation)
+            assert code in ("", "topic.unknown")
+
+
+@served("")
+async def test_a_deleted_topic_is_empty_when_recreated(client: RawClient) -> None:
+    for epoch in (1, 3):
+        await client.administer("topic.create", name="t", settings={"kind": "both"})
+        assert await client.fetch("t") == []
+        await client.publish("t", ["a"])
+        subscription = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
+        assert (await client.push()).message == m.Assigned(subscription, epoch, [0])
+        await client.settle(subscription, await client.delivery())
+        await client.call(m.Unsubscribe(subscription))
+        await client.administer("topic.delete", name="t")
+
+
+@served('[topics.t]\nkind = "both"\n')
+async def test_subscribers_of_a_deleted_topic_are_told_and_keep_their_connection(client: RawClient) -> None:
+    kinds = [m.Subscribe("t", credit=1), m.Subscribe("t", group="g", credit=1)]
+    ids = {(await client.call(subscribe)).subscription for subscribe in kinds}
+    await client.push()
+    await client.administer("topic.delete", name="t")
+    ended = [(await client.push()).message for _ in ids]
+    assert {message.subscription for message in ended} == ids
+    assert {message.code for message in ended} == {"topic.unknown"}
+    with pytest.raises(Refused, match=r"topic\.unknown"):
+        await client.publish("t", ["a"])
+
+
+@served('[topics.t]\nkind = "stream"\n')
+async def test_a_reader_of_a_deleted_topic_gets_an_error(client: RawClient) -> None:
+    await client.call(m.Subscribe("t", credit=1))
+    await client.administer("topic.delete", name="t")
+    assert (await client.push()).message.code == "topic.unknown"
+
+
+@served('[topics.t]\nkind = "stream"\n')
+async def test_a_stream_becomes_a_queue_and_back_with_its_records_and_its_groups_places(client: RawClient) -> None:
+    await client.publish("t", ["a", "b", "c"])
+    member = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
+    await client.push()
+    assert await client.settle(member, await client.delivery()) == []
+    altered = await client.administer("topic.alter", name="t", settings={"kind": "queue"})
+    assert altered["changed"] == ["kind"]
+    ended = (await client.push()).message
+    assert (ended.subscription, ended.code) == (member, "topic.unknown")
+    with pytest.raises(Refused, match=r"delivery\.wrong_kind"):
+        await client.call(m.Subscribe("t", group="g"))
+    worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+    delivered = await client.delivery()
+    assert values(delivered.batches) == ["a"]
+    await client.administer("topic.alter", name="t", settings={"kind": "both"})
+    assert await client.is_silent(1), "a queue that becomes both keeps its consumers"
+    assert await client.settle(worker, delivered) == []
+    assert values((await client.delivery()).batches) == ["b"]
+    member = (await client.call(m.Subscribe("t", group="g", credit=9))).subscription
+    await client.push()
+    assert values((await client.delivery()).batches) == ["c"]
+    await client.call(m.Credit(worker, 9))
+    assert values((await client.delivery()).batches) == ["c"]
+    await client.administer("topic.alter", name="t", settings={"kind": "stream"})
+    assert (await client.push()).message.code == "topic.unknown"
+    await client.administer("topic.alter", name="t", settings={"kind": "queue"})
+    assert (await client.push()).message.subscription == member
+    await client.call(m.Subscribe("t", credit=9))
+    assert values((await client.delivery()).batches) == ["b", "c"], "a stream's time as such settles nothing"
+
+
+@served("[topics.t]\n")
+async def test_a_settlement_on_a_topic_that_is_gone_is_refused(client: RawClient) -> None:
+    await client.publish("t", ["a", "b"])
+    worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+    delivered = await client.delivery()
+    await client.administer("topic.delete", name="t")
+    assert (await client.push()).message.code == "topic.unknown"
+    with pytest.raises(Refused, match=r"delivery\.subscription_unknown"):
+        await client.settle(worker, delivered)
+
+
+@served("[topics.t]\npartitions = 2\n")
+async def test_a_change_with_a_fixed_setting_is_refused_completely(client: RawClient) -> None:
+    for settings in ({"storage": "dram"}, {"delivery": "at-most-once"}, {"partitions": 1}):
+        with pytest.raises(Refused, match=r"config\.not_live"):
+            await client.administer("topic.alter", name="t", settings={"lease": "5s", **settings})
+    shown = await client.administer("topic.show", name="t")
+    assert shown["settings"]["lease"] == "30s"
+
+
+@served('[topics.t]\n[topics.s]\nkind = "stream"\n')
+async def test_settings_that_are_live_count_at_once(client: RawClient) -> None:
+    await client.administer("topic.alter", name="t", settings={"lease": "1s", "message_bytes_max": 10})
+    with pytest.raises(Refused, match=r"message\.too_large"):
+        await client.publish("t", ["x" * 11])
+    await client.publish("t", ["a"])
+    assert (await client.call(m.Subscribe("t", credit=5))).lease_ms == 1000
+    assert (await client.delivery()).message.attempt == 1
+    assert (await client.delivery(1.1)).message.attempt == 2
+    await client.administer("topic.alter", name="s", settings={"partitions": 3})
+    assert (await client.publish("s", ["a"], partition=2)).partition == 2
+
+
+@served("[topics.t]\n[exchanges.e]\n")
+async def test_requests_that_make_no_sense_change_nothing(client: RawClient) -> None:
+    before = await client.administer("topic.list")
+    wrong = [
+        ("topic.create", {"name": "../x"}, "config.invalid"),
+        ("topic.create", {"name": "x" * 250}, "config.invalid"),
+        ("topic.create", {"name": "a\0b"}, "config.invalid"),
+        ("topic.create", {"name": "__s.t"}, "config.invalid"),
+        ("topic.create", {"name": "<script>"}, "config.invalid"),
+        ("topic.create", {"name": 5}, "config.invalid"),
+        ("topic.create", {}, "config.invalid"),
+        ("topic.create", {"name": "u", "settings": {"knid": "queue"}}, "config.unknown_key"),
+        ("topic.create", {"name": "u", "settings": []}, "config.invalid"),
+        ("topic.create", {"name": "t", "settings": {"kind": "stream"}}, "topic.exists"),
+        ("topic.create", {"name": "u", "settings": {"dead_letter": "u"}}, "config.invalid"),
+        ("topic.create", {"name": "u", "settings": {"bindings": [{"exchange": "no"}]}}, "config.invalid"),
+        ("topic.alter", {"name": "u"}, "topic.unknown"),
+        ("topic.alter", {"name": "t", "settings": 5}, "config.invalid"),
+        ("topic.delete", {"name": "u"}, "topic.unknown"),
+        ("topic.purge", {"name": "u"}, "topic.unknown"),
+        ("exchange.create", {"name": "e", "settings": {"type": "fanout"}}, "topic.exists"),
+        ("exchange.create", {"name": "f", "settings": {"type": "no"}}, "plugin.unknown"),
+        ("exchange.create", {"name": "f", "settings": 5}, "config.invalid"),
+        ("exchange.create", {"name": "../f"}, "config.invalid"),
+        ("exchange.delete", {"name": "f"}, "exchange.unknown"),
+        ("exchange.bind", {"exchange": "f", "topic": "t"}, "exchange.unknown"),
+        ("exchange.bind", {"exchange": "e", "topic": "u"}, "topic.unknown"),
+        ("exchange.bind", {"exchange": "e", "topic": "t", "arguments": {"x": 1}}, "exchange.binding_invalid"),
+        ("exchange.bind", {"exchange": "e", "topic": "t", "arguments": []}, "config.invalid"),
+        ("group.reset", {"topic": "t", "group": "g", "to": "latest"}, "delivery.wrong_kind"),
+        ("topic.crate", {"name": "t"}, "protocol.request_unknown"),
+        ("topic.create", {"name": "u", "setings": {"kind": "stream"}}, "config.unknown_key"),
+        ("topic.list", {"name": "t"}, "config.unknown_key"),
+    ]
+    for verb, arguments, code in wrong:
+        with pytest.raises(Refused) as refused:
+            await client.administer(verb, **arguments)
+        assert refused.value.code == code, (verb, arguments)
+    for text in ("", "[]", "{", "[" * 100_000, '{"name": NaN}'):
+        with pytest.raises(Refused) as refused:
+            await client.call(m.Administer("topic.create", text))
+        assert refused.value.code == "config.invalid"
+    assert await client.administer("topic.list") == before
 
 
 @simulated
@@ -382,75 +362,70 @@ async def test_a_change_of_a_fixed_topic_setting_in_toml_prevents_the_start(env:
             pass
 
 
-@simulated
-async def test_show_commands_report_the_state(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.q]\n[topics.s]\nkind = "stream"\n[exchanges.e]\n') as broker:
-        client = await connected(env)
-        await client.publish("q", ["a", "b", "c"])
-        await client.publish("s", ["a", "b", "c"])
-        await client.call(m.Subscribe("q", credit=2))
-        member = (await client.call(m.Subscribe("s", group="g", credit=2))).subscription
-        delivered = [event for event in [await client.push() for _ in range(3)] if event.batches]
-        await client.settle(member, next(event for event in delivered if event.message.subscription == member))
-        shown = await client.administer("topic.show", name="q")
-        assert shown["queue"] == {"unsettled": 3, "leased": 2, "decided": 0, "consumers": 1}
-        assert (shown["partitions"][0]["start"], shown["partitions"][0]["end"]) == (0, 3)
-        (place,) = (await client.administer("group.show", group="g"))["offsets"]
-        assert (place["partition"], place["offset"], place["lag"]) == (0, 2, 1)
-        (listed,) = await client.administer("group.list", topic="s")
-        assert (listed["group"], listed["members"], listed["lag"]) == ("g", 1, 1)
-        assert await client.administer("group.list", topic="q") == []
-        with pytest.raises(Refused, match=r"group\.unknown"):
-            await client.administer("group.show", group="h")
-        shown = await client.administer("broker.show")
-        assert shown == {
-            "name": "linn",
-            "version": __version__,
-            "listeners": dict(broker.addresses),
-            "connections": 1,
-            "topics": 2,
-            "exchanges": 1,
-        }
-        description = await client.call(m.Describe(["s", "nope"]))
-        assert [(topic.name, topic.kind, len(topic.partitions)) for topic in description.topics] == [
-            ("s", "stream", 1),
-            ("nope", "", 0),
-        ]
-        assert [topic.name for topic in (await client.call(m.Describe())).topics] == ["q", "s"]
+@served('[topics.q]\n[topics.s]\nkind = "stream"\n[exchanges.e]\n')
+async def test_show_commands_report_the_state(broker: Broker, client: RawClient) -> None:
+    await client.publish("q", ["a", "b", "c"])
+    await client.publish("s", ["a", "b", "c"])
+    await client.call(m.Subscribe("q", credit=2))
+    member = (await client.call(m.Subscribe("s", group="g", credit=2))).subscription
+    delivered = [event for event in [await client.push() for _ in range(3)] if event.batches]
+    await client.settle(member, next(event for event in delivered if event.message.subscription == member))
+    shown = await client.administer("topic.show", name="q")
+    assert shown["queue"] == {"unsettled": 3, "leased": 2, "decided": 0, "consumers": 1}
+    assert (shown["partitions"][0]["start"], shown["partitions"][0]["end"]) == (0, 3)
+    (place,) = (await client.administer("group.show", group="g"))["offsets"]
+    assert (place["partition"], place["offset"], place["lag"]) == (0, 2, 1)
+    (listed,) = await client.administer("group.list", topic="s")
+    assert (listed["group"], listed["members"], listed["lag"]) == ("g", 1, 1)
+    assert await client.administer("group.list", topic="q") == []
+    with pytest.raises(Refused, match=r"group\.unknown"):
+        await client.administer("group.show", group="h")
+    shown = await client.administer("broker.show")
+    assert shown == {
+        "name": "linn",
+        "version": __version__,
+        "listeners": dict(broker.addresses),
+        "connections": 1,
+        "topics": 2,
+        "exchanges": 1,
+    }
+    description = await client.call(m.Describe(["s", "nope"]))
+    assert [(topic.name, topic.kind, len(topic.partitions)) for topic in description.topics] == [
+        ("s", "stream", 1),
+        ("nope", "", 0),
+    ]
+    assert [topic.name for topic in (await client.call(m.Describe())).topics] == ["q", "s"]
 
 
-@simulated
-async def test_a_queue_that_grows_takes_publishes_meanwhile_and_delivers_them_all(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nmessage_bytes_max = 1000\nbytes_max = 100_000\noverflow = "reject"\n'):
-        client, other = await connected(env), await connected(env)
-        grown = await other.send(m.Administer("topic.alter", '{"name": "t", "settings": {"partitions": 50}}'))
-        for number in range(200):
-            await client.publish("t", [str(number)])
-        assert await other.code_of(grown) == ""
-        subscribed = await client.call(m.Subscribe("t"))
-        got: list[str] = []
-        while more := values((await client.pull(subscribed.subscription)).batches):
-            got += more
-        assert sorted(map(int, got)) == list(range(200))
-
-
-def test_bindings_that_an_exchange_of_another_type_refuses_are_left_out_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
+@served('[topics.t]\nmessage_bytes_max = 1000\nbytes_max = 100_000\noverflow = "reject"\n')
+async def test_a_queue_that_grows_takes_publishes_meanwhile_and_delivers_them_all(
+    client: RawClient, other: RawClient
 ) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, '[exchanges.e]\ntype = "topic"\n[topics.t]\n'):
-            client = await connected(env)
-            bindings = [{"exchange": "e", "key": "a.*"}, {"exchange": "e", "key": "7"}]
-            await client.administer("topic.create", name="live", settings={"bindings": bindings})
-            for topic in ("live", "t"):
-                await client.administer("exchange.bind", exchange="e", topic=topic, key="b.#")
-        async with broker_on(env, '[exchanges.e]\ntype = "consistent-hash"\n[topics.t]\n'):
-            client = await connected(env)
-            shown = {topic["name"]: topic["settings"]["bindings"] for topic in await client.administer("topic.list")}
-            assert shown == {"live": [{"exchange": "e", "key": "7", "arguments": {}}], "t": []}
+    grown = await other.send(m.Administer("topic.alter", '{"name": "t", "settings": {"partitions": 50}}'))
+    for number in range(200):
+        await client.publish("t", [str(number)])
+    assert await other.code_of(grown) == ""
+    subscribed = await client.call(m.Subscribe("t"))
+    got: list[str] = []
+    while more := values((await client.pull(subscribed.subscription)).batches):
+        got += more
+    assert sorted(map(int, got)) == list(range(200))
 
-    scenario()
+
+@simulated
+async def test_bindings_that_an_exchange_of_another_type_refuses_are_left_out_with_a_warning(
+    env: SimEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_on(env, '[exchanges.e]\ntype = "topic"\n[topics.t]\n'):
+        client = await connected(env)
+        bindings = [{"exchange": "e", "key": "a.*"}, {"exchange": "e", "key": "7"}]
+        await client.administer("topic.create", name="live", settings={"bindings": bindings})
+        for topic in ("live", "t"):
+            await client.administer("exchange.bind", exchange="e", topic=topic, key="b.#")
+    async with broker_on(env, '[exchanges.e]\ntype = "consistent-hash"\n[topics.t]\n'):
+        client = await connected(env)
+        shown = {topic["name"]: topic["settings"]["bindings"] for topic in await client.administer("topic.list")}
+        assert shown == {"live": [{"exchange": "e", "key": "7", "arguments": {}}], "t": []}
     warnings = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
     assert sorted(warning.split(" to e ")[0] for warning in warnings) == [
         "a binding of topic live",
@@ -460,57 +435,51 @@ def test_bindings_that_an_exchange_of_another_type_refuses_are_left_out_with_a_w
 
 
 @pytest.mark.parametrize("storage", ["dram", "segmented-log"])
-def test_a_queue_continues_at_its_position_after_a_time_as_a_stream(storage: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
-            client = await connected(env)
-            await client.publish("t", ["a", "b", "c"])
-            subscription = (await client.call(m.Subscribe("t", credit=2))).subscription
-            first = await client.delivery()
-            assert values(first.batches) == ["a", "b"]
-            entry = m.Settlement(0, first.message.delivery_id, 0, 1)  # type: ignore[attr-defined]
-            assert (await client.call(m.Settle(subscription, [entry]))).refused == []
-            for kind in ("stream", "both"):
-                await client.administer("topic.alter", name="t", settings={"kind": kind})
-            other = await connected(env)
-            await other.call(m.Subscribe("t", credit=1))
-            again = await other.delivery()
-            assert (values(again.batches), again.message.attempt) == (["b"], 2)  # type: ignore[attr-defined]
-            assert again.message.delivery_id > first.message.delivery_id  # type: ignore[attr-defined]
-
-    run_simulation(0, scenario)
+@simulated
+async def test_a_queue_continues_at_its_position_after_a_time_as_a_stream(env: SimEnv, storage: str) -> None:
+    async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
+        client = await connected(env)
+        await client.publish("t", ["a", "b", "c"])
+        subscription = (await client.call(m.Subscribe("t", credit=2))).subscription
+        first = await client.delivery()
+        assert values(first.batches) == ["a", "b"]
+        entry = m.Settlement(0, first.message.delivery_id, 0, 1)  # type: ignore[attr-defined]
+        assert (await client.call(m.Settle(subscription, [entry]))).refused == []
+        for kind in ("stream", "both"):
+            await client.administer("topic.alter", name="t", settings={"kind": kind})
+        other = await connected(env)
+        await other.call(m.Subscribe("t", credit=1))
+        again = await other.delivery()
+        assert (values(again.batches), again.message.attempt) == (["b"], 2)  # type: ignore[attr-defined]
+        assert again.message.delivery_id > first.message.delivery_id  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("storage", ["dram", "segmented-log"])
-def test_groups_keep_their_places_when_the_topic_was_a_queue_meanwhile(storage: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
-            client = await connected(env)
-            await client.publish("t", ["a", "b", "c"])
-            subscription = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
-            generation = (await client.push()).message.epoch  # type: ignore[attr-defined]
-            assert await client.settle(subscription, await client.delivery()) == []
-            for kind in ("queue", "both"):
-                await client.administer("topic.alter", name="t", settings={"kind": kind})
-            other = await connected(env)
-            await other.call(m.Subscribe("t", group="g", credit=5))
-            assert (await other.push()).message.epoch > generation  # type: ignore[attr-defined]
-            assert values((await other.delivery()).batches) == ["c"]
-
-    run_simulation(0, scenario)
-
-
 @simulated
-async def test_a_generation_that_a_full_disk_did_not_take_is_never_given_again(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nkind = "both"\n'):
+async def test_groups_keep_their_places_when_the_topic_was_a_queue_meanwhile(env: SimEnv, storage: str) -> None:
+    async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
         client = await connected(env)
-        await client.publish("t", ["a"])
-        env.disk.capacity_bytes = env.disk.used_bytes
-        await client.call(m.Subscribe("t", group="g", credit=5))
+        await client.publish("t", ["a", "b", "c"])
+        subscription = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
         generation = (await client.push()).message.epoch  # type: ignore[attr-defined]
-        env.disk.capacity_bytes = 1 << 30
+        assert await client.settle(subscription, await client.delivery()) == []
         for kind in ("queue", "both"):
             await client.administer("topic.alter", name="t", settings={"kind": kind})
         other = await connected(env)
         await other.call(m.Subscribe("t", group="g", credit=5))
         assert (await other.push()).message.epoch > generation  # type: ignore[attr-defined]
+        assert values((await other.delivery()).batches) == ["c"]
+
+
+@served('[topics.t]\nkind = "both"\n')
+async def test_a_generation_that_a_full_disk_did_not_take_is_never_given_again(env: SimEnv, client: RawClient) -> None:
+    await client.publish("t", ["a"])
+    env.disk.capacity_bytes = env.disk.used_bytes
+    await client.call(m.Subscribe("t", group="g", credit=5))
+    generation = (await client.push()).message.epoch  # type: ignore[attr-defined]
+    env.disk.capacity_bytes = 1 << 30
+    for kind in ("queue", "both"):
+        await client.administer("topic.alter", name="t", settings={"kind": kind})
+    other = await connected(env)
+    await other.call(m.Subscribe("t", group="g", credit=5))
+    assert (await other.push()).message.epoch > generation  # type: ignore[attr-defined]

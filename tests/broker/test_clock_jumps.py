@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from raw_client import broker_on, connected, records
+from raw_client import broker_on, connected, records, simulated
 
 from linn.core.broker.broker import Broker
 from linn.testing.deterministic import run_simulation
@@ -45,32 +45,30 @@ async def publish_ahead(env: SimEnv) -> None:
 
 @every_storage
 @pytest.mark.parametrize("later", [0, 5])
-def test_records_are_dropped_though_one_was_appended_while_the_clock_was_ahead(text: str, later: int) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, text) as broker:
-            await publish(env)
-            await publish_ahead(env)
-            await publish(env, later)
-            await trio.sleep(AGE_S / 2)
-            assert bounds(broker)[0] == 0
-            await trio.sleep(AGE_S)
-            assert bounds(broker)[0] == 2 + later
-
-    run_simulation(0, scenario)
+@simulated
+async def test_records_are_dropped_though_one_was_appended_while_the_clock_was_ahead(
+    env: SimEnv, text: str, later: int
+) -> None:
+    async with broker_on(env, text) as broker:
+        await publish(env)
+        await publish_ahead(env)
+        await publish(env, later)
+        await trio.sleep(AGE_S / 2)
+        assert bounds(broker)[0] == 0
+        await trio.sleep(AGE_S)
+        assert bounds(broker)[0] == 2 + later
 
 
 @every_storage
-def test_records_that_come_again_and_again_are_dropped_as_well(text: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, text + SMALL_SEGMENTS) as broker:
-            await publish_ahead(env)
-            for _ in range(5 * AGE_S // 600):
-                await publish(env, 3)
-                await trio.sleep(600)
-            start, end = bounds(broker)
-            assert 0 < end - start < 3 * 1.5 * AGE_S // 600
-
-    run_simulation(0, scenario)
+@simulated
+async def test_records_that_come_again_and_again_are_dropped_as_well(env: SimEnv, text: str) -> None:
+    async with broker_on(env, text + SMALL_SEGMENTS) as broker:
+        await publish_ahead(env)
+        for _ in range(5 * AGE_S // 600):
+            await publish(env, 3)
+            await trio.sleep(600)
+        start, end = bounds(broker)
+        assert 0 < end - start < 3 * 1.5 * AGE_S // 600
 
 
 @pytest.mark.parametrize("later", [0, 5])
@@ -90,20 +88,18 @@ def test_a_restart_changes_nothing_about_that(later: int, caplog: pytest.LogCapt
 
 @every_storage
 @pytest.mark.parametrize("rounds", [0, 5])
-def test_nothing_is_dropped_early_where_the_clock_was_behind(text: str, rounds: int) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, text) as broker:
-            await publish(env)
-            env.clock.jump(-YEAR_MS)
-            await publish(env)
-            await trio.sleep(10 * rounds)
-            env.clock.jump(YEAR_MS)
-            await trio.sleep(AGE_S / 2)
-            assert bounds(broker)[0] == 0
-            await trio.sleep(AGE_S)
-            assert bounds(broker)[0] == 2
-
-    run_simulation(0, scenario)
+@simulated
+async def test_nothing_is_dropped_early_where_the_clock_was_behind(env: SimEnv, text: str, rounds: int) -> None:
+    async with broker_on(env, text) as broker:
+        await publish(env)
+        env.clock.jump(-YEAR_MS)
+        await publish(env)
+        await trio.sleep(10 * rounds)
+        env.clock.jump(YEAR_MS)
+        await trio.sleep(AGE_S / 2)
+        assert bounds(broker)[0] == 0
+        await trio.sleep(AGE_S)
+        assert bounds(broker)[0] == 2
 
 
 @every_storage
@@ -129,15 +125,15 @@ def test_a_round_of_retention_during_a_jump_drops_nothing_and_the_log_says_when_
 
 
 @every_storage
-def test_a_search_by_time_finds_the_first_record_of_that_time_whatever_the_clock_was(text: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, text):
-            client = await connected(env)
-            for timestamp_ms in (1_000, 2_000, 3_000, 4_000):
-                env.clock.jump(YEAR_MS * (-1) ** (timestamp_ms // 1_000))
-                await client.call(m.Publish("t"), [records(["x"], timestamp_ms=timestamp_ms)])
-            for timestamp_ms, offset in ((0, 0), (1_000, 0), (1_001, 1), (3_000, 2), (4_000, 3), (4_001, 4)):
-                found = await client.call(m.FindOffset("t", 0, timestamp_ms))
-                assert found.offset == offset
-
-    run_simulation(0, scenario)
+@simulated
+async def test_a_search_by_time_finds_the_first_record_of_that_time_whatever_the_clock_was(
+    env: SimEnv, text: str
+) -> None:
+    async with broker_on(env, text):
+        client = await connected(env)
+        for timestamp_ms in (1_000, 2_000, 3_000, 4_000):
+            env.clock.jump(YEAR_MS * (-1) ** (timestamp_ms // 1_000))
+            await client.call(m.Publish("t"), [records(["x"], timestamp_ms=timestamp_ms)])
+        for timestamp_ms, offset in ((0, 0), (1_000, 0), (1_001, 1), (3_000, 2), (4_000, 3), (4_001, 4)):
+            found = await client.call(m.FindOffset("t", 0, timestamp_ms))
+            assert found.offset == offset

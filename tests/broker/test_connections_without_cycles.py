@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 import pytest
 import trio
-from raw_client import ADDRESS, broker_on, connected, records
+from raw_client import ADDRESS, broker_on, connected, records, served, simulated
 
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
+from linn.core.broker.broker import Broker
 from linn.core.env.env import Stream
 from linn.core.publish.request import PublishRequest
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, hello
@@ -95,31 +95,26 @@ def collected() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("connection", CONNECTIONS)
-def test_a_connection_that_has_ended_leaves_no_cycle(connection: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TOPICS) as broker:
-            with collected() as found:
-                await _come_and_go(env, connection)
-                await trio.sleep(ENDED_S)
-                assert broker.listening.connections == 0
-            assert found == []
-
-    run_simulation(0, scenario)
+@served(TOPICS)
+async def test_a_connection_that_has_ended_leaves_no_cycle(env: SimEnv, broker: Broker, connection: str) -> None:
+    with collected() as found:
+        await _come_and_go(env, connection)
+        await trio.sleep(ENDED_S)
+        assert broker.listening.connections == 0
+    assert found == []
 
 
-def test_a_publish_that_is_given_up_leaves_no_cycle() -> None:
-    async def scenario(env: SimEnv) -> None:
-        exchange = '[exchanges.d]\ntype = "direct"\n'
-        binding = '[[topics.%s.bindings]]\nexchange = "d"\nkey = "k"\n'
-        async with broker_on(env, exchange + TOPICS + binding % "q" + binding % "s") as broker:
-            with collected() as found:
-                batches = [build_from_records([Record(value=b"x", routing_key="k")], base_id=1) for _ in range(9)]
-                plan, steps = broker.publisher.begin(PublishRequest("d", batches, to_exchange=True))
-                next(steps)
-                del plan, steps, batches
-            assert found == []
-
-    run_simulation(0, scenario)
+@simulated
+async def test_a_publish_that_is_given_up_leaves_no_cycle(env: SimEnv) -> None:
+    exchange = '[exchanges.d]\ntype = "direct"\n'
+    binding = '[[topics.%s.bindings]]\nexchange = "d"\nkey = "k"\n'
+    async with broker_on(env, exchange + TOPICS + binding % "q" + binding % "s") as broker:
+        with collected() as found:
+            batches = [build_from_records([Record(value=b"x", routing_key="k")], base_id=1) for _ in range(9)]
+            plan, steps = broker.publisher.begin(PublishRequest("d", batches, to_exchange=True))
+            next(steps)
+            del plan, steps, batches
+        assert found == []
 
 
 async def _come_and_go(env: SimEnv, connection: str) -> None:

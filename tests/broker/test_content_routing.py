@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import RawClient, Refused, broker_on, connected, simulated
+from raw_client import RawClient, Refused, broker_on, connected, served, simulated
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
@@ -64,17 +64,15 @@ async def held(client: RawClient, *topics: str) -> dict[str, list[str]]:
     return {topic: await client.fetch(topic) for topic in topics}
 
 
-@simulated
-async def test_a_content_exchange_looks_at_labels_size_headers_and_keys(env: SimEnv) -> None:
-    async with broker_on(env, EXCHANGES):
-        client = await connected(env)
-        await publish(client, a_batch())
-        # Record d has no header "kind", so `not header.kind = "test"` is unknown of it.
-        assert await held(client, "eu", "large", "mine") == {
-            "eu": ["a", "cccc", "dddd"],
-            "large": ["bbbb"],
-            "mine": ["dddd"],
-        }
+@served(EXCHANGES)
+async def test_a_content_exchange_looks_at_labels_size_headers_and_keys(client: RawClient) -> None:
+    await publish(client, a_batch())
+    # Record d has no header "kind", so `not header.kind = "test"` is unknown of it.
+    assert await held(client, "eu", "large", "mine") == {
+        "eu": ["a", "cccc", "dddd"],
+        "large": ["bbbb"],
+        "mine": ["dddd"],
+    }
 
 
 @simulated
@@ -146,18 +144,16 @@ async def test_headers_and_consistent_hash_exchanges_made_live_route_and_come_ba
         }, "and the same place after a restart"
 
 
-@simulated
-async def test_values_that_no_predicate_expects_fail_nothing(env: SimEnv) -> None:
-    async with broker_on(env, EXCHANGES):
-        client = await connected(env)
-        odd = [
-            Record(value=None, key=b"\xff", labels={"region": float("nan")}),
-            Record(value=b"", labels={"region": True}, headers=(("kind", None), ("kind", b"\xff"))),
-            Record(value=b"12345", labels={"region": 5}, headers=(("kind", b"real"), ("kind", b"test"))),
-            Record(value=b"12345", headers=(("kind", b"test"), ("kind", b"real"))),
-        ]
-        assert await publish(client, build_from_records(odd, base_id=1)) == 1
-        assert await held(client, "eu", "large", "mine") == {"eu": [], "large": ["12345"], "mine": []}
+@served(EXCHANGES)
+async def test_values_that_no_predicate_expects_fail_nothing(client: RawClient) -> None:
+    odd = [
+        Record(value=None, key=b"\xff", labels={"region": float("nan")}),
+        Record(value=b"", labels={"region": True}, headers=(("kind", None), ("kind", b"\xff"))),
+        Record(value=b"12345", labels={"region": 5}, headers=(("kind", b"real"), ("kind", b"test"))),
+        Record(value=b"12345", headers=(("kind", b"test"), ("kind", b"real"))),
+    ]
+    assert await publish(client, build_from_records(odd, base_id=1)) == 1
+    assert await held(client, "eu", "large", "mine") == {"eu": [], "large": ["12345"], "mine": []}
 
 
 WRONG = """\

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import trio
-from raw_client import RawClient, Refused, broker_on, connected, simulated, values
+from raw_client import RawClient, Refused, broker_on, connected, served, values
 
 from linn.core.queue import consumer
 from linn.testing.deterministic import run_simulation
@@ -84,46 +84,42 @@ def test_all_but_the_damaged_records_are_delivered(
     run_simulation(0, scenario)
 
 
-@simulated
-async def test_records_that_are_whole_again_are_delivered_with_their_first_attempt(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await connected(env)
-        await filled(client)
-        await flip(env, 5)
-        worker = (await client.call(m.Subscribe("q", credit=100))).subscription
-        await everything(client, worker, 69)
-        await stay(client, 3 * consumer.DAMAGED_RETRY_S)
-        assert await client.is_silent(1), "looking again uses no attempt up, and makes no dead letter"
-        await flip(env, 5)
-        await stay(client, 2 * consumer.DAMAGED_RETRY_S)
-        event = await client.delivery()
-        assert (values(event.batches), event.message.attempt) == (["0.5.0", "0.5.1", "0.5.2"], 1)  # type: ignore[attr-defined]
-        assert (await client.administer("subscription.show", topic="q"))["damaged"] == 0
+@served(TEXT)
+async def test_records_that_are_whole_again_are_delivered_with_their_first_attempt(
+    env: SimEnv, client: RawClient
+) -> None:
+    await filled(client)
+    await flip(env, 5)
+    worker = (await client.call(m.Subscribe("q", credit=100))).subscription
+    await everything(client, worker, 69)
+    await stay(client, 3 * consumer.DAMAGED_RETRY_S)
+    assert await client.is_silent(1), "looking again uses no attempt up, and makes no dead letter"
+    await flip(env, 5)
+    await stay(client, 2 * consumer.DAMAGED_RETRY_S)
+    event = await client.delivery()
+    assert (values(event.batches), event.message.attempt) == (["0.5.0", "0.5.1", "0.5.2"], 1)  # type: ignore[attr-defined]
+    assert (await client.administer("subscription.show", topic="q"))["damaged"] == 0
 
 
-@simulated
-async def test_at_most_once_the_others_are_delivered_too(env: SimEnv) -> None:
-    async with broker_on(env, TEXT + 'delivery = "at-most-once"\n'):
-        client = await connected(env)
-        await filled(client)
-        await flip(env, 5)
-        await client.call(m.Subscribe("q", credit=100))
-        seen: list[str] = []
-        while len(seen) < 69:
-            seen += values((await client.delivery()).batches)
-        assert await client.is_silent(10)
-        assert not {"0.5.0", "0.5.1", "0.5.2"} & set(seen)
+@served(TEXT + 'delivery = "at-most-once"\n')
+async def test_at_most_once_the_others_are_delivered_too(env: SimEnv, client: RawClient) -> None:
+    await filled(client)
+    await flip(env, 5)
+    await client.call(m.Subscribe("q", credit=100))
+    seen: list[str] = []
+    while len(seen) < 69:
+        seen += values((await client.delivery()).batches)
+    assert await client.is_silent(10)
+    assert not {"0.5.0", "0.5.1", "0.5.2"} & set(seen)
 
 
-@simulated
-async def test_a_first_delivery_on_a_full_disk_waits_for_room(env: SimEnv) -> None:
+@served('[topics.q]\nlease = "1h"\n')
+async def test_a_first_delivery_on_a_full_disk_waits_for_room(env: SimEnv, client: RawClient) -> None:
     """The next delivery id must be logged before."""
-    async with broker_on(env, '[topics.q]\nlease = "1h"\n'):
-        client = await connected(env)
-        await client.publish("q", ["a"])
-        env.disk.capacity_bytes = 0
-        await client.call(m.Subscribe("q", credit=1))
-        assert await client.is_silent(10)
-        env.disk.capacity_bytes = 1 << 30
-        event = await client.delivery()
-        assert (values(event.batches), event.message.attempt) == (["a"], 1)  # type: ignore[attr-defined]
+    await client.publish("q", ["a"])
+    env.disk.capacity_bytes = 0
+    await client.call(m.Subscribe("q", credit=1))
+    assert await client.is_silent(10)
+    env.disk.capacity_bytes = 1 << 30
+    event = await client.delivery()
+    assert (values(event.batches), event.message.attempt) == (["a"], 1)  # type: ignore[attr-defined]

@@ -7,7 +7,18 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
+from raw_client import (
+    ALWAYS,
+    RawClient,
+    Refused,
+    after_power_loss,
+    broker_on,
+    connected,
+    records,
+    served,
+    simulated,
+    values,
+)
 
 from linn.core.batch.record import Record
 from linn.core.queue import dead_letter_copy
@@ -26,33 +37,31 @@ async def _dead(client: RawClient) -> list[Record]:
     return found
 
 
-@simulated
-async def test_a_dead_letter_names_its_origin_and_reason(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await connected(env)
-        await client.publish("t", ["rejected"])
-        await client.publish("t", ["tried"])
-        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
-        await client.settle(worker, await client.delivery(), m.Verdict.REJECT)
-        for _ in range(2):
-            await client.call(m.Credit(worker, 1))
-            await client.settle(worker, await client.delivery(), m.Verdict.NACK)
-        await trio.sleep(1)
-        rejected, tried = await _dead(client)
-        now_ms = rejected.labels["linn.dead.time_ms"]
-        assert isinstance(now_ms, int)
-        assert abs(env.clock.now_ms() - now_ms) < 5000
-        common = {"linn.dead.topic": "t", "linn.dead.partition": 0}
-        assert rejected.value == b"rejected"
-        assert dict(rejected.labels) == common | {
-            "linn.dead.reason": "rejected",
-            "linn.dead.offset": 0,
-            "linn.dead.attempts": 1,
-            "linn.dead.time_ms": now_ms,
-        }
-        assert tried.value == b"tried"
-        assert (tried.labels["linn.dead.reason"], tried.labels["linn.dead.attempts"]) == ("max_deliveries", 2)
-        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+@served(TEXT)
+async def test_a_dead_letter_names_its_origin_and_reason(env: SimEnv, client: RawClient) -> None:
+    await client.publish("t", ["rejected"])
+    await client.publish("t", ["tried"])
+    worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+    await client.settle(worker, await client.delivery(), m.Verdict.REJECT)
+    for _ in range(2):
+        await client.call(m.Credit(worker, 1))
+        await client.settle(worker, await client.delivery(), m.Verdict.NACK)
+    await trio.sleep(1)
+    rejected, tried = await _dead(client)
+    now_ms = rejected.labels["linn.dead.time_ms"]
+    assert isinstance(now_ms, int)
+    assert abs(env.clock.now_ms() - now_ms) < 5000
+    common = {"linn.dead.topic": "t", "linn.dead.partition": 0}
+    assert rejected.value == b"rejected"
+    assert dict(rejected.labels) == common | {
+        "linn.dead.reason": "rejected",
+        "linn.dead.offset": 0,
+        "linn.dead.attempts": 1,
+        "linn.dead.time_ms": now_ms,
+    }
+    assert tried.value == b"tried"
+    assert (tried.labels["linn.dead.reason"], tried.labels["linn.dead.attempts"]) == ("max_deliveries", 2)
+    assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
 
 
 @simulated
@@ -77,42 +86,36 @@ async def test_a_dead_letter_has_the_last_reason_also_after_a_restart(env: SimEn
         )
 
 
-@simulated
-async def test_a_dead_letter_keeps_everything_but_its_labels(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await connected(env)
-        sent = records(["v"], key=b"k", routing_key="r.k", labels={"own": 1}, headers=(("h", b"x"),), timestamp_ms=77)
-        await client.call(m.Publish("t"), [sent])
-        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
-        await client.settle(worker, await client.delivery(), m.Verdict.REJECT)
-        await trio.sleep(1)
-        (dead,), (alive,) = await _dead(client), sent.records()
-        assert (dead.value, dead.key, dead.routing_key, dead.headers) == (b"v", b"k", "r.k", (("h", b"x"),))
-        assert (dead.id, dead.timestamp_ms, dead.labels["own"]) == (alive.id, 77, 1)
+@served(TEXT)
+async def test_a_dead_letter_keeps_everything_but_its_labels(client: RawClient) -> None:
+    sent = records(["v"], key=b"k", routing_key="r.k", labels={"own": 1}, headers=(("h", b"x"),), timestamp_ms=77)
+    await client.call(m.Publish("t"), [sent])
+    worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+    await client.settle(worker, await client.delivery(), m.Verdict.REJECT)
+    await trio.sleep(1)
+    (dead,), (alive,) = await _dead(client), sent.records()
+    assert (dead.value, dead.key, dead.routing_key, dead.headers) == (b"v", b"k", "r.k", (("h", b"x"),))
+    assert (dead.id, dead.timestamp_ms, dead.labels["own"]) == (alive.id, 77, 1)
 
 
-@simulated
-async def test_without_a_dead_letter_topic_the_record_is_dropped(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\nmax_deliveries = 1\n"):
-        client = await connected(env)
-        await client.publish("t", ["a"])
-        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
-        await client.settle(worker, await client.delivery(), m.Verdict.NACK)
-        await client.call(m.Credit(worker, 1))
-        assert await client.is_silent(20)
-        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+@served("[topics.t]\nmax_deliveries = 1\n")
+async def test_without_a_dead_letter_topic_the_record_is_dropped(client: RawClient) -> None:
+    await client.publish("t", ["a"])
+    worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+    await client.settle(worker, await client.delivery(), m.Verdict.NACK)
+    await client.call(m.Credit(worker, 1))
+    assert await client.is_silent(20)
+    assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
 
 
-@simulated
-async def test_an_expired_last_lease_makes_a_dead_letter(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await connected(env)
-        await client.publish("t", ["a"])
-        await client.call(m.Subscribe("t", credit=2))
-        await client.delivery()
-        await client.delivery(11)
-        await trio.sleep(11)
-        assert [record.value for record in await _dead(client)] == [b"a"]
+@served(TEXT)
+async def test_an_expired_last_lease_makes_a_dead_letter(client: RawClient) -> None:
+    await client.publish("t", ["a"])
+    await client.call(m.Subscribe("t", credit=2))
+    await client.delivery()
+    await client.delivery(11)
+    await trio.sleep(11)
+    assert [record.value for record in await _dead(client)] == [b"a"]
 
 
 @simulated

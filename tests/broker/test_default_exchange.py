@@ -3,46 +3,39 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import Refused, broker_on, connected, records, simulated
+from raw_client import RawClient, Refused, records, served
 
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
-from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
 
-@simulated
-async def test_each_message_goes_to_the_topic_that_its_routing_key_names(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.a]\n[topics.b]\n"):
-        client = await connected(env)
-        keys = ["a", "b", "nobody", "a"]
-        batch = build_from_records([Record(value=key.encode(), routing_key=key) for key in keys], base_id=1)
-        answer = await client.call(m.Publish("", to_exchange=True), [batch])
-        assert answer.placements[0].copies == 3
-        assert await client.fetch("a") == ["a", "a"]
-        assert await client.fetch("b") == ["b"]
+@served("[topics.a]\n[topics.b]\n")
+async def test_each_message_goes_to_the_topic_that_its_routing_key_names(client: RawClient) -> None:
+    keys = ["a", "b", "nobody", "a"]
+    batch = build_from_records([Record(value=key.encode(), routing_key=key) for key in keys], base_id=1)
+    answer = await client.call(m.Publish("", to_exchange=True), [batch])
+    assert answer.placements[0].copies == 3
+    assert await client.fetch("a") == ["a", "a"]
+    assert await client.fetch("b") == ["b"]
 
 
-@simulated
-async def test_it_follows_the_topics_that_come_and_go(env: SimEnv) -> None:
-    async with broker_on(env, ""):
-        client = await connected(env)
+@served("")
+async def test_it_follows_the_topics_that_come_and_go(client: RawClient) -> None:
 
-        async def copies() -> int:
-            answer = await client.call(m.Publish("", to_exchange=True), [records(["x"], routing_key="late")])
-            return int(answer.placements[0].copies)
+    async def copies() -> int:
+        answer = await client.call(m.Publish("", to_exchange=True), [records(["x"], routing_key="late")])
+        return int(answer.placements[0].copies)
 
-        assert await copies() == 0
-        await client.administer("topic.create", name="late")
-        assert await copies() == 1
-        await client.administer("topic.delete", name="late")
-        assert await copies() == 0
+    assert await copies() == 0
+    await client.administer("topic.create", name="late")
+    assert await copies() == 1
+    await client.administer("topic.delete", name="late")
+    assert await copies() == 0
 
 
-@simulated
-async def test_nothing_is_bound_to_it(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.a]\n"):
-        client = await connected(env)
-        with pytest.raises(Refused) as refused:
-            await client.administer("exchange.bind", exchange="", topic="a", key="k")
-        assert refused.value.code in ("exchange.unknown", "exchange.binding_invalid")
+@served("[topics.a]\n")
+async def test_nothing_is_bound_to_it(client: RawClient) -> None:
+    with pytest.raises(Refused) as refused:
+        await client.administer("exchange.bind", exchange="", topic="a", key="k")
+    assert refused.value.code in ("exchange.unknown", "exchange.binding_invalid")

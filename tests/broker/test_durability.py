@@ -19,7 +19,8 @@ STREAM = '[topics.t]\nkind = "stream"\n'
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_failed_sync_ends_the_broker_and_nothing_confirmed_is_lost(seed: int) -> None:
+@simulated
+async def test_a_failed_sync_ends_the_broker_and_nothing_confirmed_is_lost(env: SimEnv, seed: int) -> None:
     confirmed: list[str] = []
 
     async def process(env: SimEnv) -> None:
@@ -31,17 +32,14 @@ def test_a_failed_sync_ends_the_broker_and_nothing_confirmed_is_lost(seed: int) 
                 await client.publish("t", [str(number)])
                 confirmed.append(str(number))
 
-    async def scenario(env: SimEnv) -> None:
-        with pytest.raises(SyncFailed):
-            await process(env)
-        assert len(confirmed) == 5 + seed
-        env.crash()
-        env = env.restart()
-        async with broker_on(env, ALWAYS + STREAM):
-            kept = await (await connected(env)).fetch("t")
-            assert kept[: len(confirmed)] == confirmed
-
-    run_simulation(seed, scenario)
+    with pytest.raises(SyncFailed):
+        await process(env)
+    assert len(confirmed) == 5 + seed
+    env.crash()
+    env = env.restart()
+    async with broker_on(env, ALWAYS + STREAM):
+        kept = await (await connected(env)).fetch("t")
+        assert kept[: len(confirmed)] == confirmed
 
 
 @simulated
@@ -100,7 +98,8 @@ def test_the_fsync_policy_says_what_power_loss_may_take(text: str) -> None:
     assert (max(losses) == 0) is (text != ""), losses
 
 
-def test_the_death_of_the_process_takes_nothing_that_was_confirmed() -> None:
+@simulated
+async def test_the_death_of_the_process_takes_nothing_that_was_confirmed(env: SimEnv) -> None:
     async def process(env: SimEnv) -> None:
         async with broker_on(env, STREAM):
             client = await connected(env)
@@ -108,66 +107,61 @@ def test_the_death_of_the_process_takes_nothing_that_was_confirmed() -> None:
                 await client.publish("t", [str(number)])
             env.kill()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, STREAM):
-            assert await (await connected(env)).fetch("t") == [str(number) for number in range(20)]
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, STREAM):
+        assert await (await connected(env)).fetch("t") == [str(number) for number in range(20)]
 
 
 @pytest.mark.parametrize("fsync", [ALWAYS, ""])
-def test_a_full_disk_refuses_by_name_loses_nothing_and_works_again_with_room(fsync: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        text = fsync + STREAM + '[topics.q]\nlease = "1h"\n'
-        confirmed: list[str] = []
-        async with broker_on(env, text):
-            client = await connected(env)
-            await client.publish("q", ["a", "b", "c", "d"])
-            worker = (await client.call(m.Subscribe("q", credit=2))).subscription
-            held = await client.delivery()
-            member = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
-            await client.push()
-            env.disk.capacity_bytes = 60_000 + RESERVE_BYTES
-            for size in [1000] * 100 + [100, 100, 1, 1]:
-                value = f"{len(confirmed):<{size}}"
-                code = await client.code_of(await client.send(m.Publish("t"), [records([value])]))
-                assert code in ("", "storage.disk_full")
-                confirmed += [value] if not code else []
-            assert 10 < len(confirmed) < 100
+@simulated
+async def test_a_full_disk_refuses_by_name_loses_nothing_and_works_again_with_room(env: SimEnv, fsync: str) -> None:
+    text = fsync + STREAM + '[topics.q]\nlease = "1h"\n'
+    confirmed: list[str] = []
+    async with broker_on(env, text):
+        client = await connected(env)
+        await client.publish("q", ["a", "b", "c", "d"])
+        worker = (await client.call(m.Subscribe("q", credit=2))).subscription
+        held = await client.delivery()
+        member = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
+        await client.push()
+        env.disk.capacity_bytes = 60_000 + RESERVE_BYTES
+        for size in [1000] * 100 + [100, 100, 1, 1]:
+            value = f"{len(confirmed):<{size}}"
+            code = await client.code_of(await client.send(m.Publish("t"), [records([value])]))
+            assert code in ("", "storage.disk_full")
+            confirmed += [value] if not code else []
+        assert 10 < len(confirmed) < 100
+        with pytest.raises(Refused, match=r"storage\.disk_full"):
+            await client.publish("t", ["x"])
+        # Nothing can be written now: settlements fail, reading does not.
+        for request in (
+            m.Settle(worker, [m.Settlement(0, held.message.delivery_id, 0, 1)]),
+            m.Administer("topic.create", json.dumps({"name": "new"})),
+        ):
             with pytest.raises(Refused, match=r"storage\.disk_full"):
-                await client.publish("t", ["x"])
-            # Nothing can be written now: settlements fail, reading does not.
-            for request in (
-                m.Settle(worker, [m.Settlement(0, held.message.delivery_id, 0, 1)]),
-                m.Administer("topic.create", json.dumps({"name": "new"})),
-            ):
-                with pytest.raises(Refused, match=r"storage\.disk_full"):
-                    await client.call(request)
-            await client.call(m.Unsubscribe(member))
-            with pytest.raises(Refused, match=r"topic\.unknown"):
-                await client.publish("new", ["x"])
-            for _ in range(10):
-                await trio.sleep(5)
-                await client.call(m.Ping())
-            assert (await _all(client))[: len(confirmed)] == confirmed
-            env.disk.capacity_bytes = 1 << 30
-            await client.publish("t", ["after"])
-            confirmed.append("after")
-            assert await client.administer("topic.create", name="new") == {"created": True}
+                await client.call(request)
+        await client.call(m.Unsubscribe(member))
+        with pytest.raises(Refused, match=r"topic\.unknown"):
             await client.publish("new", ["x"])
-            entry = m.Settlement(0, held.message.delivery_id, 1, 2)
-            assert (await client.call(m.Settle(worker, [entry]))).refused == []
-            assert await _all(client) == confirmed
-        async with broker_on(env, text):
-            client = await connected(env)
-            assert await _all(client) == confirmed
-            assert await client.fetch("new") == ["x"]
-            worker = (await client.call(m.Subscribe("q"))).subscription
-            assert values((await client.pull(worker)).batches) == ["c", "d"]
-
-    run_simulation(0, scenario)
+        for _ in range(10):
+            await trio.sleep(5)
+            await client.call(m.Ping())
+        assert (await _all(client))[: len(confirmed)] == confirmed
+        env.disk.capacity_bytes = 1 << 30
+        await client.publish("t", ["after"])
+        confirmed.append("after")
+        assert await client.administer("topic.create", name="new") == {"created": True}
+        await client.publish("new", ["x"])
+        entry = m.Settlement(0, held.message.delivery_id, 1, 2)
+        assert (await client.call(m.Settle(worker, [entry]))).refused == []
+        assert await _all(client) == confirmed
+    async with broker_on(env, text):
+        client = await connected(env)
+        assert await _all(client) == confirmed
+        assert await client.fetch("new") == ["x"]
+        worker = (await client.call(m.Subscribe("q"))).subscription
+        assert values((await client.pull(worker)).batches) == ["c", "d"]
 
 
 async def _all(client) -> list[str]:  # type: ignore[no-untyped-def]
@@ -222,21 +216,22 @@ def without_descriptors(
 
 
 @pytest.mark.parametrize("error", [DescriptorsExhausted, DiskFull])
-def test_a_sync_that_lacked_descriptors_or_room_is_retried_soon(
-    error: type[StorageError], monkeypatch: pytest.MonkeyPatch
+@simulated
+async def test_a_sync_that_lacked_descriptors_or_room_is_retried_soon(
+    env: SimEnv, error: type[StorageError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, (INTERVAL if error is DescriptorsExhausted else ALWAYS) + STREAM) as broker:
-            log = broker.topics["t"].partitions[0].log
-            without_descriptors(env, monkeypatch, "/t/", 3, error)
-            await (await connected(env)).publish("t", ["the last for a long time"])
-            await trio.sleep(10)
-            assert log.durable() == log.bounds()[1] == 1
-
-    run_simulation(0, scenario)
+    async with broker_on(env, (INTERVAL if error is DescriptorsExhausted else ALWAYS) + STREAM) as broker:
+        log = broker.topics["t"].partitions[0].log
+        without_descriptors(env, monkeypatch, "/t/", 3, error)
+        await (await connected(env)).publish("t", ["the last for a long time"])
+        await trio.sleep(10)
+        assert log.durable() == log.bounds()[1] == 1
 
 
-def test_a_queue_that_waits_for_the_disk_waits_for_descriptors_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@simulated
+async def test_a_queue_that_waits_for_the_disk_waits_for_descriptors_too(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = ALWAYS + "[topics.q]\n"
 
     async def leased(env: SimEnv) -> None:
@@ -246,16 +241,13 @@ def test_a_queue_that_waits_for_the_disk_waits_for_descriptors_too(monkeypatch: 
             await client.pull((await client.call(m.Subscribe("q"))).subscription)
             env.crash()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(leased)
-        env = env.restart()
-        env.disk.capacity_bytes = env.disk.used_bytes + 100
-        async with broker_on(env, text):
-            client = await connected(env)
-            queue = (await client.call(m.Subscribe("q"))).subscription
-            assert not (await client.pull(queue, wait_max_ms=2_000)).batches
-            without_descriptors(env, monkeypatch, "__s.q", 2)
-            env.disk.capacity_bytes = 1 << 30
-            assert values((await client.pull(queue, wait_max_ms=20_000)).batches) == ["a", "b"]
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(leased)
+    env = env.restart()
+    env.disk.capacity_bytes = env.disk.used_bytes + 100
+    async with broker_on(env, text):
+        client = await connected(env)
+        queue = (await client.call(m.Subscribe("q"))).subscription
+        assert not (await client.pull(queue, wait_max_ms=2_000)).batches
+        without_descriptors(env, monkeypatch, "__s.q", 2)
+        env.disk.capacity_bytes = 1 << 30
+        assert values((await client.pull(queue, wait_max_ms=20_000)).batches) == ["a", "b"]

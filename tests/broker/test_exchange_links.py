@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import HEAD, RawClient, Refused, broker_on, configured, connected, places, records, simulated, values
+from raw_client import (
+    HEAD,
+    RawClient,
+    Refused,
+    broker_on,
+    configured,
+    connected,
+    places,
+    records,
+    served,
+    simulated,
+    values,
+)
 
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
@@ -52,14 +64,12 @@ async def publish(client: RawClient, *keys: str, exchange: str = "flights", mand
     return placement
 
 
-@simulated
-async def test_a_topic_gets_a_record_once_however_many_paths_lead_to_it(env: SimEnv) -> None:
-    async with broker_on(env, LINKED):
-        client = await connected(env)
-        assert (await publish(client, "jfk.late", "jfk.ontime", "lga.late", "lga.ontime")).copies == 3 + 2 + 1
-        assert await client.fetch("all") == ["jfk.late", "jfk.ontime", "lga.late"]
-        assert await client.fetch("late") == ["jfk.late", "lga.late"]
-        assert await client.fetch("rest") == ["lga.ontime"]
+@served(LINKED)
+async def test_a_topic_gets_a_record_once_however_many_paths_lead_to_it(client: RawClient) -> None:
+    assert (await publish(client, "jfk.late", "jfk.ontime", "lga.late", "lga.ontime")).copies == 3 + 2 + 1
+    assert await client.fetch("all") == ["jfk.late", "jfk.ontime", "lga.late"]
+    assert await client.fetch("late") == ["jfk.late", "lga.late"]
+    assert await client.fetch("rest") == ["lga.ontime"]
 
 
 @simulated
@@ -94,72 +104,66 @@ async def test_links_made_live_route_at_once_and_after_a_restart(env: SimEnv) ->
         assert await client.fetch("t") == ["x.1", "y", "x.2", "y"]
 
 
-@simulated
-async def test_cycles_are_refused_live_and_change_nothing(env: SimEnv) -> None:
-    async with broker_on(env, LINKED):
-        client = await connected(env)
-        before = await client.administer("exchange.list")
-        for source, target, circle in (
-            ("late", "flights", "late -> flights -> late"),
-            ("lost", "flights", "lost -> flights -> lost"),
-            ("late", "late", "late -> late"),
-        ):
-            with pytest.raises(Refused, match=rf"exchange\.binding_invalid: .*{circle}"):
-                await client.administer("exchange.bind", exchange=source, target_exchange=target, key="k")
-        await client.administer("exchange.create", name="new", settings={"alternate": "flights"})
-        await client.administer("exchange.delete", name="new")
-        for settings in (
-            {"alternate": "new"},
-            {"bindings": [{"exchange": "new"}]},
-            {"alternate": "flights", "bindings": [{"exchange": "late"}]},
-        ):
-            with pytest.raises(Refused, match="circle"):
-                await client.administer("exchange.create", name="new", settings=settings)
-        assert await client.administer("exchange.list") == before
+@served(LINKED)
+async def test_cycles_are_refused_live_and_change_nothing(client: RawClient) -> None:
+    before = await client.administer("exchange.list")
+    for source, target, circle in (
+        ("late", "flights", "late -> flights -> late"),
+        ("lost", "flights", "lost -> flights -> lost"),
+        ("late", "late", "late -> late"),
+    ):
+        with pytest.raises(Refused, match=rf"exchange\.binding_invalid: .*{circle}"):
+            await client.administer("exchange.bind", exchange=source, target_exchange=target, key="k")
+    await client.administer("exchange.create", name="new", settings={"alternate": "flights"})
+    await client.administer("exchange.delete", name="new")
+    for settings in (
+        {"alternate": "new"},
+        {"bindings": [{"exchange": "new"}]},
+        {"alternate": "flights", "bindings": [{"exchange": "late"}]},
+    ):
+        with pytest.raises(Refused, match="circle"):
+            await client.administer("exchange.create", name="new", settings=settings)
+    assert await client.administer("exchange.list") == before
 
 
-@simulated
-async def test_an_exchange_that_others_need_is_not_deleted(env: SimEnv) -> None:
-    async with broker_on(env, '[exchanges.a]\nalternate = "b"\n[exchanges.b]\n[exchanges.c]\n'):
-        client = await connected(env)
-        await client.administer("exchange.bind", exchange="a", target_exchange="c", key="k")
-        with pytest.raises(Refused, match=r"topic\.invalid: exchange b is the alternate of a"):
-            await client.administer("exchange.delete", name="b")
-        with pytest.raises(Refused, match="still has bindings: c"):
-            await client.administer("exchange.delete", name="a")
-        await client.administer("exchange.delete", name="c")
-        assert (await client.administer("exchange.show", name="a"))["bindings"] == [], "what led to it went with it"
-        await client.administer("exchange.delete", name="a")
+@served('[exchanges.a]\nalternate = "b"\n[exchanges.b]\n[exchanges.c]\n')
+async def test_an_exchange_that_others_need_is_not_deleted(client: RawClient) -> None:
+    await client.administer("exchange.bind", exchange="a", target_exchange="c", key="k")
+    with pytest.raises(Refused, match=r"topic\.invalid: exchange b is the alternate of a"):
         await client.administer("exchange.delete", name="b")
-        for name in ("", "b"):
-            with pytest.raises(Refused, match=r"exchange\.unknown"):
-                await client.administer("exchange.delete", name=name)
+    with pytest.raises(Refused, match="still has bindings: c"):
+        await client.administer("exchange.delete", name="a")
+    await client.administer("exchange.delete", name="c")
+    assert (await client.administer("exchange.show", name="a"))["bindings"] == [], "what led to it went with it"
+    await client.administer("exchange.delete", name="a")
+    await client.administer("exchange.delete", name="b")
+    for name in ("", "b"):
+        with pytest.raises(Refused, match=r"exchange\.unknown"):
+            await client.administer("exchange.delete", name=name)
 
 
-@simulated
-async def test_targets_of_bindings_are_checked(env: SimEnv) -> None:
-    async with broker_on(env, '[exchanges.a]\n[exchanges.b]\ntype = "topic"\n[topics.t]\n'):
-        client = await connected(env)
-        for code, arguments in (
-            ("config.invalid", {"exchange": "a", "topic": "t", "target_exchange": "b"}),
-            ("config.invalid", {"exchange": "a"}),
-            ("config.invalid", {"exchange": "a", "target_exchange": 7}),
-            ("exchange.unknown", {"exchange": "a", "target_exchange": "x"}),
-            ("exchange.unknown", {"exchange": "x", "target_exchange": "b"}),
-            ("exchange.unknown", {"exchange": "a", "target_exchange": ""}),
-            ("exchange.binding_invalid", {"exchange": "b", "target_exchange": "a", "key": ".".join("a" * 65)}),
-            ("exchange.binding_invalid", {"exchange": "b", "target_exchange": "a", "arguments": {"whre": 1}}),
-        ):
-            with pytest.raises(Refused) as refused:
-                await client.administer("exchange.bind", **arguments)
-            assert refused.value.code == code, arguments
-        for settings in ({"alternate": "x"}, {"bindings": [{"exchange": "x"}]}):
-            with pytest.raises(Refused, match=r"exchange\.unknown"):
-                await client.administer("exchange.create", name="c", settings=settings)
-        for settings in ({"alternate": 1}, {"alternat": "a"}, {"bindings": [{"key": "k"}]}):
-            with pytest.raises(Refused, match=r"config\."):
-                await client.administer("exchange.create", name="c", settings=settings)
-        assert len(await client.administer("exchange.list")) == 2
+@served('[exchanges.a]\n[exchanges.b]\ntype = "topic"\n[topics.t]\n')
+async def test_targets_of_bindings_are_checked(client: RawClient) -> None:
+    for code, arguments in (
+        ("config.invalid", {"exchange": "a", "topic": "t", "target_exchange": "b"}),
+        ("config.invalid", {"exchange": "a"}),
+        ("config.invalid", {"exchange": "a", "target_exchange": 7}),
+        ("exchange.unknown", {"exchange": "a", "target_exchange": "x"}),
+        ("exchange.unknown", {"exchange": "x", "target_exchange": "b"}),
+        ("exchange.unknown", {"exchange": "a", "target_exchange": ""}),
+        ("exchange.binding_invalid", {"exchange": "b", "target_exchange": "a", "key": ".".join("a" * 65)}),
+        ("exchange.binding_invalid", {"exchange": "b", "target_exchange": "a", "arguments": {"whre": 1}}),
+    ):
+        with pytest.raises(Refused) as refused:
+            await client.administer("exchange.bind", **arguments)
+        assert refused.value.code == code, arguments
+    for settings in ({"alternate": "x"}, {"bindings": [{"exchange": "x"}]}):
+        with pytest.raises(Refused, match=r"exchange\.unknown"):
+            await client.administer("exchange.create", name="c", settings=settings)
+    for settings in ({"alternate": 1}, {"alternat": "a"}, {"bindings": [{"key": "k"}]}):
+        with pytest.raises(Refused, match=r"config\."):
+            await client.administer("exchange.create", name="c", settings=settings)
+    assert len(await client.administer("exchange.list")) == 2
 
 
 @simulated
@@ -232,42 +236,34 @@ async def test_unroutable_mandatory_records_are_named(env: SimEnv) -> None:
         assert (await publish(client, "t", "no", "t", exchange="", mandatory=True)).returned == [1, 2]
 
 
-@simulated
-async def test_each_batch_of_a_mandatory_publish_has_its_own_ranges(env: SimEnv) -> None:
-    async with broker_on(env, '[exchanges.e]\n[topics.t]\n[[topics.t.bindings]]\nexchange = "e"\nkey = "a"\n'):
-        client = await connected(env)
-        batches = [records(["1", "2"], routing_key=key) for key in ("a", "b", "a", "c")]
-        answer = await client.call(m.Publish("e", to_exchange=True, mandatory=True), batches)
-        assert [placement.returned for placement in answer.placements] == [[], [0, 2], [], [0, 2]]
+@served('[exchanges.e]\n[topics.t]\n[[topics.t.bindings]]\nexchange = "e"\nkey = "a"\n')
+async def test_each_batch_of_a_mandatory_publish_has_its_own_ranges(client: RawClient) -> None:
+    batches = [records(["1", "2"], routing_key=key) for key in ("a", "b", "a", "c")]
+    answer = await client.call(m.Publish("e", to_exchange=True, mandatory=True), batches)
+    assert [placement.returned for placement in answer.placements] == [[], [0, 2], [], [0, 2]]
 
 
-@simulated
-async def test_mandatory_changes_nothing_for_a_topic(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\n"):
-        client = await connected(env)
-        answer = await client.call(m.Publish("t", mandatory=True), [records(["a"])])
-        assert places(answer) == [(0, 0, 1)]
-        with pytest.raises(Refused, match=r"topic\.unknown"):
-            await client.call(m.Publish("u", mandatory=True), [records(["a"])])
+@served("[topics.t]\n")
+async def test_mandatory_changes_nothing_for_a_topic(client: RawClient) -> None:
+    answer = await client.call(m.Publish("t", mandatory=True), [records(["a"])])
+    assert places(answer) == [(0, 0, 1)]
+    with pytest.raises(Refused, match=r"topic\.unknown"):
+        await client.call(m.Publish("u", mandatory=True), [records(["a"])])
 
 
-@simulated
-async def test_a_mandatory_publish_is_bounded_and_refused_whole(env: SimEnv) -> None:
-    async with broker_on(
-        env, '[exchanges.e]\ntype = "topic"\n[topics.t]\n[[topics.t.bindings]]\nexchange = "e"\nkey = "a"\n'
-    ):
-        client = await connected(env)
-        alternating = [Record(routing_key="ab"[n % 2]) for n in range(m.MANDATORY_RECORDS_MAX)]
-        largest = build_from_records(alternating, base_id=1)
-        answer = await client.call(m.Publish("e", to_exchange=True, mandatory=True), [largest])
-        returned = answer.placements[0].returned
-        assert returned[::2] == list(range(1, m.MANDATORY_RECORDS_MAX, 2))
-        assert len(returned) == m.MANDATORY_RECORDS_MAX
-        more = [build_from_records(alternating, base_id=1), records(["x"], routing_key="a")]
-        with pytest.raises(Refused, match=r"limit\.exceeded"):
-            await client.call(m.Publish("e", to_exchange=True, mandatory=True), more)
-        shown = await client.administer("topic.show", name="t")
-        assert shown["queue"]["unsettled"] == m.MANDATORY_RECORDS_MAX // 2
+@served('[exchanges.e]\ntype = "topic"\n[topics.t]\n[[topics.t.bindings]]\nexchange = "e"\nkey = "a"\n')
+async def test_a_mandatory_publish_is_bounded_and_refused_whole(client: RawClient) -> None:
+    alternating = [Record(routing_key="ab"[n % 2]) for n in range(m.MANDATORY_RECORDS_MAX)]
+    largest = build_from_records(alternating, base_id=1)
+    answer = await client.call(m.Publish("e", to_exchange=True, mandatory=True), [largest])
+    returned = answer.placements[0].returned
+    assert returned[::2] == list(range(1, m.MANDATORY_RECORDS_MAX, 2))
+    assert len(returned) == m.MANDATORY_RECORDS_MAX
+    more = [build_from_records(alternating, base_id=1), records(["x"], routing_key="a")]
+    with pytest.raises(Refused, match=r"limit\.exceeded"):
+        await client.call(m.Publish("e", to_exchange=True, mandatory=True), more)
+    shown = await client.administer("topic.show", name="t")
+    assert shown["queue"]["unsettled"] == m.MANDATORY_RECORDS_MAX // 2
 
 
 @simulated

@@ -12,7 +12,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_client import RawClient, Refused, broker_on, connected, simulated, values
+from raw_client import RawClient, Refused, broker_on, connected, served, simulated, values
 
 from linn.core.batch.batch import Codec, RecordBatch
 from linn.core.batch.builder import build_from_records, edit_batch, slice_batch, with_body
@@ -140,59 +140,53 @@ async def fetched(client: RawClient, topic: str, offset: int = 0, **options: Any
 
 
 @pytest.mark.parametrize("storage", ["", DRAM])
-def test_a_stream_keeps_the_body_and_each_reader_gets_what_it_reads(storage: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        plugin = Plugin()
-        async with broker_on(env, STREAM + storage, plugins=[plugin]):
-            client = await connected(env)
-            records = some_records(10)
-            batch = foreign(records)
-            sent = bytes(batch.raw_fields[0] or b"")
-            await client.call(m.Publish("t"), [batch])
-            assert plugin.codec.calls == ["check"]
-            (same,) = await fetched(client, "t", formats=[0, NUMBER])
-            assert same.format == NUMBER
-            assert bytes(same.raw_fields[0] or b"") == sent
-            assert plugin.codec.calls == ["check"]
-            (native,) = await fetched(client, "t")
-            assert native.format == 0
-            assert contents([native]) == expected(records)
-            assert (native.base_id, native.offset_span, native.append_time_ms) == (
-                same.base_id,
-                same.offset_span,
-                same.append_time_ms,
-            )
-            native.check_stored()
-            await fetched(client, "t")
-            assert plugin.codec.calls == ["check", "to_native"], "the translation is cached"
-
-    scenario()
+@simulated
+async def test_a_stream_keeps_the_body_and_each_reader_gets_what_it_reads(env: SimEnv, storage: str) -> None:
+    plugin = Plugin()
+    async with broker_on(env, STREAM + storage, plugins=[plugin]):
+        client = await connected(env)
+        records = some_records(10)
+        batch = foreign(records)
+        sent = bytes(batch.raw_fields[0] or b"")
+        await client.call(m.Publish("t"), [batch])
+        assert plugin.codec.calls == ["check"]
+        (same,) = await fetched(client, "t", formats=[0, NUMBER])
+        assert same.format == NUMBER
+        assert bytes(same.raw_fields[0] or b"") == sent
+        assert plugin.codec.calls == ["check"]
+        (native,) = await fetched(client, "t")
+        assert native.format == 0
+        assert contents([native]) == expected(records)
+        assert (native.base_id, native.offset_span, native.append_time_ms) == (
+            same.base_id,
+            same.offset_span,
+            same.append_time_ms,
+        )
+        native.check_stored()
+        await fetched(client, "t")
+        assert plugin.codec.calls == ["check", "to_native"], "the translation is cached"
 
 
 @pytest.mark.parametrize("storage", ["", DRAM])
-def test_nothing_is_lost_of_a_stream_that_is_read_from_the_middle(storage: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM + storage, plugins=[Plugin()]):
-            client = await connected(env)
-            records = some_records(40)
-            for first in range(0, 40, 10):
-                await client.call(m.Publish("t"), [foreign(records[first : first + 10])])
-            for offset in range(40):
-                for formats in ([], [0], [0, NUMBER]):
-                    found, at = [], offset
-                    while at < 40:
-                        batches = await fetched(client, "t", at, formats=formats)
-                        found += batches
-                        at = batches[-1].end_offset
-                    opened(found)
-                    assert contents(found) == expected(records[offset:], offset)
-            subscription = (await client.call(m.Subscribe("t", start=13))).subscription
-            event = await client.pull(subscription, 4)
-            assert contents(event.batches) == expected(records[13:17], 13)
-
-    scenario()
+@simulated
+async def test_nothing_is_lost_of_a_stream_that_is_read_from_the_middle(env: SimEnv, storage: str) -> None:
+    async with broker_on(env, STREAM + storage, plugins=[Plugin()]):
+        client = await connected(env)
+        records = some_records(40)
+        for first in range(0, 40, 10):
+            await client.call(m.Publish("t"), [foreign(records[first : first + 10])])
+        for offset in range(40):
+            for formats in ([], [0], [0, NUMBER]):
+                found, at = [], offset
+                while at < 40:
+                    batches = await fetched(client, "t", at, formats=formats)
+                    found += batches
+                    at = batches[-1].end_offset
+                opened(found)
+                assert contents(found) == expected(records[offset:], offset)
+        subscription = (await client.call(m.Subscribe("t", start=13))).subscription
+        event = await client.pull(subscription, 4)
+        assert contents(event.batches) == expected(records[13:17], 13)
 
 
 def opened(batches: Sequence[RecordBatch]) -> None:
@@ -202,21 +196,19 @@ def opened(batches: Sequence[RecordBatch]) -> None:
             batch.opener = formats
 
 
-@simulated
-async def test_a_filter_picks_records_of_a_foreign_batch(env: SimEnv) -> None:
-    async with broker_on(env, STREAM, plugins=[Plugin()]):
-        client = await connected(env)
-        records = some_records(10)
-        await client.call(m.Publish("t"), [foreign(records)])
-        even = [row for row in expected(records) if row[3] == "even"]
-        assert contents(await fetched(client, "t", where='routing_key = "even"')) == even
-        assert contents(await fetched(client, "t", where="labels.n < 5")) == expected(records)
-        (same,) = await fetched(client, "t", where="labels.n < 5", formats=[NUMBER])
-        (some,) = await fetched(client, "t", where='routing_key = "even"', formats=[NUMBER])
-        assert same.format == some.format == NUMBER
-        opened([same, some])
-        assert contents([same]) == expected(records)
-        assert contents([some]) == even
+@served(STREAM, plugins=[Plugin()])
+async def test_a_filter_picks_records_of_a_foreign_batch(client: RawClient) -> None:
+    records = some_records(10)
+    await client.call(m.Publish("t"), [foreign(records)])
+    even = [row for row in expected(records) if row[3] == "even"]
+    assert contents(await fetched(client, "t", where='routing_key = "even"')) == even
+    assert contents(await fetched(client, "t", where="labels.n < 5")) == expected(records)
+    (same,) = await fetched(client, "t", where="labels.n < 5", formats=[NUMBER])
+    (some,) = await fetched(client, "t", where='routing_key = "even"', formats=[NUMBER])
+    assert same.format == some.format == NUMBER
+    opened([same, some])
+    assert contents([same]) == expected(records)
+    assert contents([some]) == even
 
 
 @simulated
@@ -242,43 +234,38 @@ async def test_a_native_batch_is_written_in_the_format_that_a_reader_asks_for(en
 
 @pytest.mark.parametrize("storage", ["", DRAM])
 @pytest.mark.parametrize("at_once", [1, 3, 7, 100])
-def test_a_queue_hands_over_every_record_however_it_is_cut(storage: str, at_once: int) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, QUEUE.replace("[topics.dead]", storage + "[topics.dead]"), plugins=[Plugin()]):
-            client = await connected(env)
-            records = some_records(30)
-            for first in range(0, 30, 10):
-                await client.call(m.Publish("t"), [foreign(records[first : first + 10])])
-            subscription = (await client.call(m.Subscribe("t"))).subscription
-            found = []
-            while (event := await client.pull(subscription, at_once)).batches:
-                found += contents(event.batches)
-                await client.settle(subscription, event)
-            assert found == expected(records)
-
-    scenario()
-
-
 @simulated
-async def test_dead_letters_of_a_foreign_batch_are_whole(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE, plugins=[Plugin()]):
+async def test_a_queue_hands_over_every_record_however_it_is_cut(env: SimEnv, storage: str, at_once: int) -> None:
+    async with broker_on(env, QUEUE.replace("[topics.dead]", storage + "[topics.dead]"), plugins=[Plugin()]):
         client = await connected(env)
-        records = some_records(10)
-        await client.call(m.Publish("t"), [foreign(records)])
+        records = some_records(30)
+        for first in range(0, 30, 10):
+            await client.call(m.Publish("t"), [foreign(records[first : first + 10])])
         subscription = (await client.call(m.Subscribe("t"))).subscription
-        for n in range(10):
-            event = await client.pull(subscription, 1)
-            await client.settle(subscription, event, verdict=2 if n % 2 else 0)
-        found: list[RecordBatch] = []
-        while sum(batch.count for batch in found) < 5:
-            at = found[-1].end_offset if found else 0
-            found += await fetched(client, "dead", at, wait_max_ms=1000)
-        dead = [record for batch in found for record in batch.records()]
-        assert [(r.value, r.key, tuple(r.headers), r.timestamp_ms, r.routing_key) for r in dead] == [
-            (r.value, r.key, tuple(r.headers), r.timestamp_ms, r.routing_key) for r in records[1::2]
-        ]
-        assert [(r.labels or {})["n"] for r in dead] == [(r.labels or {})["n"] for r in records[1::2]]
+        found = []
+        while (event := await client.pull(subscription, at_once)).batches:
+            found += contents(event.batches)
+            await client.settle(subscription, event)
+        assert found == expected(records)
+
+
+@served(QUEUE, plugins=[Plugin()])
+async def test_dead_letters_of_a_foreign_batch_are_whole(client: RawClient) -> None:
+    records = some_records(10)
+    await client.call(m.Publish("t"), [foreign(records)])
+    subscription = (await client.call(m.Subscribe("t"))).subscription
+    for n in range(10):
+        event = await client.pull(subscription, 1)
+        await client.settle(subscription, event, verdict=2 if n % 2 else 0)
+    found: list[RecordBatch] = []
+    while sum(batch.count for batch in found) < 5:
+        at = found[-1].end_offset if found else 0
+        found += await fetched(client, "dead", at, wait_max_ms=1000)
+    dead = [record for batch in found for record in batch.records()]
+    assert [(r.value, r.key, tuple(r.headers), r.timestamp_ms, r.routing_key) for r in dead] == [
+        (r.value, r.key, tuple(r.headers), r.timestamp_ms, r.routing_key) for r in records[1::2]
+    ]
+    assert [(r.labels or {})["n"] for r in dead] == [(r.labels or {})["n"] for r in records[1::2]]
 
 
 @simulated
@@ -329,22 +316,20 @@ async def test_dead_letters_wait_for_the_plugin_that_reads_them(env: SimEnv) -> 
 # --- publishing ------------------------------------------------------------------------------------------------------
 
 
-@simulated
-async def test_what_no_plugin_reads_and_what_does_not_fit_is_refused_and_costs_nobody_else(env: SimEnv) -> None:
-    async with broker_on(env, STREAM, plugins=[Plugin()]):
-        client = await connected(env)
-        records = some_records(3)
-        with pytest.raises(Refused, match=r"batch\.format_unknown: no plugin of this broker reads bodies of format 78"):
-            await client.call(m.Publish("t"), [foreign(records, number=78)])
-        with pytest.raises(Refused, match=r"batch\.malformed: the pages do not number"):
-            await client.call(m.Publish("t"), [foreign(records, body=pages_of(records[1:]))])
-        with pytest.raises(Refused, match=r"batch\.format_unknown"):
-            await client.call(m.Subscribe("t", formats=[0, 78]))
-        with pytest.raises(Refused, match=r"batch\.format_unknown"):
-            await fetched(client, "t", formats=[78])
-        assert not await fetched(client, "t")
-        await client.call(m.Publish("t"), [foreign(records)])
-        assert contents(await fetched(client, "t")) == expected(records)
+@served(STREAM, plugins=[Plugin()])
+async def test_what_no_plugin_reads_and_what_does_not_fit_is_refused_and_costs_nobody_else(client: RawClient) -> None:
+    records = some_records(3)
+    with pytest.raises(Refused, match=r"batch\.format_unknown: no plugin of this broker reads bodies of format 78"):
+        await client.call(m.Publish("t"), [foreign(records, number=78)])
+    with pytest.raises(Refused, match=r"batch\.malformed: the pages do not number"):
+        await client.call(m.Publish("t"), [foreign(records, body=pages_of(records[1:]))])
+    with pytest.raises(Refused, match=r"batch\.format_unknown"):
+        await client.call(m.Subscribe("t", formats=[0, 78]))
+    with pytest.raises(Refused, match=r"batch\.format_unknown"):
+        await fetched(client, "t", formats=[78])
+    assert not await fetched(client, "t")
+    await client.call(m.Publish("t"), [foreign(records)])
+    assert contents(await fetched(client, "t")) == expected(records)
 
 
 @dataclass
@@ -406,24 +391,22 @@ async def test_what_is_decoded_without_a_pause_is_bounded(env: SimEnv) -> None:
             assert [int(record.value or b"") for batch in found for record in batch.records()] == list(range(len(many)))
 
 
-@simulated
-async def test_headers_count_in_what_is_encoded_without_a_pause(env: SimEnv) -> None:
-    async with broker_on(env, STREAM, plugins=[Plugin()]):
-        client = await connected(env)
-        some = [Record(value=b"%d" % n, headers=(("h", None),) * 1_000) for n in range(40)]
-        await client.call(m.Publish("t"), [build_from_records(some, base_id=1)])
-        await client.call(m.Publish("t"), [build_from_records([Record(headers=(("h", None),) * 1_025)], base_id=1)])
-        await client.call(m.Publish("t"), [build_from_records([Record(headers=(("h", None),) * 40_000)], base_id=1)])
-        found: list[RecordBatch] = []
-        while sum(batch.count for batch in found) < 42:
-            at = found[-1].end_offset if found else 0
-            found += await fetched(client, "t", at, formats=[NUMBER])
-        assert [(batch.count, batch.format) for batch in found] == [
-            *((17, NUMBER), (17, NUMBER), (6, NUMBER)),
-            *((1, NUMBER), (1, 0)),
-        ]
-        opened(found)
-        assert [int(record.value or b"-1") for batch in found for record in batch.records()] == [*range(40), -1, -1]
+@served(STREAM, plugins=[Plugin()])
+async def test_headers_count_in_what_is_encoded_without_a_pause(client: RawClient) -> None:
+    some = [Record(value=b"%d" % n, headers=(("h", None),) * 1_000) for n in range(40)]
+    await client.call(m.Publish("t"), [build_from_records(some, base_id=1)])
+    await client.call(m.Publish("t"), [build_from_records([Record(headers=(("h", None),) * 1_025)], base_id=1)])
+    await client.call(m.Publish("t"), [build_from_records([Record(headers=(("h", None),) * 40_000)], base_id=1)])
+    found: list[RecordBatch] = []
+    while sum(batch.count for batch in found) < 42:
+        at = found[-1].end_offset if found else 0
+        found += await fetched(client, "t", at, formats=[NUMBER])
+    assert [(batch.count, batch.format) for batch in found] == [
+        *((17, NUMBER), (17, NUMBER), (6, NUMBER)),
+        *((1, NUMBER), (1, 0)),
+    ]
+    opened(found)
+    assert [int(record.value or b"-1") for batch in found for record in batch.records()] == [*range(40), -1, -1]
 
 
 @simulated
@@ -445,13 +428,11 @@ async def test_exchanges_and_partitioners_look_into_foreign_batches(env: SimEnv)
         assert sorted(value for part in parts for value in part) == sorted(f"v{n}" for n in range(10))
 
 
-@simulated
-async def test_a_message_in_a_foreign_batch_is_no_larger_than_the_topic_allows(env: SimEnv) -> None:
-    async with broker_on(env, STREAM + "message_bytes_max = 100\n", plugins=[Plugin()]):
-        client = await connected(env)
-        await client.call(m.Publish("t"), [foreign([Record(value=bytes(60))] * 10)])
-        with pytest.raises(Refused, match=r"message\.too_large"):
-            await client.call(m.Publish("t"), [foreign([Record(value=bytes(101))])])
+@served(STREAM + "message_bytes_max = 100\n", plugins=[Plugin()])
+async def test_a_message_in_a_foreign_batch_is_no_larger_than_the_topic_allows(client: RawClient) -> None:
+    await client.call(m.Publish("t"), [foreign([Record(value=bytes(60))] * 10)])
+    with pytest.raises(Refused, match=r"message\.too_large"):
+        await client.call(m.Publish("t"), [foreign([Record(value=bytes(101))])])
 
 
 class Zipped(Pages):
@@ -484,14 +465,11 @@ async def test_a_message_that_the_format_compresses_is_no_larger_either(env: Sim
 
 
 @pytest.mark.parametrize("number", [0, 256, -1, "7", True, None])
-def test_a_number_that_is_none_stops_the_start(number: object) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        with pytest.raises(PluginError, match='format "pages" has the number'):
-            async with broker_on(env, STREAM, plugins=[Plugin(number=number)]):
-                pass
-
-    scenario()
+@simulated
+async def test_a_number_that_is_none_stops_the_start(env: SimEnv, number: object) -> None:
+    with pytest.raises(PluginError, match='format "pages" has the number'):
+        async with broker_on(env, STREAM, plugins=[Plugin(number=number)]):
+            pass
 
 
 @simulated
@@ -526,43 +504,36 @@ class Broken(Pages):
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("broken"), "many"])
-def test_a_codec_whose_check_fails_refuses_that_publish_by_name(answer: object) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("check", answer))]):
-            client = await connected(env)
-            with pytest.raises(Refused, match=r"batch\.malformed: format pages, of plugin .pages.*could not check"):
-                await client.call(m.Publish("t"), [foreign(some_records(2))])
-            await client.publish("t", ["native"])
-            assert await client.fetch("t") == ["native"]
-
-    scenario()
-
-
-@pytest.mark.parametrize("answer", [RuntimeError("broken"), BodyColumns([b"one"]), BodyColumns(["x", "y"]), 3])  # type: ignore[list-item]
-def test_a_batch_that_can_not_be_decoded_is_handed_over_as_it_is_and_costs_no_other(answer: object) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("to_native", answer))]):
-            client = await connected(env)
+@simulated
+async def test_a_codec_whose_check_fails_refuses_that_publish_by_name(env: SimEnv, answer: object) -> None:
+    async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("check", answer))]):
+        client = await connected(env)
+        with pytest.raises(Refused, match=r"batch\.malformed: format pages, of plugin .pages.*could not check"):
             await client.call(m.Publish("t"), [foreign(some_records(2))])
-            await client.publish("t", ["native"])
-            assert [batch.format for batch in await fetched(client, "t")] == [NUMBER, 0]
-            assert await client.fetch("t", offset=2) == ["native"]
+        await client.publish("t", ["native"])
+        assert await client.fetch("t") == ["native"]
 
-    scenario()
+
+@pytest.mark.parametrize("answer", [RuntimeError("broken"), BodyColumns([b"one"]), BodyColumns(["x", "y"]), 3])
+@simulated
+async def test_a_batch_that_can_not_be_decoded_is_handed_over_as_it_is_and_costs_no_other(
+    env: SimEnv, answer: object
+) -> None:
+    async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("to_native", answer))]):
+        client = await connected(env)
+        await client.call(m.Publish("t"), [foreign(some_records(2))])
+        await client.publish("t", ["native"])
+        assert [batch.format for batch in await fetched(client, "t")] == [NUMBER, 0]
+        assert await client.fetch("t", offset=2) == ["native"]
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("broken"), 3])
-def test_a_codec_that_can_not_encode_gives_readers_linns_own_format(answer: object) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("from_native", answer))]):
-            client = await connected(env)
-            await client.publish("t", ["native"])
-            assert [batch.format for batch in await fetched(client, "t", formats=[NUMBER])] == [0]
-
-    scenario()
+@simulated
+async def test_a_codec_that_can_not_encode_gives_readers_linns_own_format(env: SimEnv, answer: object) -> None:
+    async with broker_on(env, STREAM, plugins=[Plugin(codec=Broken("from_native", answer))]):
+        client = await connected(env)
+        await client.publish("t", ["native"])
+        assert [batch.format for batch in await fetched(client, "t", formats=[NUMBER])] == [0]
 
 
 # --- the registry ----------------------------------------------------------------------------------------------------

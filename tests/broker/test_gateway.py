@@ -7,7 +7,7 @@ import math
 import pytest
 import trio
 import trio.testing
-from raw_client import broker_on, records, simulated, values
+from raw_client import records, served, values
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.broker.broker import Broker
@@ -17,7 +17,6 @@ from linn.core.gateway.requests import START_LATEST, FetchRequest, SubscribeRequ
 from linn.core.gateway.session import Session
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.publish.request import PublishRequest
-from linn.testing.sim_env import SimEnv
 
 TOPICS = """
 [topics.jobs]
@@ -48,76 +47,70 @@ async def fetch(session: Session, offset: int, deadline: WaitDeadline) -> list[s
     )
 
 
-@simulated
+@served(TOPICS)
 async def test_a_publish_that_is_cancelled_while_it_waits_for_room_stores_nothing_and_holds_no_memory(
-    env: SimEnv,
+    broker: Broker,
 ) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        session = session_of(broker)
-        await publish(session, "jobs", records([bytes(FULL_BYTES)]))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish, session, "jobs", records([bytes(64 << 10)]))
-            await trio.testing.wait_all_tasks_blocked()
-            assert broker.memory.received.used_bytes > 64 << 10
-            nursery.cancel_scope.cancel()
-        assert broker.memory.received.used_bytes == 0
-        assert broker.topic("jobs").partition(0).high_watermark == 1
+    session = session_of(broker)
+    await publish(session, "jobs", records([bytes(FULL_BYTES)]))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publish, session, "jobs", records([bytes(64 << 10)]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.memory.received.used_bytes > 64 << 10
+        nursery.cancel_scope.cancel()
+    assert broker.memory.received.used_bytes == 0
+    assert broker.topic("jobs").partition(0).high_watermark == 1
 
 
-@simulated
-async def test_a_publish_waits_for_room_and_goes_on_when_there_is_some(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        session = session_of(broker)
-        await publish(session, "jobs", records([bytes(FULL_BYTES)]))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish, session, "jobs", records([bytes(64 << 10)]))
-            await trio.testing.wait_all_tasks_blocked()
-            await session.perform("topic.purge", '{"name": "jobs"}')
-        assert broker.memory.received.used_bytes == 0
-        assert broker.topic("jobs").partition(0).high_watermark == 2
+@served(TOPICS)
+async def test_a_publish_waits_for_room_and_goes_on_when_there_is_some(broker: Broker) -> None:
+    session = session_of(broker)
+    await publish(session, "jobs", records([bytes(FULL_BYTES)]))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publish, session, "jobs", records([bytes(64 << 10)]))
+        await trio.testing.wait_all_tasks_blocked()
+        await session.perform("topic.purge", '{"name": "jobs"}')
+    assert broker.memory.received.used_bytes == 0
+    assert broker.topic("jobs").partition(0).high_watermark == 2
 
 
-@simulated
-async def test_a_publish_that_is_refused_raises_its_own_error_and_is_counted_once(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        with pytest.raises(TopicUnknown, match="nowhere"):
-            await publish(session_of(broker), "nowhere", records(["x"]))
-        assert broker.publisher.errors == {"topic.unknown": 1}
-        assert broker.memory.received.used_bytes == 0
+@served(TOPICS)
+async def test_a_publish_that_is_refused_raises_its_own_error_and_is_counted_once(broker: Broker) -> None:
+    with pytest.raises(TopicUnknown, match="nowhere"):
+        await publish(session_of(broker), "nowhere", records(["x"]))
+    assert broker.publisher.errors == {"topic.unknown": 1}
+    assert broker.memory.received.used_bytes == 0
 
 
-@simulated
-async def test_a_fetch_at_the_end_waits_for_a_record(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        session, found = session_of(broker), []
+@served(TOPICS)
+async def test_a_fetch_at_the_end_waits_for_a_record(broker: Broker) -> None:
+    session, found = session_of(broker), []
 
-        async def read() -> None:
-            found.append(await fetch(session, 0, WaitDeadline()))
+    async def read() -> None:
+        found.append(await fetch(session, 0, WaitDeadline()))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            await trio.testing.wait_all_tasks_blocked()
-            assert found == []
-            await publish(session, "log", records(["a", "b"]))
-        assert found == [["a", "b"]]
-        assert await fetch(session, 0, WaitDeadline(0)) == ["a", "b"]
-
-
-@simulated
-async def test_a_fetch_that_finds_nothing_until_its_deadline_is_empty(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        begun = trio.current_time()
-        assert await fetch(session_of(broker), 0, WaitDeadline(5)) == []
-        assert math.isclose(trio.current_time() - begun, 5)
-        with pytest.raises(OffsetOutOfRange):
-            await fetch(session_of(broker), 7, WaitDeadline(5))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == []
+        await publish(session, "log", records(["a", "b"]))
+    assert found == [["a", "b"]]
+    assert await fetch(session, 0, WaitDeadline(0)) == ["a", "b"]
 
 
-@simulated
-async def test_a_subscription_is_refused_where_the_topic_is_of_the_other_kind(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        session = session_of(broker)
-        with pytest.raises(SubscriptionWrongKind, match="topic jobs is a queue: consumers compete"):
-            await session.subscribe(SubscribeRequest("jobs", group="g"))
-        with pytest.raises(SubscriptionWrongKind, match="choose no start"):
-            await session.subscribe(SubscribeRequest("jobs", start=START_LATEST))
+@served(TOPICS)
+async def test_a_fetch_that_finds_nothing_until_its_deadline_is_empty(broker: Broker) -> None:
+    begun = trio.current_time()
+    assert await fetch(session_of(broker), 0, WaitDeadline(5)) == []
+    assert math.isclose(trio.current_time() - begun, 5)
+    with pytest.raises(OffsetOutOfRange):
+        await fetch(session_of(broker), 7, WaitDeadline(5))
+
+
+@served(TOPICS)
+async def test_a_subscription_is_refused_where_the_topic_is_of_the_other_kind(broker: Broker) -> None:
+    session = session_of(broker)
+    with pytest.raises(SubscriptionWrongKind, match="topic jobs is a queue: consumers compete"):
+        await session.subscribe(SubscribeRequest("jobs", group="g"))
+    with pytest.raises(SubscriptionWrongKind, match="choose no start"):
+        await session.subscribe(SubscribeRequest("jobs", start=START_LATEST))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, simulated
+from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, served, simulated
 
 from linn.core.groups.group import TEXT_BYTES_MAX
 from linn.testing.sim_env import SimEnv
@@ -66,22 +66,21 @@ async def test_a_group_is_reset_and_deleted_in_one_topic_or_in_all(env: SimEnv) 
         assert await (await connected(env)).administer("group.list") == []
 
 
-@simulated
+@served(TEXT)
 async def test_members_are_shown_with_their_epochs(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        ann, subscriptions = await _joined(env, session_ms=60_000, is_static=True)
-        await _joined(env, "bob")
-        shown = (await ann.administer("group.show", group="g"))["members"]
-        assert [(one["member"], one["is_static"], one["session_s"]) for one in shown] == [
-            ("ann", True, 60.0),
-            ("bob", False, 0.0),
-        ]
-        epoch = (await ann.administer("group.show", group="g"))["epoch"]
-        assert shown[0]["epoch"] < epoch == shown[1]["epoch"], "ann has something to let go of"
-        for subscription in subscriptions.values():
-            await ann.call(m.Heartbeat(subscription, epoch))
-        shown = (await ann.administer("group.show", group="g"))["members"]
-        assert [(one["epoch"], one["partitions"], one["topics"]) for one in shown] == [(epoch, 2, ["t", "u"])] * 2
+    ann, subscriptions = await _joined(env, session_ms=60_000, is_static=True)
+    await _joined(env, "bob")
+    shown = (await ann.administer("group.show", group="g"))["members"]
+    assert [(one["member"], one["is_static"], one["session_s"]) for one in shown] == [
+        ("ann", True, 60.0),
+        ("bob", False, 0.0),
+    ]
+    epoch = (await ann.administer("group.show", group="g"))["epoch"]
+    assert shown[0]["epoch"] < epoch == shown[1]["epoch"], "ann has something to let go of"
+    for subscription in subscriptions.values():
+        await ann.call(m.Heartbeat(subscription, epoch))
+    shown = (await ann.administer("group.show", group="g"))["members"]
+    assert [(one["epoch"], one["partitions"], one["topics"]) for one in shown] == [(epoch, 2, ["t", "u"])] * 2
 
 
 @simulated

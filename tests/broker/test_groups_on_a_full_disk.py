@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 from crc32c import crc32c
-from raw_client import RawClient, Refused, broker_on, connected, simulated, values
+from raw_client import RawClient, Refused, broker_on, connected, served, simulated, values
 
 from linn.core.broker.broker import Broker
 from linn.core.groups.coordinator import GROUP_LOGS
 from linn.core.groups.event import decode_group_events
 from linn.core.log import state_log
 from linn.core.log.state_log import StateLog
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -70,94 +69,89 @@ def state_of(broker: Broker) -> StateLog:
 
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("end", ["go on", "another member", "restart"])
-def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_once(before: int, end: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, AT_MOST_ONCE):
-            client = await connected(env)
-            published = await publish_some(client, 6)
-            member = await joined(client)
-            got = await pulled(client, member, before) if before else []
-            place = await offsets(client)
-            fill_disk(env)
-            for _ in range(3):
-                with pytest.raises(Refused, match=FULL):
-                    await client.pull(member, 1)
-                assert await offsets(client) == place == [before or None]
-            free_disk(env)
-            if end == "go on":
-                got += await pulled_all(client, member)
-            else:
-                await client.call(m.Unsubscribe(member))  # Which is written, with all that waits.
-            if end == "another member":
-                got += await pulled_all(client, await joined(client))
-        async with broker_on(env, AT_MOST_ONCE):
-            client = await connected(env)
-            assert got + await pulled_all(client, await joined(client)) == published
-
-    run_simulation(0, scenario)
-
-
 @simulated
-async def test_at_most_once_a_consumer_that_a_full_disk_ended_has_lost_nothing(env: SimEnv) -> None:
+async def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_once(
+    env: SimEnv, before: int, end: str
+) -> None:
     async with broker_on(env, AT_MOST_ONCE):
         client = await connected(env)
         published = await publish_some(client, 6)
         member = await joined(client)
+        got = await pulled(client, member, before) if before else []
+        place = await offsets(client)
         fill_disk(env)
-        await client.call(m.Credit(member, 3))
-        while not isinstance((await client.push()).message, m.Ended):
-            pass
-        free_disk(env)
-        assert await pulled_all(client, await joined(client)) == published
-
-
-@simulated
-async def test_at_most_once_a_new_owner_on_a_full_disk_gets_undelivered_records(env: SimEnv) -> None:
-    async with broker_on(env, STREAM % 2 + 'delivery = "at-most-once"\n'):
-        one, two = await connected(env), await connected(env)
-        published = await publish_some(one, 12, partitions=2)
-        first = await joined(one)
-        fill_disk(env)
-        for _ in range(4):
-            with pytest.raises(Refused, match=FULL):
-                await one.pull(first, 1)
-        second = await joined(two)
-        await one.call(m.Heartbeat(first, 2))
-        for client, member in ((one, first), (two, second)):
+        for _ in range(3):
             with pytest.raises(Refused, match=FULL):
                 await client.pull(member, 1)
+            assert await offsets(client) == place == [before or None]
         free_disk(env)
-        got = [await pulled_all(one, first), await pulled_all(two, second)]
-        assert [len(some) for some in got] == [6, 6]
-        assert sorted(got[0] + got[1]) == sorted(published)
+        if end == "go on":
+            got += await pulled_all(client, member)
+        else:
+            await client.call(m.Unsubscribe(member))  # Which is written, with all that waits.
+        if end == "another member":
+            got += await pulled_all(client, await joined(client))
+    async with broker_on(env, AT_MOST_ONCE):
+        client = await connected(env)
+        assert got + await pulled_all(client, await joined(client)) == published
+
+
+@served(AT_MOST_ONCE)
+async def test_at_most_once_a_consumer_that_a_full_disk_ended_has_lost_nothing(env: SimEnv, client: RawClient) -> None:
+    published = await publish_some(client, 6)
+    member = await joined(client)
+    fill_disk(env)
+    await client.call(m.Credit(member, 3))
+    while not isinstance((await client.push()).message, m.Ended):
+        pass
+    free_disk(env)
+    assert await pulled_all(client, await joined(client)) == published
+
+
+@served(STREAM % 2 + 'delivery = "at-most-once"\n')
+async def test_at_most_once_a_new_owner_on_a_full_disk_gets_undelivered_records(
+    env: SimEnv, one: RawClient, two: RawClient
+) -> None:
+    published = await publish_some(one, 12, partitions=2)
+    first = await joined(one)
+    fill_disk(env)
+    for _ in range(4):
+        with pytest.raises(Refused, match=FULL):
+            await one.pull(first, 1)
+    second = await joined(two)
+    await one.call(m.Heartbeat(first, 2))
+    for client, member in ((one, first), (two, second)):
+        with pytest.raises(Refused, match=FULL):
+            await client.pull(member, 1)
+    free_disk(env)
+    got = [await pulled_all(one, first), await pulled_all(two, second)]
+    assert [len(some) for some in got] == [6, 6]
+    assert sorted(got[0] + got[1]) == sorted(published)
 
 
 # --- a group that is moved -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("before", [None, 2])
-def test_a_reset_that_is_refused_changes_nothing(before: int | None) -> None:
+@simulated
+async def test_a_reset_that_is_refused_changes_nothing(env: SimEnv, before: int | None) -> None:
     expected = [before, None] if before is not None else []
-
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM % 2):
-            client = await connected(env)
-            await publish_some(client, 12, partitions=2)
-            member = await joined(client)
-            if before is not None:
-                await ack(client, member, {0: before})
-            await client.call(m.Unsubscribe(member))
-            fill_disk(env)
-            with pytest.raises(Refused, match=FULL):
-                await client.administer("group.reset", topic="t", group="g", to="latest")
-            assert await offsets(client) == expected
-            free_disk(env)
-            await client.call(m.Unsubscribe(await joined(client)))  # Which is written, with all that waits.
-            assert await offsets(client) == expected
-        async with broker_on(env, STREAM % 2):
-            assert await offsets(await connected(env)) == expected
-
-    run_simulation(0, scenario)
+    async with broker_on(env, STREAM % 2):
+        client = await connected(env)
+        await publish_some(client, 12, partitions=2)
+        member = await joined(client)
+        if before is not None:
+            await ack(client, member, {0: before})
+        await client.call(m.Unsubscribe(member))
+        fill_disk(env)
+        with pytest.raises(Refused, match=FULL):
+            await client.administer("group.reset", topic="t", group="g", to="latest")
+        assert await offsets(client) == expected
+        free_disk(env)
+        await client.call(m.Unsubscribe(await joined(client)))  # Which is written, with all that waits.
+        assert await offsets(client) == expected
+    async with broker_on(env, STREAM % 2):
+        assert await offsets(await connected(env)) == expected
 
 
 @simulated
@@ -180,7 +174,10 @@ async def test_a_reset_overrides_commits_that_waited_for_the_disk(env: SimEnv) -
 # --- what waits ------------------------------------------------------------------------------------------------------
 
 
-def test_however_long_a_disk_is_full_little_waits_and_the_last_commits_count(monkeypatch: pytest.MonkeyPatch) -> None:
+@simulated
+async def test_however_long_a_disk_is_full_little_waits_and_the_last_commits_count(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(state_log, "WAITING_BYTES_MAX", 2_000)
     text = STREAM % 8
 
@@ -201,13 +198,10 @@ def test_however_long_a_disk_is_full_little_waits_and_the_last_commits_count(mon
             assert decode_group_events(records[0])[0], "it begins with all there is, in place of what waited"
             env.kill()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, text):
-            assert await offsets(await connected(env)) == [5] + 7 * [4]
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, text):
+        assert await offsets(await connected(env)) == [5] + 7 * [4]
 
 
 @simulated

@@ -8,10 +8,11 @@ import struct
 
 import pytest
 import trio
-from raw_client import HEAD, RawClient, Refused, broker_on, connected, places, records, simulated, values
+from raw_client import HEAD, RawClient, Refused, broker_on, connected, places, records, served, simulated, values
 
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
+from linn.core.broker.broker import Broker
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.routing.exchange import ExchangeKind
 from linn.plugins.exchanges import FanoutExchange, NoSettings
@@ -39,24 +40,22 @@ async def _raw(env: SimEnv) -> RawClient:
     ],
 )
 @pytest.mark.parametrize("greeted", [False, True])
-def test_another_protocol_gets_one_error_and_harms_nobody(said: bytes, greeted: bool) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TEXT) as broker:
-            other = await connected(env)
-            stranger = await (connected if greeted else _raw)(env)  # type: ignore[operator]
-            publishes = [await stranger.send(m.Publish("t"), [records(["a"])])] if greeted else []
-            await stranger.stream.send([said])
-            heard = await stranger.until_closed()
-            failed = [message for message in heard if isinstance(message, m.Failed)]
-            assert len(failed) == 1
-            assert failed[0].code.startswith("protocol.")
-            for correlation in publishes:
-                assert (await stranger.answer(correlation)).message.placements[0].copies == 1
-            await other.publish("t", ["b"])
-            await trio.sleep(1)
-            assert broker.listening.connections == 1
-
-    run_simulation(0, scenario)
+@served(TEXT)
+async def test_another_protocol_gets_one_error_and_harms_nobody(
+    env: SimEnv, broker: Broker, other: RawClient, said: bytes, greeted: bool
+) -> None:
+    stranger = await (connected if greeted else _raw)(env)  # type: ignore[operator]
+    publishes = [await stranger.send(m.Publish("t"), [records(["a"])])] if greeted else []
+    await stranger.stream.send([said])
+    heard = await stranger.until_closed()
+    failed = [message for message in heard if isinstance(message, m.Failed)]
+    assert len(failed) == 1
+    assert failed[0].code.startswith("protocol.")
+    for correlation in publishes:
+        assert (await stranger.answer(correlation)).message.placements[0].copies == 1
+    await other.publish("t", ["b"])
+    await trio.sleep(1)
+    assert broker.listening.connections == 1
 
 
 @pytest.mark.parametrize(
@@ -83,29 +82,23 @@ def test_garbage_after_hello_in_one_segment_is_refused_at_once(said: bytes, code
 @pytest.mark.parametrize(
     "said", [m.Ping(), m.Publish("t"), m.Administer("x", "y" * 70_000), m.Hello(1, 1, ["x" * 70_000], "")]
 )
-def test_before_hello_nothing_is_done_and_nothing_large_is_taken(said: m.Message) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TEXT):
-            stranger = await _raw(env)
-            await stranger.send(said)
-            (failed,) = await stranger.until_closed()
-            assert isinstance(failed, m.Failed)
-            assert failed.code in ("protocol.malformed", "protocol.frame_too_large")
-
-    run_simulation(0, scenario)
+@served(TEXT)
+async def test_before_hello_nothing_is_done_and_nothing_large_is_taken(env: SimEnv, said: m.Message) -> None:
+    stranger = await _raw(env)
+    await stranger.send(said)
+    (failed,) = await stranger.until_closed()
+    assert isinstance(failed, m.Failed)
+    assert failed.code in ("protocol.malformed", "protocol.frame_too_large")
 
 
 @pytest.mark.parametrize("versions", [(2, 3), (0, 0), (5, 2)])
-def test_a_client_of_another_version_is_told_so(versions: tuple[int, int]) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, ""):
-            client = await _raw(env)
-            await client.stream.send(frames_of(m.Hello(*versions, [], "x"), 1))
-            (failed,) = await client.until_closed()
-            assert isinstance(failed, m.Failed)
-            assert failed.code == "protocol.version_unsupported"
-
-    run_simulation(0, scenario)
+@served("")
+async def test_a_client_of_another_version_is_told_so(env: SimEnv, versions: tuple[int, int]) -> None:
+    client = await _raw(env)
+    await client.stream.send(frames_of(m.Hello(*versions, [], "x"), 1))
+    (failed,) = await client.until_closed()
+    assert isinstance(failed, m.Failed)
+    assert failed.code == "protocol.version_unsupported"
 
 
 @simulated
@@ -118,95 +111,84 @@ async def test_welcome_has_the_common_features_and_the_limits(env: SimEnv) -> No
         assert answer == m.Welcome(1, ["zstd"], "x", 16 << 20, 8 << 20, 1000, 20_000, 7, 1_000, answer.producer_id)
 
 
-@simulated
-async def test_a_request_of_an_unknown_kind_fails_alone(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await connected(env)
-        unknown = bytearray(frames_of(m.Ping(), 77)[0])
-        assert unknown.count(struct.pack("<H", 3)) >= 1
-        # The union's number lies behind the correlation and the number of batches.
-        struct.pack_into("<H", unknown, 8 + 8 + 10, 999)
-        struct.pack_into("<H", unknown, 8 + 8 + 8, 1)
-        await client.stream.send([unknown, records(["a"]).message])
-        with pytest.raises(Refused, match=r"protocol\.request_unknown"):
-            await client.answer(77)
-        await client.publish("t", ["a"])
-        assert await client.fetch("t") == ["a"]
+@served(TEXT)
+async def test_a_request_of_an_unknown_kind_fails_alone(client: RawClient) -> None:
+    unknown = bytearray(frames_of(m.Ping(), 77)[0])
+    assert unknown.count(struct.pack("<H", 3)) >= 1
+    # The union's number lies behind the correlation and the number of batches.
+    struct.pack_into("<H", unknown, 8 + 8 + 10, 999)
+    struct.pack_into("<H", unknown, 8 + 8 + 8, 1)
+    await client.stream.send([unknown, records(["a"]).message])
+    with pytest.raises(Refused, match=r"protocol\.request_unknown"):
+        await client.answer(77)
+    await client.publish("t", ["a"])
+    assert await client.fetch("t") == ["a"]
 
 
-@simulated
-async def test_a_broker_only_message_ends_the_connection(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await connected(env)
-        await client.tell(m.Published([]))
-        (failed,) = await client.until_closed()
-        assert isinstance(failed, m.Failed)
-        assert failed.code == "protocol.malformed"
+@served(TEXT)
+async def test_a_broker_only_message_ends_the_connection(client: RawClient) -> None:
+    await client.tell(m.Published([]))
+    (failed,) = await client.until_closed()
+    assert isinstance(failed, m.Failed)
+    assert failed.code == "protocol.malformed"
 
 
-@simulated
-async def test_a_failing_publish_takes_its_batches_along_and_nothing_else(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await connected(env)
-        sent = [await client.send(m.Publish(topic), [records(["a"]), records(["b"])]) for topic in ("t", "no", "t")]
-        with pytest.raises(Refused, match=r"topic\.unknown"):
-            await client.answer(sent[1])
-        assert (await client.answer(sent[2])).message.placements[1].base_offset == 3
-        assert await client.fetch("t") == ["a", "b", "a", "b"]
+@served(TEXT)
+async def test_a_failing_publish_takes_its_batches_along_and_nothing_else(client: RawClient) -> None:
+    sent = [await client.send(m.Publish(topic), [records(["a"]), records(["b"])]) for topic in ("t", "no", "t")]
+    with pytest.raises(Refused, match=r"topic\.unknown"):
+        await client.answer(sent[1])
+    assert (await client.answer(sent[2])).message.placements[1].base_offset == 3
+    assert await client.fetch("t") == ["a", "b", "a", "b"]
 
 
-@simulated
-async def test_a_client_without_a_timely_hello_is_disconnected(env: SimEnv) -> None:
-    async with broker_on(env, "") as broker:
-        silent, slow = await _raw(env), await _raw(env)
-        greeting = bytes(frames_of(hello("x"), 1)[0])
-        with trio.move_on_after(10.5):
-            for byte in greeting:
-                await slow.stream.send([bytes([byte])])
-                await trio.sleep(1)
-        for client in (silent, slow):
-            heard = await client.until_closed(1)
-            assert [message.code for message in heard] == ([] if client is silent else ["request.timeout"])
-        assert broker.listening.connections == 0
+@served("")
+async def test_a_client_without_a_timely_hello_is_disconnected(env: SimEnv, broker: Broker) -> None:
+    silent, slow = await _raw(env), await _raw(env)
+    greeting = bytes(frames_of(hello("x"), 1)[0])
+    with trio.move_on_after(10.5):
+        for byte in greeting:
+            await slow.stream.send([bytes([byte])])
+            await trio.sleep(1)
+    for client in (silent, slow):
+        heard = await client.until_closed(1)
+        assert [message.code for message in heard] == ([] if client is silent else ["request.timeout"])
+    assert broker.listening.connections == 0
 
 
-@simulated
-async def test_a_silent_client_is_disconnected_after_three_keepalives_and_releases_its_leases(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.q]\nlease = "1h"\n'):
-        client = await connected(env)
-        await client.publish("q", ["a"])
-        await client.call(m.Subscribe("q", credit=1))
-        await client.delivery()
-        started = trio.current_time()
-        await client.until_closed(100)
-        assert 60 <= trio.current_time() - started <= 81
-        other = await connected(env)
-        subscription = (await other.call(m.Subscribe("q"))).subscription
-        assert values((await other.pull(subscription)).batches) == ["a"]
+@served('[topics.q]\nlease = "1h"\n')
+async def test_a_silent_client_is_disconnected_after_three_keepalives_and_releases_its_leases(
+    env: SimEnv, client: RawClient
+) -> None:
+    await client.publish("q", ["a"])
+    await client.call(m.Subscribe("q", credit=1))
+    await client.delivery()
+    started = trio.current_time()
+    await client.until_closed(100)
+    assert 60 <= trio.current_time() - started <= 81
+    other = await connected(env)
+    subscription = (await other.call(m.Subscribe("q"))).subscription
+    assert values((await other.pull(subscription)).batches) == ["a"]
 
 
-@simulated
-async def test_a_client_that_pings_may_stay_for_ever(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await connected(env)
-        for _ in range(50):
-            await trio.sleep(19)
-            await client.call(m.Ping())
+@served(TEXT)
+async def test_a_client_that_pings_may_stay_for_ever(client: RawClient) -> None:
+    for _ in range(50):
+        await trio.sleep(19)
+        await client.call(m.Ping())
 
 
-@simulated
-async def test_a_frame_that_never_ends_is_as_good_as_silence(env: SimEnv) -> None:
-    async with broker_on(env, TEXT) as broker:
-        client = await connected(env)
-        frame = bytes(frames_of(m.Administer("x", "y" * 100_000), 1)[0])
-        with trio.fail_after(200):
-            while broker.listening.connections:
-                await trio.sleep(1)
-                try:
-                    await client.stream.send([frame[:1]])
-                except Exception:
-                    break
-                frame = frame[1:]
+@served(TEXT)
+async def test_a_frame_that_never_ends_is_as_good_as_silence(broker: Broker, client: RawClient) -> None:
+    frame = bytes(frames_of(m.Administer("x", "y" * 100_000), 1)[0])
+    with trio.fail_after(200):
+        while broker.listening.connections:
+            await trio.sleep(1)
+            try:
+                await client.stream.send([frame[:1]])
+            except Exception:
+                break
+            frame = frame[1:]
 
 
 @simulated
@@ -278,31 +260,31 @@ async def test_connections_are_limited(env: SimEnv) -> None:
         await (await connected(env)).publish("t", ["a"])
 
 
-@simulated
-async def test_storms_of_connections_and_joins_leave_nothing_behind(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nkind = "both"\npartitions = 3\n') as broker:
-        client = await connected(env)
+@served('[topics.t]\nkind = "both"\npartitions = 3\n')
+async def test_storms_of_connections_and_joins_leave_nothing_behind(
+    env: SimEnv, broker: Broker, client: RawClient
+) -> None:
 
-        async def storm(number: int) -> None:
-            for turn in range(5):
-                hasty = await connected(env)
-                await hasty.tell(m.Subscribe("t", group="g" if number % 2 else "", credit=5))
-                await hasty.tell(m.Publish("t"), [records([f"{number}.{turn}"])])
-                await trio.sleep(env.rng.uniform(0, 0.01))
-                await hasty.stream.aclose()
+    async def storm(number: int) -> None:
+        for turn in range(5):
+            hasty = await connected(env)
+            await hasty.tell(m.Subscribe("t", group="g" if number % 2 else "", credit=5))
+            await hasty.tell(m.Publish("t"), [records([f"{number}.{turn}"])])
+            await trio.sleep(env.rng.uniform(0, 0.01))
+            await hasty.stream.aclose()
 
-        async with trio.open_nursery() as nursery:
-            for number in range(20):
-                nursery.start_soon(storm, number)
-        await trio.sleep(5)
-        assert broker.listening.connections == 1
-        topic = broker.topics["t"]
-        assert topic.queue is not None
-        assert broker.groups.members("g", "t") == 0
-        assert not topic.queue.consumers
-        shown = await client.administer("topic.show", name="t")
-        assert shown["queue"]["leased"] == 0
-        assert topic.readers == {}
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(storm, number)
+    await trio.sleep(5)
+    assert broker.listening.connections == 1
+    topic = broker.topics["t"]
+    assert topic.queue is not None
+    assert broker.groups.members("g", "t") == 0
+    assert not topic.queue.consumers
+    shown = await client.administer("topic.show", name="t")
+    assert shown["queue"]["leased"] == 0
+    assert topic.readers == {}
 
 
 class BrokenExchange(FanoutExchange):
@@ -375,9 +357,7 @@ async def test_limits_beyond_what_the_protocol_can_say_are_told_as_the_largest_i
         assert (await client.call(m.Describe(["t"]))).topics[0].message_bytes_max == largest
 
 
-@simulated
-async def test_a_topic_that_is_named_many_times_is_described_once(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await connected(env)
-        topics = (await client.call(m.Describe(["t", "no"] * 2_048))).topics
-        assert [(topic.name, topic.kind) for topic in topics] == [("t", "stream"), ("no", "")]
+@served(TEXT)
+async def test_a_topic_that_is_named_many_times_is_described_once(client: RawClient) -> None:
+    topics = (await client.call(m.Describe(["t", "no"] * 2_048))).topics
+    assert [(topic.name, topic.kind) for topic in topics] == [("t", "stream"), ("no", "")]

@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
+from raw_client import (
+    ALWAYS,
+    RawClient,
+    Refused,
+    after_power_loss,
+    broker_on,
+    connected,
+    records,
+    served,
+    simulated,
+    values,
+)
 
 from linn.api import Interceptor, InterceptorKind, hookimpl
 from linn.core.batch.batch import SCATTERED, RecordBatch
@@ -78,43 +89,37 @@ async def everything(client: RawClient, topic: str, partitions: int = 1) -> list
 # --- one partition ---------------------------------------------------------------------------------------------------
 
 
-@simulated
-async def test_a_batch_that_comes_again_is_answered_with_its_offset(env: SimEnv) -> None:
-    async with broker_on(env, STREAM) as broker:
-        client = await connected(env)
-        for sequence in range(3):
-            assert (await send(client, numbered(sequence, ["abc"[sequence]]))).base_offset == sequence
-        again = await send(client, numbered(1, ["b"]))
-        assert (again.partition, again.base_offset, again.copies) == (0, 1, 1)
-        assert await client.fetch("t") == ["a", "b", "c"]
-        assert broker.topics["t"].partitions[0].duplicates == 1
-        shown = await client.administer("topic.show", name="t")
-        assert (shown["producers"], shown["duplicates"]) == (1, 1)
+@served(STREAM)
+async def test_a_batch_that_comes_again_is_answered_with_its_offset(broker: Broker, client: RawClient) -> None:
+    for sequence in range(3):
+        assert (await send(client, numbered(sequence, ["abc"[sequence]]))).base_offset == sequence
+    again = await send(client, numbered(1, ["b"]))
+    assert (again.partition, again.base_offset, again.copies) == (0, 1, 1)
+    assert await client.fetch("t") == ["a", "b", "c"]
+    assert broker.topics["t"].partitions[0].duplicates == 1
+    shown = await client.administer("topic.show", name="t")
+    assert (shown["producers"], shown["duplicates"]) == (1, 1)
 
 
-@simulated
-async def test_a_gap_an_old_epoch_and_an_old_batch_are_refused(env: SimEnv) -> None:
-    async with broker_on(env, STREAM):
-        client = await connected(env)
-        assert await refusal(client, numbered(1, ["x"])) == "producer.out_of_order"
-        for sequence in range(12):
-            await send(client, numbered(sequence, [str(sequence)]))
-        assert await refusal(client, numbered(13, ["x"])) == "producer.out_of_order"
-        assert await refusal(client, numbered(0, ["x"])) == "producer.duplicate"
-        await send(client, numbered(0, ["new"], epoch=1))
-        assert await refusal(client, numbered(12, ["x"])) == "producer.fenced"
-        assert await client.fetch("t") == [*map(str, range(12)), "new"]
+@served(STREAM)
+async def test_a_gap_an_old_epoch_and_an_old_batch_are_refused(client: RawClient) -> None:
+    assert await refusal(client, numbered(1, ["x"])) == "producer.out_of_order"
+    for sequence in range(12):
+        await send(client, numbered(sequence, [str(sequence)]))
+    assert await refusal(client, numbered(13, ["x"])) == "producer.out_of_order"
+    assert await refusal(client, numbered(0, ["x"])) == "producer.duplicate"
+    await send(client, numbered(0, ["new"], epoch=1))
+    assert await refusal(client, numbered(12, ["x"])) == "producer.fenced"
+    assert await client.fetch("t") == [*map(str, range(12)), "new"]
 
 
-@simulated
-async def test_a_numbered_batch_comes_alone_and_says_when_the_broker_chooses_its_partition(env: SimEnv) -> None:
-    async with broker_on(env, STREAM):
-        client = await connected(env)
-        with pytest.raises(Refused, match=r"batch\.malformed"):
-            await client.call(m.Publish("t", partition=0), [numbered(0, ["a"]), numbered(1, ["b"])])
-        assert await refusal(client, numbered(0, ["a"]), partition=-1) == "batch.malformed"
-        await send(client, numbered(0, ["a"], scattered=True), partition=-1)
-        assert await client.fetch("t") == ["a"]
+@served(STREAM)
+async def test_a_numbered_batch_comes_alone_and_says_when_the_broker_chooses_its_partition(client: RawClient) -> None:
+    with pytest.raises(Refused, match=r"batch\.malformed"):
+        await client.call(m.Publish("t", partition=0), [numbered(0, ["a"]), numbered(1, ["b"])])
+    assert await refusal(client, numbered(0, ["a"]), partition=-1) == "batch.malformed"
+    await send(client, numbered(0, ["a"], scattered=True), partition=-1)
+    assert await client.fetch("t") == ["a"]
 
 
 def test_too_many_producers_are_refused_until_idle_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,34 +179,30 @@ async def test_what_an_interceptor_changes_or_drops_has_its_number_all_the_same(
 # --- several ---------------------------------------------------------------------------------------------------------
 
 
-@simulated
-async def test_an_exchange_gives_each_destination_what_it_lacks(env: SimEnv) -> None:
-    async with broker_on(env, THREE) as broker:
-        client = await connected(env)
-        await through(client, "k.l", 0, ["one"])
-        # As after a crash between the destinations: one of them has the batch already.
-        batch = numbered(1, ["two"], scattered=True)
-        await send(client, batch, target="a", partition=-1)
-        for _ in range(2):
-            assert (await through(client, "k.l", 1, ["two"])).copies == 3
-        assert await everything(client, "a") == ["one", "two"]
-        assert sorted(await everything(client, "b", 3)) == ["one", "two"]
-        assert await everything(client, "c") == ["one", "two"]
-        assert broker.topics["a"].partitions[0].duplicates == 2
+@served(THREE)
+async def test_an_exchange_gives_each_destination_what_it_lacks(broker: Broker, client: RawClient) -> None:
+    await through(client, "k.l", 0, ["one"])
+    # As after a crash between the destinations: one of them has the batch already.
+    batch = numbered(1, ["two"], scattered=True)
+    await send(client, batch, target="a", partition=-1)
+    for _ in range(2):
+        assert (await through(client, "k.l", 1, ["two"])).copies == 3
+    assert await everything(client, "a") == ["one", "two"]
+    assert sorted(await everything(client, "b", 3)) == ["one", "two"]
+    assert await everything(client, "c") == ["one", "two"]
+    assert broker.topics["a"].partitions[0].duplicates == 2
 
 
-@simulated
-async def test_behind_a_batch_that_was_refused_for_now_nothing_of_its_producer_is_stored(env: SimEnv) -> None:
-    async with broker_on(env, THREE):
-        client = await connected(env)
-        await through(client, "k.l", 0, ["x" * 3_000])
-        with pytest.raises(Refused, match=r"topic\.full"):
-            await through(client, "k.l", 1, ["y" * 3_000])
-        with pytest.raises(Refused, match=r"producer\.out_of_order"):
-            await through(client, "k.l", 2, ["z"])
-        # Its producer gives it up, and goes on in another epoch.
-        assert (await through(client, "k.l", 0, ["z"], epoch=1)).copies == 3
-        assert [text[0] for text in await everything(client, "c")] == ["x", "z"]
+@served(THREE)
+async def test_behind_a_batch_that_was_refused_for_now_nothing_of_its_producer_is_stored(client: RawClient) -> None:
+    await through(client, "k.l", 0, ["x" * 3_000])
+    with pytest.raises(Refused, match=r"topic\.full"):
+        await through(client, "k.l", 1, ["y" * 3_000])
+    with pytest.raises(Refused, match=r"producer\.out_of_order"):
+        await through(client, "k.l", 2, ["z"])
+    # Its producer gives it up, and goes on in another epoch.
+    assert (await through(client, "k.l", 0, ["z"], epoch=1)).copies == 3
+    assert [text[0] for text in await everything(client, "c")] == ["x", "z"]
 
 
 @simulated
@@ -224,7 +225,8 @@ async def test_a_batch_of_many_keys_goes_to_the_same_partitions_again(env: SimEn
 
 @pytest.mark.parametrize("death", ["stop", "kill", "power loss"])
 @pytest.mark.parametrize("segment_bytes", [4_096, 1 << 20])
-def test_a_restart_knows_what_was_stored(death: str, segment_bytes: int) -> None:
+@simulated
+async def test_a_restart_knows_what_was_stored(env: SimEnv, death: str, segment_bytes: int) -> None:
     text = ALWAYS + f'segment_bytes_max = {segment_bytes}\n[topics.t]\nkind = "stream"\n[topics.q]\n'
 
     async def before(env: SimEnv) -> None:
@@ -248,21 +250,18 @@ def test_a_restart_knows_what_was_stored(death: str, segment_bytes: int) -> None
             taken += sum(batch.count for batch in event.batches)
             await client.settle(worker, event)
 
-    async def scenario(env: SimEnv) -> None:
-        died = await env.run_until_death(before)
-        assert died is (death != "stop")
-        env = await after_power_loss(env, text) if died else env
-        async with broker_on(env, text) as broker:
-            client = await connected(env)
-            for topic in ("t", "q"):
-                for sequence in range(12, 20):
-                    again = await send(client, numbered(sequence, ["x" * 900]), target=topic)
-                    assert again.base_offset == sequence
-                assert (await send(client, numbered(20, ["y"]), target=topic)).base_offset == 20
-            assert len(await client.fetch("t")) == 21
-            assert unsettled(broker) == 1
-
-    run_simulation(0, scenario)
+    died = await env.run_until_death(before)
+    assert died is (death != "stop")
+    env = await after_power_loss(env, text) if died else env
+    async with broker_on(env, text) as broker:
+        client = await connected(env)
+        for topic in ("t", "q"):
+            for sequence in range(12, 20):
+                again = await send(client, numbered(sequence, ["x" * 900]), target=topic)
+                assert again.base_offset == sequence
+            assert (await send(client, numbered(20, ["y"]), target=topic)).base_offset == 20
+        assert len(await client.fetch("t")) == 21
+        assert unsettled(broker) == 1
 
 
 def unsettled(broker: Broker) -> int:

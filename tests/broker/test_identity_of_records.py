@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from raw_client import RawClient, Refused, after_power_loss, broker_on, connected, records, simulated
+from raw_client import RawClient, Refused, after_power_loss, broker_on, connected, records, served, simulated
 from truncation_walks import walk
 
 from linn.testing.sim_env import SimEnv
@@ -62,21 +62,19 @@ async def test_a_topic_keeps_its_id_and_every_start_has_a_later_epoch(env: SimEn
     assert 0 < first_epoch < second_epoch
 
 
-@simulated
-async def test_a_topic_that_is_made_again_is_another(env: SimEnv) -> None:
-    async with broker_on(env, ""):
-        client = await connected(env)
-        await client.administer("topic.create", name="u", settings={"kind": "stream"})
-        old = await client.publish("u", ["a"])
-        await client.administer("topic.delete", name="u")
-        await client.administer("topic.create", name="u", settings={"kind": "stream"})
-        new = await client.publish("u", ["b"])
-        assert (old.topic_id_high, old.topic_id_low) != (new.topic_id_high, new.topic_id_low)
-        known = {"topic_id_high": old.topic_id_high, "topic_id_low": old.topic_id_low}
-        assert (await failure(client, m.Fetch("u", 0, 0, **known))).code == "topic.replaced"
-        assert (await failure(client, m.Subscribe("u", **known))).code == "topic.replaced"
-        known = {"topic_id_high": new.topic_id_high, "topic_id_low": new.topic_id_low}
-        assert await client.fetch("u", **known) == ["b"]
+@served("")
+async def test_a_topic_that_is_made_again_is_another(client: RawClient) -> None:
+    await client.administer("topic.create", name="u", settings={"kind": "stream"})
+    old = await client.publish("u", ["a"])
+    await client.administer("topic.delete", name="u")
+    await client.administer("topic.create", name="u", settings={"kind": "stream"})
+    new = await client.publish("u", ["b"])
+    assert (old.topic_id_high, old.topic_id_low) != (new.topic_id_high, new.topic_id_low)
+    known = {"topic_id_high": old.topic_id_high, "topic_id_low": old.topic_id_low}
+    assert (await failure(client, m.Fetch("u", 0, 0, **known))).code == "topic.replaced"
+    assert (await failure(client, m.Subscribe("u", **known))).code == "topic.replaced"
+    known = {"topic_id_high": new.topic_id_high, "topic_id_low": new.topic_id_low}
+    assert await client.fetch("u", **known) == ["b"]
 
 
 @simulated

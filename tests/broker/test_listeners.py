@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import trio
-from raw_client import HEAD, broker_on, connected, simulated
+from raw_client import HEAD, broker_on, connected, served, simulated
 
+from linn.core.broker.broker import Broker
 from linn.core.errors.tree import AddressInUse, ConnectFailed, ConnectionLost
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -26,17 +27,16 @@ async def test_clients_come_in_at_each_and_share_the_limit(env: SimEnv) -> None:
             await connected(env)
 
 
-@simulated
-async def test_a_stop_ends_the_connections_of_each(env: SimEnv) -> None:
-    async with broker_on(env, SECOND) as broker:
-        clients = [await connected(env, address) for address in ADDRESSES]
-        with trio.fail_after(1):
-            await broker.drain()
-        for client in clients:
-            assert [type(message) for message in await client.until_closed()] == [m.Goodbye]
-        for address in ADDRESSES:
-            with pytest.raises(ConnectFailed):
-                await env.net.connect(address)
+@served(SECOND)
+async def test_a_stop_ends_the_connections_of_each(env: SimEnv, broker: Broker) -> None:
+    clients = [await connected(env, address) for address in ADDRESSES]
+    with trio.fail_after(1):
+        await broker.drain()
+    for client in clients:
+        assert [type(message) for message in await client.until_closed()] == [m.Goodbye]
+    for address in ADDRESSES:
+        with pytest.raises(ConnectFailed):
+            await env.net.connect(address)
 
 
 @simulated

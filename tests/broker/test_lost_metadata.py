@@ -149,19 +149,16 @@ TOPIC = {"id": ID, "settings": {"kind": "stream"}, "live_bindings": [], "live_ke
         ("exchanges/x", {"live_bindings": [], "settings": {"type": "direct", "bindings": {}}}),
     ],
 )
-def test_an_entry_of_another_shape_is_refused_by_its_key(key: str, entry: object) -> None:
-    @simulated
-    async def refuses(env: SimEnv) -> None:
-        store = EmbeddedMetadata(env.disk, "data", env.clock)
-        env.disk.make_dir("data")
-        await store.load(())
-        # One that is being deleted comes first: it must not go before all is known to be right.
-        await store.put("topics/gone", {**TOPIC, "deleted": True}, 0)
-        await store.put(key, entry, 0)
-        env.disk.open("data/lock", create=True).close()
-        assert f"the entry '{key}' of the metadata is damaged" in await refused(env)
-
-    refuses()
+@simulated
+async def test_an_entry_of_another_shape_is_refused_by_its_key(env: SimEnv, key: str, entry: object) -> None:
+    store = EmbeddedMetadata(env.disk, "data", env.clock)
+    env.disk.make_dir("data")
+    await store.load(())
+    # One that is being deleted comes first: it must not go before all is known to be right.
+    await store.put("topics/gone", {**TOPIC, "deleted": True}, 0)
+    await store.put(key, entry, 0)
+    env.disk.open("data/lock", create=True).close()
+    assert f"the entry '{key}' of the metadata is damaged" in await refused(env)
 
 
 @simulated
@@ -180,17 +177,12 @@ async def test_a_topic_that_takes_a_deleted_ones_name_has_none_of_its_subscripti
 
 
 @pytest.mark.parametrize("toml", [TOML, ""])
-def test_a_lost_file_is_missed(toml: str) -> None:
-    @simulated
-    async def misses(env: SimEnv) -> None:
-        async with broker_on(env, toml + "[topics.t]\n"):
-            pass
-        env.disk.unlink(FILE)
-        assert "is lost: it was there before data/metadata.reserve was made" in await refused(
-            env, toml + "[topics.t]\n"
-        )
-
-    misses()
+@simulated
+async def test_a_lost_file_is_missed(env: SimEnv, toml: str) -> None:
+    async with broker_on(env, toml + "[topics.t]\n"):
+        pass
+    env.disk.unlink(FILE)
+    assert "is lost: it was there before data/metadata.reserve was made" in await refused(env, toml + "[topics.t]\n")
 
 
 @simulated
@@ -237,16 +229,13 @@ async def test_a_file_that_an_operator_repaired_is_taken_over_without_a_sum(env:
 
 
 @pytest.mark.parametrize("older", [1, 2, 3])
-def test_a_folder_of_an_earlier_version_is_refused_in_one_line_that_says_so(older: int) -> None:
-    @simulated
-    async def refuses(env: SimEnv) -> None:
-        await once_alive(env)
-        put(env.disk, (await content_of(env.disk)).replace(b'"format": 4', b'"format": %d' % older))
-        text = await refused(env)
-        assert f"an earlier version of linn wrote this data folder, in format {older}" in text
-        assert "\n" not in text
-
-    refuses()
+@simulated
+async def test_a_folder_of_an_earlier_version_is_refused_in_one_line_that_says_so(env: SimEnv, older: int) -> None:
+    await once_alive(env)
+    put(env.disk, (await content_of(env.disk)).replace(b'"format": 4', b'"format": %d' % older))
+    text = await refused(env)
+    assert f"an earlier version of linn wrote this data folder, in format {older}" in text
+    assert "\n" not in text
 
 
 @simulated

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import trio
-from raw_client import ALWAYS, after_power_loss, broker_on, connected, simulated, values
+from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected, served, values
 
+from linn.core.broker.broker import Broker
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -13,37 +14,35 @@ WIDE = {"kind": "both", "partitions": 200}
 NARROW = {"kind": "both", "partitions": 4}
 
 
-@simulated
-async def test_a_wide_topic_is_made_with_a_handful_of_syncs_and_keeps_no_file_open(env: SimEnv) -> None:
-    async with broker_on(env, ALWAYS):
-        client = await connected(env)
-        before = len(env.disk.operations)
-        await client.administer("topic.create", name="w", settings=WIDE)
-        await trio.sleep(25)  # Housekeeping finds nothing to do.
-        made = [operation for operation, _ in env.disk.operations[before:]]
-        assert sum(operation.startswith("sync") and operation.endswith("begin") for operation in made) < 30
-        assert len(made) < 3 * 200 + 60, "a folder for each log, and no files"
-        for partition in (0, 7, 199):
-            await client.publish("w", ["x"], partition=partition)
-        worker = (await client.call(m.Subscribe("w", credit=10))).subscription
-        for _ in range(3):
-            event = await client.delivery()
-            assert values(event.batches) == ["x"]
-            assert await client.settle(worker, event) == []
+@served(ALWAYS)
+async def test_a_wide_topic_is_made_with_a_handful_of_syncs_and_keeps_no_file_open(
+    env: SimEnv, client: RawClient
+) -> None:
+    before = len(env.disk.operations)
+    await client.administer("topic.create", name="w", settings=WIDE)
+    await trio.sleep(25)  # Housekeeping finds nothing to do.
+    made = [operation for operation, _ in env.disk.operations[before:]]
+    assert sum(operation.startswith("sync") and operation.endswith("begin") for operation in made) < 30
+    assert len(made) < 3 * 200 + 60, "a folder for each log, and no files"
+    for partition in (0, 7, 199):
+        await client.publish("w", ["x"], partition=partition)
+    worker = (await client.call(m.Subscribe("w", credit=10))).subscription
+    for _ in range(3):
+        event = await client.delivery()
+        assert values(event.batches) == ["x"]
+        assert await client.settle(worker, event) == []
 
 
-@simulated
-async def test_a_log_that_rests_is_written_and_read_again(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.s]\nkind = "stream"\n') as broker:
-        client = await connected(env)
-        await client.publish("s", ["a"])
-        log = broker.topics["s"].partitions[0].log
-        for _ in range(3):
-            await log.enforce_retention(env.clock.now_ms(), age_ms=None, bytes_max=None, before=None)
-        assert log._active.is_shut  # type: ignore[attr-defined]
-        assert log.durable() == 1
-        await client.publish("s", ["b"])
-        assert await client.fetch("s") == ["a", "b"]
+@served('[topics.s]\nkind = "stream"\n')
+async def test_a_log_that_rests_is_written_and_read_again(env: SimEnv, broker: Broker, client: RawClient) -> None:
+    await client.publish("s", ["a"])
+    log = broker.topics["s"].partitions[0].log
+    for _ in range(3):
+        await log.enforce_retention(env.clock.now_ms(), age_ms=None, bytes_max=None, before=None)
+    assert log._active.is_shut  # type: ignore[attr-defined]
+    assert log.durable() == 1
+    await client.publish("s", ["b"])
+    assert await client.fetch("s") == ["a", "b"]
 
 
 def make_and_lose_power(crash_at: int) -> bool:

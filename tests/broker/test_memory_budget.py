@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
-from raw_client import ALWAYS, HEAD, RawClient, after_power_loss, broker_on, connected, records, simulated
+from raw_client import ALWAYS, HEAD, RawClient, after_power_loss, broker_on, connected, records, served, simulated
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch
@@ -18,7 +18,6 @@ from linn.core.broker.broker import Broker
 from linn.core.env.real.env import RealEnv
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.protocols.capnp.outbox import FRAME_BYTES, READ_AHEAD_BYTES_MAX, memory_bytes
-from linn.testing.deterministic import run_simulation
 from linn.testing.process import BrokerProcess
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -193,17 +192,17 @@ async def test_unread_fetches_of_small_batches_fill_no_memory(tmp_path: Path, st
     assert peak[0] < UNCOUNTED_BYTES + 12 * CONNECTION_BYTES
 
 
-@simulated
-async def test_a_hundred_unread_fetches_buffer_about_one_answer_which_is_counted(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nkind = "stream"\nstorage = "dram"\n') as broker:
-        client, stalled = await connected(env), await connected(env)
-        for _ in range(4):
-            await client.publish("t", [LARGE])
-        asked = [await stalled.send(m.Fetch("t", 0, 0, bytes_max=16 * MIB)) for _ in range(100)]
-        await trio.sleep(5)
-        assert len(LARGE) < broker.memory.unsent.used_bytes < READ_AHEAD_BYTES_MAX + 5 * len(LARGE)
-        for correlation in asked:
-            assert len((await stalled.answer(correlation)).batches) == 4
+@served('[topics.t]\nkind = "stream"\nstorage = "dram"\n')
+async def test_a_hundred_unread_fetches_buffer_about_one_answer_which_is_counted(
+    broker: Broker, client: RawClient, stalled: RawClient
+) -> None:
+    for _ in range(4):
+        await client.publish("t", [LARGE])
+    asked = [await stalled.send(m.Fetch("t", 0, 0, bytes_max=16 * MIB)) for _ in range(100)]
+    await trio.sleep(5)
+    assert len(LARGE) < broker.memory.unsent.used_bytes < READ_AHEAD_BYTES_MAX + 5 * len(LARGE)
+    for correlation in asked:
+        assert len((await stalled.answer(correlation)).batches) == 4
 
 
 def test_a_buffer_is_counted_whole_and_once_however_small_its_views_are() -> None:
@@ -333,7 +332,8 @@ BATCH = "z" * (64 << 10)
 DISK_BYTES_PER_S = 4 * MIB
 
 
-def test_a_publisher_at_twice_the_disks_speed_waits_and_nothing_confirmed_is_lost() -> None:
+@simulated
+async def test_a_publisher_at_twice_the_disks_speed_waits_and_nothing_confirmed_is_lost(env: SimEnv) -> None:
     confirmed, sent = 0, 0
 
     async def publish(client: RawClient) -> None:
@@ -360,16 +360,13 @@ def test_a_publisher_at_twice_the_disks_speed_waits_and_nothing_confirmed_is_los
             await other.publish("t", ["others are served"])
             env.crash()
 
-    async def scenario(env: SimEnv) -> None:
-        began = trio.current_time()
-        assert await env.run_until_death(life)
-        assert trio.current_time() - began > 298 * len(BATCH) / DISK_BYTES_PER_S
-        after = await after_power_loss(env, ALWAYS + TEXT_OF_STREAM)
-        async with broker_on(after, ALWAYS + TEXT_OF_STREAM):
-            found = await (await connected(after)).fetch("t", offset=confirmed - 1)
-            assert found[0] == BATCH
-
-    run_simulation(0, scenario)
+    began = trio.current_time()
+    assert await env.run_until_death(life)
+    assert trio.current_time() - began > 298 * len(BATCH) / DISK_BYTES_PER_S
+    after = await after_power_loss(env, ALWAYS + TEXT_OF_STREAM)
+    async with broker_on(after, ALWAYS + TEXT_OF_STREAM):
+        found = await (await connected(after)).fetch("t", offset=confirmed - 1)
+        assert found[0] == BATCH
 
 
 TEXT_OF_STREAM = '[topics.t]\nkind = "stream"\n'

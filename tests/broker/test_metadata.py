@@ -155,24 +155,23 @@ def short_of_descriptors(env: SimEnv, monkeypatch: pytest.MonkeyPatch, folder: s
     return missing
 
 
-def test_a_change_waits_for_the_descriptor_that_makes_it_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    @simulated
-    async def waits(env: SimEnv) -> None:
-        store = EmbeddedMetadata(env.disk, "data", env.clock)
-        env.disk.make_dir("data")
-        await store.load(())
-        missing = short_of_descriptors(env, monkeypatch, "data")
-        missing += ["once", "twice"]
-        before = trio.current_time()
-        revision = await store.put("topics/a", 1, 0)
-        assert trio.current_time() > before + 0.9
-        assert not missing
-        revision = await store.put("topics/a", 2, revision)
-        env.crash()
-        env = env.restart()
-        assert await EmbeddedMetadata(env.disk, "data", env.clock).load(()) == {"topics/a": (revision, 2)}
-
-    waits()
+@simulated
+async def test_a_change_waits_for_the_descriptor_that_makes_it_durable(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = EmbeddedMetadata(env.disk, "data", env.clock)
+    env.disk.make_dir("data")
+    await store.load(())
+    missing = short_of_descriptors(env, monkeypatch, "data")
+    missing += ["once", "twice"]
+    before = trio.current_time()
+    revision = await store.put("topics/a", 1, 0)
+    assert trio.current_time() > before + 0.9
+    assert not missing
+    revision = await store.put("topics/a", 2, revision)
+    env.crash()
+    env = env.restart()
+    assert await EmbeddedMetadata(env.disk, "data", env.clock).load(()) == {"topics/a": (revision, 2)}
 
 
 def test_a_client_knows_a_conflict_by_its_code() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from raw_client import RawClient, Refused, broker_on, connected, simulated
+from raw_client import RawClient, Refused, broker_on, connected, served
 
 from linn.core.batch.batch import NUMBER_BYTES, ROUTE_INDEX, SEALED, Codec, RecordBatch, seal
 from linn.core.batch.builder import build_from_records
@@ -128,14 +128,12 @@ def test_randomly_changed_fields_get_the_same_answer_each_time(seeds: range) -> 
         run_simulation(seed, lambda env, changed=changed: published_twice(env, changed))  # type: ignore[misc]
 
 
-@simulated
-async def test_a_route_index_beyond_the_pairs_is_refused_whatever_the_exchange_remembers(env: SimEnv) -> None:
-    async with broker_on(env, TABLES):
-        client = await connected(env)
-        poisoned = resealed(good(), place_of(good(), ROUTE_INDEX), struct.pack("<H", PAIRS))
-        for target, mandatory in ADDRESSED:
-            await client.call(m.Publish(target, to_exchange=target == "e", mandatory=mandatory), [good()])
-            with pytest.raises(Refused) as refused:
-                await client.call(m.Publish(target, to_exchange=target == "e", mandatory=mandatory), [poisoned])
-            assert refused.value.code == "batch.malformed", refused.value.text
-        assert (await client.administer("topic.show", name="bound"))["partitions"][0]["end"] == 2 * len(good())
+@served(TABLES)
+async def test_a_route_index_beyond_the_pairs_is_refused_whatever_the_exchange_remembers(client: RawClient) -> None:
+    poisoned = resealed(good(), place_of(good(), ROUTE_INDEX), struct.pack("<H", PAIRS))
+    for target, mandatory in ADDRESSED:
+        await client.call(m.Publish(target, to_exchange=target == "e", mandatory=mandatory), [good()])
+        with pytest.raises(Refused) as refused:
+            await client.call(m.Publish(target, to_exchange=target == "e", mandatory=mandatory), [poisoned])
+        assert refused.value.code == "batch.malformed", refused.value.text
+    assert (await client.administer("topic.show", name="bound"))["partitions"][0]["end"] == 2 * len(good())

@@ -6,9 +6,21 @@ from itertools import pairwise
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
+from raw_client import (
+    ALWAYS,
+    RawClient,
+    Refused,
+    after_power_loss,
+    broker_on,
+    connected,
+    records,
+    served,
+    simulated,
+    values,
+)
 
 from linn.core.batch.builder import slice_batch
+from linn.core.broker.broker import Broker
 from linn.core.log import state_log
 from linn.core.queue.event import encode_events
 from linn.core.queue.partition_queue import LEASES_IN_A_TURN
@@ -37,167 +49,154 @@ async def _drained(client: RawClient, subscription: int, count: int, held: int =
     return seen
 
 
-@simulated
-async def test_returned_records_keep_their_place_and_attempts(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client = await connected(env)
-        for value in "abcd":
-            await client.publish("t", [value])
-        worker = await _worker(client)
-        first = await client.delivery()
-        await client.settle(worker, first, NACK)
-        assert await _drained(client, worker, 4) == [("a", 2), ("b", 1), ("c", 1), ("d", 1)]
+@served(QUEUE)
+async def test_returned_records_keep_their_place_and_attempts(client: RawClient) -> None:
+    for value in "abcd":
+        await client.publish("t", [value])
+    worker = await _worker(client)
+    first = await client.delivery()
+    await client.settle(worker, first, NACK)
+    assert await _drained(client, worker, 4) == [("a", 2), ("b", 1), ("c", 1), ("d", 1)]
 
 
-@simulated
-async def test_a_nack_may_ask_for_a_delay_and_nothing_waits_behind_it(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client = await connected(env)
-        for value in "ab":
-            await client.publish("t", [value])
-        worker = await _worker(client)
-        held, nacked = await client.delivery(), trio.current_time()
-        await client.settle(worker, held, NACK, ms=5000)
-        await client.call(m.Credit(worker, 2))
-        assert values((await client.delivery()).batches) == ["b"]
-        assert values((await client.delivery()).batches) == ["a"]
-        assert 5 <= trio.current_time() - nacked < 5.5
+@served(QUEUE)
+async def test_a_nack_may_ask_for_a_delay_and_nothing_waits_behind_it(client: RawClient) -> None:
+    for value in "ab":
+        await client.publish("t", [value])
+    worker = await _worker(client)
+    held, nacked = await client.delivery(), trio.current_time()
+    await client.settle(worker, held, NACK, ms=5000)
+    await client.call(m.Credit(worker, 2))
+    assert values((await client.delivery()).batches) == ["b"]
+    assert values((await client.delivery()).batches) == ["a"]
+    assert 5 <= trio.current_time() - nacked < 5.5
 
 
-@simulated
-async def test_expired_records_go_to_another_consumer_and_the_late_ack_is_refused(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        slow, quick = await connected(env), await connected(env)
-        await slow.publish("t", ["a"])
-        lazy = await _worker(slow)
-        held = await slow.delivery()
-        busy = await _worker(quick)
-        assert await quick.is_silent(9)
-        again = await quick.delivery(2)
-        assert (values(again.batches), again.message.attempt) == (["a"], 2)
-        refused = await slow.settle(lazy, held)
-        assert [refusal.code for refusal in refused] == ["delivery.not_current"]
-        assert await quick.settle(busy, again) == []
-        assert [refusal.code for refusal in await quick.settle(busy, again)] == ["delivery.not_current"]
-        assert (await quick.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+@served(QUEUE)
+async def test_expired_records_go_to_another_consumer_and_the_late_ack_is_refused(
+    slow: RawClient, quick: RawClient
+) -> None:
+    await slow.publish("t", ["a"])
+    lazy = await _worker(slow)
+    held = await slow.delivery()
+    busy = await _worker(quick)
+    assert await quick.is_silent(9)
+    again = await quick.delivery(2)
+    assert (values(again.batches), again.message.attempt) == (["a"], 2)
+    refused = await slow.settle(lazy, held)
+    assert [refusal.code for refusal in refused] == ["delivery.not_current"]
+    assert await quick.settle(busy, again) == []
+    assert [refusal.code for refusal in await quick.settle(busy, again)] == ["delivery.not_current"]
+    assert (await quick.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
 
 
-@simulated
-async def test_an_extended_lease_lasts_longer(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client, other = await connected(env), await connected(env)
-        await client.publish("t", ["a"])
-        worker = await _worker(client)
-        held = await client.delivery()
-        await _worker(other)
-        for _ in range(3):
-            await trio.sleep(8)
-            assert await client.settle(worker, held, EXTEND, ms=10_000) == []
-        assert await other.is_silent(0.1)
-        assert await client.settle(worker, held) == []
-        refused = await client.settle(worker, held, EXTEND, ms=10_000)
-        assert [refusal.code for refusal in refused] == ["delivery.not_current"]
+@served(QUEUE)
+async def test_an_extended_lease_lasts_longer(client: RawClient, other: RawClient) -> None:
+    await client.publish("t", ["a"])
+    worker = await _worker(client)
+    held = await client.delivery()
+    await _worker(other)
+    for _ in range(3):
+        await trio.sleep(8)
+        assert await client.settle(worker, held, EXTEND, ms=10_000) == []
+    assert await other.is_silent(0.1)
+    assert await client.settle(worker, held) == []
+    refused = await client.settle(worker, held, EXTEND, ms=10_000)
+    assert [refusal.code for refusal in refused] == ["delivery.not_current"]
 
 
-@simulated
-async def test_settlements_that_make_no_sense_change_nothing_and_stop_no_other(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client, other = await connected(env), await connected(env)
-        await client.publish("t", ["a", "b", "c"])
-        worker, thief = await _worker(client, 3), await _worker(other, 3)
-        held = (await client.delivery()).message.delivery_id
-        entries = [
-            (m.Settlement(0, held + 1, 0, 3), "delivery.not_current"),
-            (m.Settlement(0, 2**64 - 1, 0, 3), "delivery.not_current"),
-            (m.Settlement(0, held, 0, 4), "delivery.not_current"),
-            (m.Settlement(0, held, 2, 2), "delivery.not_current"),
-            (m.Settlement(0, held, -1, 2), "delivery.not_current"),
-            (m.Settlement(0, held, -(2**63), 2**63 - 1), "delivery.not_current"),
-            (m.Settlement(7, held, 0, 3), "topic.partition_unknown"),
-            (m.Settlement(-1, held, 0, 3), "topic.partition_unknown"),
-            (m.Settlement(0, held, 0, 3, verdict=9), "delivery.wrong_kind"),
-            (m.Settlement(0, held, 0, 3, EXTEND, 0), "limit.exceeded"),
-            (m.Settlement(0, held, 0, 3, EXTEND, 2**32 - 1), "limit.exceeded"),
-            (m.Settlement(0, held, 0, 3, NACK, 2**32 - 1), "limit.exceeded"),
-        ]
-        answer = await other.call(m.Settle(thief, [m.Settlement(0, held, 0, 3)]))
-        assert [refusal.code for refusal in answer.refused] == ["delivery.not_current"], "another's lease"
-        good = m.Settlement(0, held, 0, 1)
-        answer = await client.call(m.Settle(worker, [*(entry for entry, _ in entries), good]))
-        assert [(r.entry, r.code) for r in answer.refused] == [(i, code) for i, (_, code) in enumerate(entries)]
-        shown = (await client.administer("topic.show", name="t"))["queue"]
-        assert (shown["unsettled"], shown["leased"]) == (2, 2)
+@served(QUEUE)
+async def test_settlements_that_make_no_sense_change_nothing_and_stop_no_other(
+    client: RawClient, other: RawClient
+) -> None:
+    await client.publish("t", ["a", "b", "c"])
+    worker, thief = await _worker(client, 3), await _worker(other, 3)
+    held = (await client.delivery()).message.delivery_id
+    entries = [
+        (m.Settlement(0, held + 1, 0, 3), "delivery.not_current"),
+        (m.Settlement(0, 2**64 - 1, 0, 3), "delivery.not_current"),
+        (m.Settlement(0, held, 0, 4), "delivery.not_current"),
+        (m.Settlement(0, held, 2, 2), "delivery.not_current"),
+        (m.Settlement(0, held, -1, 2), "delivery.not_current"),
+        (m.Settlement(0, held, -(2**63), 2**63 - 1), "delivery.not_current"),
+        (m.Settlement(7, held, 0, 3), "topic.partition_unknown"),
+        (m.Settlement(-1, held, 0, 3), "topic.partition_unknown"),
+        (m.Settlement(0, held, 0, 3, verdict=9), "delivery.wrong_kind"),
+        (m.Settlement(0, held, 0, 3, EXTEND, 0), "limit.exceeded"),
+        (m.Settlement(0, held, 0, 3, EXTEND, 2**32 - 1), "limit.exceeded"),
+        (m.Settlement(0, held, 0, 3, NACK, 2**32 - 1), "limit.exceeded"),
+    ]
+    answer = await other.call(m.Settle(thief, [m.Settlement(0, held, 0, 3)]))
+    assert [refusal.code for refusal in answer.refused] == ["delivery.not_current"], "another's lease"
+    good = m.Settlement(0, held, 0, 1)
+    answer = await client.call(m.Settle(worker, [*(entry for entry, _ in entries), good]))
+    assert [(r.entry, r.code) for r in answer.refused] == [(i, code) for i, (_, code) in enumerate(entries)]
+    shown = (await client.administer("topic.show", name="t"))["queue"]
+    assert (shown["unsettled"], shown["leased"]) == (2, 2)
 
 
-@simulated
+@served(QUEUE)
 async def test_consumers_share_and_what_one_holds_at_its_death_goes_to_the_others(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        clients = [await connected(env) for _ in range(3)]
-        for number in range(30):
-            await clients[0].publish("t", [f"{number:02}"])
-        workers = [await _worker(client, 5) for client in clients]
-        held: list[list[str]] = [[], [], []]
-        for place, client in enumerate(clients):
-            while len(held[place]) < 5:
-                held[place] += values((await client.delivery()).batches)
-        assert sorted(value for own in held for value in own) == [f"{number:02}" for number in range(15)]
-        await clients[2].stream.aclose()
-        await trio.sleep(1)
-        got = [value for value, attempt in await _drained(clients[0], workers[0], 5, held=5) if attempt == 2]
-        assert got == sorted(held[2])
+    clients = [await connected(env) for _ in range(3)]
+    for number in range(30):
+        await clients[0].publish("t", [f"{number:02}"])
+    workers = [await _worker(client, 5) for client in clients]
+    held: list[list[str]] = [[], [], []]
+    for place, client in enumerate(clients):
+        while len(held[place]) < 5:
+            held[place] += values((await client.delivery()).batches)
+    assert sorted(value for own in held for value in own) == [f"{number:02}" for number in range(15)]
+    await clients[2].stream.aclose()
+    await trio.sleep(1)
+    got = [value for value, attempt in await _drained(clients[0], workers[0], 5, held=5) if attempt == 2]
+    assert got == sorted(held[2])
 
 
-@simulated
-async def test_a_consumer_that_unsubscribes_returns_its_leases(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client = await connected(env)
-        await client.publish("t", ["a", "b"])
-        worker = await _worker(client, 2)
-        await client.delivery()
-        waiting = await client.send(m.Pull(worker, 1, 60_000))
-        await client.call(m.Unsubscribe(worker))
-        with trio.fail_after(1):
-            assert (await client.answer(waiting)).batches == []
-        assert values((await client.pull(await _worker(client, 0))).batches) == ["a", "b"]
+@served(QUEUE)
+async def test_a_consumer_that_unsubscribes_returns_its_leases(client: RawClient) -> None:
+    await client.publish("t", ["a", "b"])
+    worker = await _worker(client, 2)
+    await client.delivery()
+    waiting = await client.send(m.Pull(worker, 1, 60_000))
+    await client.call(m.Unsubscribe(worker))
+    with trio.fail_after(1):
+        assert (await client.answer(waiting)).batches == []
+    assert values((await client.pull(await _worker(client, 0))).batches) == ["a", "b"]
 
 
-@simulated
-async def test_a_pull_from_an_offset_passes_over_what_is_before_it(env: SimEnv) -> None:
+@served("[topics.t]\npartitions = 2\nmax_deliveries = 1\n")
+async def test_a_pull_from_an_offset_passes_over_what_is_before_it(client: RawClient) -> None:
     """A delivery cut off by its size returns the rest of its lease as if it had not been taken."""
-    async with broker_on(env, "[topics.t]\npartitions = 2\nmax_deliveries = 1\n"):
-        client = await connected(env)
-        for value in ("a", "b", "c" * 700_000, "d" * 700_000):
-            await client.publish("t", [value], partition=1)
-        worker = await _worker(client, 0)
+    for value in ("a", "b", "c" * 700_000, "d" * 700_000):
+        await client.publish("t", [value], partition=1)
+    worker = await _worker(client, 0)
 
-        async def pull(start: int, partition: int = 1) -> tuple[list[int], int]:
-            event = await client.ask(m.Pull(worker, 10, placed=True, partition=partition, start=start))
-            pulled.append(event)
-            offsets = [offset for batch in event.batches for offset in range(batch.base_offset, batch.end_offset)]
-            return offsets, event.message.attempt  # type: ignore[attr-defined]
+    async def pull(start: int, partition: int = 1) -> tuple[list[int], int]:
+        event = await client.ask(m.Pull(worker, 10, placed=True, partition=partition, start=start))
+        pulled.append(event)
+        offsets = [offset for batch in event.batches for offset in range(batch.base_offset, batch.end_offset)]
+        return offsets, event.message.attempt  # type: ignore[attr-defined]
 
-        pulled: list[Event] = []
-        assert await pull(0, partition=0) == ([], 0)
-        assert await pull(4) == ([], 0)
-        assert await pull(2) == ([2], 1)
-        assert await pull(1) == ([1], 1)
-        assert await client.settle(worker, pulled[-1], RELEASE) == []
-        assert await pull(0) == ([0, 1], 1), "what was released is in its place, and its attempt did not count"
-        assert await pull(3) == ([3], 1)
-        assert await pull(0) == ([], 0)
-        with pytest.raises(Refused, match="partition_unknown"):
-            await pull(0, partition=2)
+    pulled: list[Event] = []
+    assert await pull(0, partition=0) == ([], 0)
+    assert await pull(4) == ([], 0)
+    assert await pull(2) == ([2], 1)
+    assert await pull(1) == ([1], 1)
+    assert await client.settle(worker, pulled[-1], RELEASE) == []
+    assert await pull(0) == ([0, 1], 1), "what was released is in its place, and its attempt did not count"
+    assert await pull(3) == ([3], 1)
+    assert await pull(0) == ([], 0)
+    with pytest.raises(Refused, match="partition_unknown"):
+        await pull(0, partition=2)
 
 
-@simulated
-async def test_only_a_queue_with_leases_can_be_pulled_from_an_offset(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.s]\nkind = "stream"\n[topics.once]\ndelivery = "at-most-once"\n'):
-        client = await connected(env)
-        for topic in ("s", "once"):
-            with pytest.raises(Refused, match="wrong_kind"):
-                await client.call(m.Pull(await _worker(client, 0, topic), 1, placed=True))
-            await client.publish(topic, ["a"])
-            assert values((await client.pull(await _worker(client, 0, topic))).batches) == ["a"], "nothing was taken"
+@served('[topics.s]\nkind = "stream"\n[topics.once]\ndelivery = "at-most-once"\n')
+async def test_only_a_queue_with_leases_can_be_pulled_from_an_offset(client: RawClient) -> None:
+    for topic in ("s", "once"):
+        with pytest.raises(Refused, match="wrong_kind"):
+            await client.call(m.Pull(await _worker(client, 0, topic), 1, placed=True))
+        await client.publish(topic, ["a"])
+        assert values((await client.pull(await _worker(client, 0, topic))).batches) == ["a"], "nothing was taken"
 
 
 @simulated
@@ -224,75 +223,72 @@ async def test_hundreds_of_leases_of_one_consumer_are_returned_in_turns(env: Sim
         assert {attempt for _, attempt in await _drained(client, await _worker(client, 0), 2 * count)} == {2}
 
 
-@simulated
-async def test_a_leaving_consumer_visits_only_partitions_that_delivered_to_it(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nstorage = "dram"\npartitions = 50\n') as broker:
-        clients = [await connected(env) for _ in range(2)]
-        for client in clients:
-            await _worker(client)
-        await clients[1].publish("t", ["x"], partition=33)
-        holder, other = clients if not await clients[0].is_silent(1) else clients[::-1]
-        await holder.delivery()
-        queue = broker.topics["t"].queue
-        assert queue is not None
-        assert [consumer.is_holding() for consumer in queue.consumers.values()].count(True) == 1
-        await holder.stream.aclose()
-        assert (await other.delivery()).message.attempt == 2  # type: ignore[attr-defined]
-        assert len(queue.consumers) == 1
+@served('[topics.t]\nstorage = "dram"\npartitions = 50\n')
+async def test_a_leaving_consumer_visits_only_partitions_that_delivered_to_it(env: SimEnv, broker: Broker) -> None:
+    clients = [await connected(env) for _ in range(2)]
+    for client in clients:
+        await _worker(client)
+    await clients[1].publish("t", ["x"], partition=33)
+    holder, other = clients if not await clients[0].is_silent(1) else clients[::-1]
+    await holder.delivery()
+    queue = broker.topics["t"].queue
+    assert queue is not None
+    assert [consumer.is_holding() for consumer in queue.consumers.values()].count(True) == 1
+    await holder.stream.aclose()
+    assert (await other.delivery()).message.attempt == 2  # type: ignore[attr-defined]
+    assert len(queue.consumers) == 1
 
 
-@simulated
+@served(QUEUE)
 async def test_every_wake_up_reaches_a_task_that_can_use_it(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        clients = [await connected(env) for _ in range(4)]
-        for number in range(40):
-            workers = [await _worker(client, 1) for client in clients]
-            await trio.sleep(0.1)
-            # Whoever is woken may be going away just now, a little before or after.
-            leaver = number % 4
-            requests = [(m.Publish("t"), [records([str(number)])]), (m.Unsubscribe(workers[leaver]), None)]
-            for message, batches in requests if number % 8 < 4 else reversed(requests):
-                await clients[leaver].tell(message, batches)
-            await trio.sleep(1)
-            for place, client in enumerate(clients):
-                await client.call(m.Ping())
-                if place == leaver:
-                    client.pushed.clear()
-                    continue
-                while client.pushed:
-                    event = client.pushed.popleft()
-                    assert values(event.batches) == [str(number)]
-                    assert await client.settle(workers[place], event) == []
-                await client.call(m.Unsubscribe(workers[place]))
-            assert (await clients[0].administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+    clients = [await connected(env) for _ in range(4)]
+    for number in range(40):
+        workers = [await _worker(client, 1) for client in clients]
+        await trio.sleep(0.1)
+        # Whoever is woken may be going away just now, a little before or after.
+        leaver = number % 4
+        requests = [(m.Publish("t"), [records([str(number)])]), (m.Unsubscribe(workers[leaver]), None)]
+        for message, batches in requests if number % 8 < 4 else reversed(requests):
+            await clients[leaver].tell(message, batches)
+        await trio.sleep(1)
+        for place, client in enumerate(clients):
+            await client.call(m.Ping())
+            if place == leaver:
+                client.pushed.clear()
+                continue
+            while client.pushed:
+                event = client.pushed.popleft()
+                assert values(event.batches) == [str(number)]
+                assert await client.settle(workers[place], event) == []
+            await client.call(m.Unsubscribe(workers[place]))
+        assert (await clients[0].administer("topic.show", name="t"))["queue"]["unsettled"] == 0
 
 
-@simulated
+@served(QUEUE)
 async def test_one_batch_wakes_as_many_as_it_has_records_for(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        clients = [await connected(env) for _ in range(3)]
-        for client in clients:
-            await _worker(client, 1)
-        await clients[0].publish("t", ["a", "b", "c"])
-        got = [values((await client.delivery(1)).batches) for client in clients]
-        assert sorted(got) == [["a"], ["b"], ["c"]]
+    clients = [await connected(env) for _ in range(3)]
+    for client in clients:
+        await _worker(client, 1)
+    await clients[0].publish("t", ["a", "b", "c"])
+    got = [values((await client.delivery(1)).batches) for client in clients]
+    assert sorted(got) == [["a"], ["b"], ["c"]]
 
 
-@simulated
-async def test_at_most_once_a_record_is_handed_over_only_when_that_is_durable(env: SimEnv) -> None:
-    async with broker_on(env, ALWAYS + '[topics.t]\ndelivery = "at-most-once"\n') as broker:
-        client = await connected(env)
-        for number in range(10):
-            await client.publish("t", [str(number)])
-        queue = broker.topics["t"].queue
-        assert queue is not None
-        state = queue.partition_queues[0].log.state
-        assert state is not None
-        env.disk.sync_delay_s_max = 1
-        worker = await _worker(client, 0)
-        for _ in range(10):
-            await client.pull(worker, 1)
-            assert state.partition.log.durable() == state.partition.log.bounds()[1]
+@served(ALWAYS + '[topics.t]\ndelivery = "at-most-once"\n')
+async def test_at_most_once_a_record_is_handed_over_only_when_that_is_durable(
+    env: SimEnv, broker: Broker, client: RawClient
+) -> None:
+    for number in range(10):
+        await client.publish("t", [str(number)])
+    queue = broker.topics["t"].queue
+    assert queue is not None
+    state = queue.partition_queues[0].log.state
+    assert state is not None
+    env.disk.sync_delay_s_max = 1
+    worker = await _worker(client, 0)
+    for _ in range(10):
+        await client.pull(worker, 1)
+        assert state.partition.log.durable() == state.partition.log.bounds()[1]
 
 
 @simulated
@@ -401,36 +397,33 @@ def _small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_small_snapshots")
-def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart() -> None:
+@simulated
+async def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart(env: SimEnv) -> None:
     text = '[storage.segmented-log]\nindex_interval_bytes = 512\nsegment_bytes_max = "16KiB"\n' + QUEUE
-
-    async def scenario(env: SimEnv) -> None:
-        settled: set[str] = set()
-        async with broker_on(env, text) as broker:
-            client = await connected(env)
-            worker = await _worker(client, 0)
-            state = broker.topics["t"].queue.partition_queues[0].log.state.partition.log
-            sizes = []
-            for number in range(150):
-                await client.publish("t", [f"{number}.{i}" for i in range(4)])
-                await client.call(m.Credit(worker, 4))
-                event = await client.delivery()
-                # Some of them are never settled, so that there are holes.
-                await client.settle(worker, event, ACK if number % 7 else NACK, ms=0 if number % 7 else 500_000)
-                if number % 7:
-                    settled |= set(values(event.batches))
-                sizes.append(state.size_bytes())
-            assert max(sizes) < 60_000
-            assert state.bounds()[0] > 100, "it was compacted"
-        async with broker_on(env, text) as broker:
-            subscription = broker.topics["t"].queue.partition_queues[0].subscription
-            subscription.check()
-            assert subscription.statistics().delayed == 22 * 4
-            client = await connected(env)
-            await trio.sleep(1)
-            assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 600 - len(settled)
-
-    run_simulation(0, scenario)
+    settled: set[str] = set()
+    async with broker_on(env, text) as broker:
+        client = await connected(env)
+        worker = await _worker(client, 0)
+        state = broker.topics["t"].queue.partition_queues[0].log.state.partition.log
+        sizes = []
+        for number in range(150):
+            await client.publish("t", [f"{number}.{i}" for i in range(4)])
+            await client.call(m.Credit(worker, 4))
+            event = await client.delivery()
+            # Some of them are never settled, so that there are holes.
+            await client.settle(worker, event, ACK if number % 7 else NACK, ms=0 if number % 7 else 500_000)
+            if number % 7:
+                settled |= set(values(event.batches))
+            sizes.append(state.size_bytes())
+        assert max(sizes) < 60_000
+        assert state.bounds()[0] > 100, "it was compacted"
+    async with broker_on(env, text) as broker:
+        subscription = broker.topics["t"].queue.partition_queues[0].subscription
+        subscription.check()
+        assert subscription.statistics().delayed == 22 * 4
+        client = await connected(env)
+        await trio.sleep(1)
+        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 600 - len(settled)
 
 
 @pytest.mark.usefixtures("_small_snapshots")
@@ -472,15 +465,13 @@ async def test_a_purge_settles_waiting_records_and_leaves_leased_ones(env: SimEn
         assert [value for value, _ in await _drained(client, await _worker(client, 0), 2)] == ["a", "e"]
 
 
-@simulated
-async def test_settled_records_leave_the_log(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client = await connected(env)
-        await client.publish("t", ["x" * 1000] * 50)
-        await _drained(client, await _worker(client, 0), 50)
-        await trio.sleep(1)
-        shown = (await client.administer("topic.show", name="t"))["partitions"][0]
-        assert (shown["start"], shown["end"], shown["bytes"]) == (50, 50, 0)
+@served(QUEUE)
+async def test_settled_records_leave_the_log(client: RawClient) -> None:
+    await client.publish("t", ["x" * 1000] * 50)
+    await _drained(client, await _worker(client, 0), 50)
+    await trio.sleep(1)
+    shown = (await client.administer("topic.show", name="t"))["partitions"][0]
+    assert (shown["start"], shown["end"], shown["bytes"]) == (50, 50, 0)
 
 
 @simulated
@@ -503,7 +494,10 @@ async def test_retention_on_a_queue_with_a_stream_drops_unsettled_records_and_co
 
 
 @pytest.mark.parametrize("ends", ["kill", "crash"])
-def test_delayed_records_are_redelivered_after_a_restart_though_nothing_else_happens(ends: str) -> None:
+@simulated
+async def test_delayed_records_are_redelivered_after_a_restart_though_nothing_else_happens(
+    env: SimEnv, ends: str
+) -> None:
     text = ALWAYS + '[topics.t]\nlease = "1h"\nredelivery_delay = "5s"\n'
 
     async def process(env: SimEnv) -> None:
@@ -515,18 +509,16 @@ def test_delayed_records_are_redelivered_after_a_restart_though_nothing_else_hap
             getattr(env, ends)()
             await trio.sleep_forever()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, text):
-            client = await connected(env)
-            await client.call(m.Subscribe("t", credit=1))
-            assert (await client.delivery(10)).message.attempt == 2  # type: ignore[attr-defined]
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, text):
+        client = await connected(env)
+        await client.call(m.Subscribe("t", credit=1))
+        assert (await client.delivery(10)).message.attempt == 2  # type: ignore[attr-defined]
 
 
-def test_a_queue_whose_first_segments_were_dropped_recovers_from_events_about_them() -> None:
+@simulated
+async def test_a_queue_whose_first_segments_were_dropped_recovers_from_events_about_them(env: SimEnv) -> None:
     text = '[storage.segmented-log]\nsegment_bytes_max = 4096\n[topics.t]\nlease = "1h"\n'
 
     async def process(env: SimEnv) -> None:
@@ -542,17 +534,14 @@ def test_a_queue_whose_first_segments_were_dropped_recovers_from_events_about_th
             env.kill()
             await trio.sleep_forever()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, text) as broker:
-            assert broker.topics["t"].partitions[0].start_offset > 0
-            client = await connected(env)
-            subscription = (await client.call(m.Subscribe("t"))).subscription
-            first, *_ = values((await client.pull(subscription)).batches)
-            assert first.strip() == "35"
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, text) as broker:
+        assert broker.topics["t"].partitions[0].start_offset > 0
+        client = await connected(env)
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        first, *_ = values((await client.pull(subscription)).batches)
+        assert first.strip() == "35"
 
 
 # --- credit and leases that end --------------------------------------------------------------------------------------
@@ -560,77 +549,69 @@ def test_a_queue_whose_first_segments_were_dropped_recovers_from_events_about_th
 SHORT_LEASE = '[topics.t]\nlease = "1s"\n'
 
 
-@simulated
-async def test_a_consumer_whose_leases_expire_is_notified_and_gets_more(env: SimEnv) -> None:
-    async with broker_on(env, SHORT_LEASE):
-        client = await connected(env)
-        await client.publish("t", [str(number) for number in range(14)])
-        worker = await _worker(client, 4)
-        first = await client.delivery()
-        assert first.batches[0].count == 4
-        for attempt in (2, 3):
-            again = await client.delivery()
-            assert (values(again.batches), again.message.attempt) == (["0", "1", "2", "3"], attempt)  # type: ignore[attr-defined]
-        lost = [(ended.subscription, ended.partition, ended.delivery_id) for ended in client.lost]
-        assert len(lost) == 2
-        assert lost[0] == (worker, 0, first.message.delivery_id)  # type: ignore[attr-defined]
-        assert await client.settle(worker, again) == []
-        assert values((await client.delivery()).batches) == ["4", "5", "6", "7"]
+@served(SHORT_LEASE)
+async def test_a_consumer_whose_leases_expire_is_notified_and_gets_more(client: RawClient) -> None:
+    await client.publish("t", [str(number) for number in range(14)])
+    worker = await _worker(client, 4)
+    first = await client.delivery()
+    assert first.batches[0].count == 4
+    for attempt in (2, 3):
+        again = await client.delivery()
+        assert (values(again.batches), again.message.attempt) == (["0", "1", "2", "3"], attempt)  # type: ignore[attr-defined]
+    lost = [(ended.subscription, ended.partition, ended.delivery_id) for ended in client.lost]
+    assert len(lost) == 2
+    assert lost[0] == (worker, 0, first.message.delivery_id)  # type: ignore[attr-defined]
+    assert await client.settle(worker, again) == []
+    assert values((await client.delivery()).batches) == ["4", "5", "6", "7"]
 
 
-@simulated
-async def test_credit_returns_with_every_end_of_a_lease_and_counts_held_records(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nlease = "1h"\n'):
-        client = await connected(env)
-        worker = await _worker(client, 10)
-        for verdict in (ACK, NACK, REJECT):
-            for number in range(30):
-                await client.publish("t", [str(number)])
-            seen = 0
-            while seen < 30:
-                event = await client.delivery()
-                assert len(values(event.batches)) <= 10
-                seen += len(values(event.batches))
-                await client.settle(worker, event, verdict, ms=3_600_000 if verdict == NACK else 0)
-        await client.call(m.Credit(worker, 3))
-        for _ in range(9):
-            await client.publish("t", ["x"])
-        kept = [await client.delivery() for _ in range(3)]
-        assert await client.is_silent(10), "it holds three"
-        await client.call(m.Credit(worker, 4))
-        kept.append(await client.delivery())
-        assert await client.is_silent(10), "it holds four: credit says how many, and adds nothing"
-        await client.settle(worker, kept.pop())
-        kept.append(await client.delivery())
-        assert await client.is_silent(10)
+@served('[topics.t]\nlease = "1h"\n')
+async def test_credit_returns_with_every_end_of_a_lease_and_counts_held_records(client: RawClient) -> None:
+    worker = await _worker(client, 10)
+    for verdict in (ACK, NACK, REJECT):
+        for number in range(30):
+            await client.publish("t", [str(number)])
+        seen = 0
+        while seen < 30:
+            event = await client.delivery()
+            assert len(values(event.batches)) <= 10
+            seen += len(values(event.batches))
+            await client.settle(worker, event, verdict, ms=3_600_000 if verdict == NACK else 0)
+    await client.call(m.Credit(worker, 3))
+    for _ in range(9):
+        await client.publish("t", ["x"])
+    kept = [await client.delivery() for _ in range(3)]
+    assert await client.is_silent(10), "it holds three"
+    await client.call(m.Credit(worker, 4))
+    kept.append(await client.delivery())
+    assert await client.is_silent(10), "it holds four: credit says how many, and adds nothing"
+    await client.settle(worker, kept.pop())
+    kept.append(await client.delivery())
+    assert await client.is_silent(10)
 
 
-@simulated
-async def test_fewer_records_than_half_the_credit_wait_a_moment_for_others_to_be_settled(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\n"):
-        client = await connected(env)
-        await client.publish("t", [str(number) for number in range(300)])
-        worker = await _worker(client, 100)
-        first = await client.delivery()
-        partition, held = 0, first.message.delivery_id  # type: ignore[attr-defined]
-        for offset in range(100):
-            await client.tell(m.Settle(worker, [m.Settlement(partition, held, offset, offset + 1)]))
-        sizes: list[int] = []
-        while sum(sizes) < 100:
-            sizes.append(len(values((await client.delivery()).batches)))
-        assert len(sizes) < 10, "not one by one"
+@served("[topics.t]\n")
+async def test_fewer_records_than_half_the_credit_wait_a_moment_for_others_to_be_settled(client: RawClient) -> None:
+    await client.publish("t", [str(number) for number in range(300)])
+    worker = await _worker(client, 100)
+    first = await client.delivery()
+    partition, held = 0, first.message.delivery_id  # type: ignore[attr-defined]
+    for offset in range(100):
+        await client.tell(m.Settle(worker, [m.Settlement(partition, held, offset, offset + 1)]))
+    sizes: list[int] = []
+    while sum(sizes) < 100:
+        sizes.append(len(values((await client.delivery()).batches)))
+    assert len(sizes) < 10, "not one by one"
 
 
-@simulated
-async def test_less_credit_counts_at_once_also_for_a_push_that_waits(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client = await connected(env)
-        worker = await _worker(client, 50)
-        await trio.sleep(1)
-        await client.call(m.Credit(worker, 1))
-        await client.publish("t", list("abc"))
-        assert values((await client.delivery()).batches) == ["a"]
-        assert await client.is_silent(1)
+@served(QUEUE)
+async def test_less_credit_counts_at_once_also_for_a_push_that_waits(client: RawClient) -> None:
+    worker = await _worker(client, 50)
+    await trio.sleep(1)
+    await client.call(m.Credit(worker, 1))
+    await client.publish("t", list("abc"))
+    assert values((await client.delivery()).batches) == ["a"]
+    assert await client.is_silent(1)
 
 
 @pytest.mark.parametrize("pulls", [False, True])

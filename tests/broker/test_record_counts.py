@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from raw_client import RawClient, broker_on, connected, records, simulated, values
+from raw_client import RawClient, broker_on, connected, records, served, simulated, values
 from seeds import tiered
 from test_transactions import TOPICS, Owner
 
@@ -14,7 +14,6 @@ from linn.core.batch.builder import pick_batch
 from linn.core.broker.broker import Broker
 from linn.core.log.partition import Partition
 from linn.testing.broker_view import wait_committed
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -59,26 +58,24 @@ async def records_of(client: RawClient, topic: str) -> tuple[int, int]:
     return by_topic[topic], sum(partition["records"] for partition in described["partitions"])
 
 
-@simulated
-async def test_a_group_that_has_committed_all_it_can_read_has_no_lag(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        client = await connected(env)
-        owner = await Owner.open(client)
-        await client.publish("s", ["plain"])
-        reader = (await client.call(m.Subscribe("s", group="g"))).subscription
-        for commit, read, left in ((True, 4, 3), (False, 5, 0), (True, 12, 3)):
-            await owner.publish("s", ["a", "b", "c"])
-            before = await lag_of(client, "g")
-            await owner.end(commit=commit)
-            assert await lag_of(client, "g") == before + left, "the records, and no marker"
-            await client.commit(reader, "s", {0: read})
-            assert await lag_of(client, "g") == 0
-        assert await records_of(client, "s") == (7, 7)
-        await wait_committed(broker, "s", "g")
-        (samples,) = await client.administer("metrics.show", names=["linn_group_lag_records"])
-        assert samples["samples"] == [[["s", "g"], 0]]
-        (published,) = await client.administer("metrics.show", names=["linn_topic_published_records_total"])
-        assert [value for labels, value in published["samples"] if labels == ["s"]] == [10], "aborted ones were stored"
+@served(TOPICS)
+async def test_a_group_that_has_committed_all_it_can_read_has_no_lag(broker: Broker, client: RawClient) -> None:
+    owner = await Owner.open(client)
+    await client.publish("s", ["plain"])
+    reader = (await client.call(m.Subscribe("s", group="g"))).subscription
+    for commit, read, left in ((True, 4, 3), (False, 5, 0), (True, 12, 3)):
+        await owner.publish("s", ["a", "b", "c"])
+        before = await lag_of(client, "g")
+        await owner.end(commit=commit)
+        assert await lag_of(client, "g") == before + left, "the records, and no marker"
+        await client.commit(reader, "s", {0: read})
+        assert await lag_of(client, "g") == 0
+    assert await records_of(client, "s") == (7, 7)
+    await wait_committed(broker, "s", "g")
+    (samples,) = await client.administer("metrics.show", names=["linn_group_lag_records"])
+    assert samples["samples"] == [[["s", "g"], 0]]
+    (published,) = await client.administer("metrics.show", names=["linn_topic_published_records_total"])
+    assert [value for labels, value in published["samples"] if labels == ["s"]] == [10], "aborted ones were stored"
 
 
 class Walk:
@@ -155,7 +152,8 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", tiered(range(12), 1))
-def test_all_counts_are_those_of_a_naive_reader_whatever_happened_before(seed: int) -> None:
+@simulated
+async def test_all_counts_are_those_of_a_naive_reader_whatever_happened_before(env: SimEnv, seed: int) -> None:
     visible = {PLAIN}
 
     async def life(env: SimEnv, number: int) -> None:
@@ -177,15 +175,13 @@ def test_all_counts_are_those_of_a_naive_reader_whatever_happened_before(seed: i
                 env.kill()
                 await client.fetch("s")
 
-    async def scenario(env: SimEnv) -> None:
-        for number in range(3):
-            if await env.run_until_death(lambda env, number=number: life(env, number)):
-                env = env.restart()
-
-    run_simulation(seed, scenario)
+    for number in range(3):
+        if await env.run_until_death(lambda env, number=number: life(env, number)):
+            env = env.restart()
 
 
-def test_aborted_records_stay_hidden_when_a_kill_takes_the_start_of_the_log_back() -> None:
+@simulated
+async def test_aborted_records_stay_hidden_when_a_kill_takes_the_start_of_the_log_back(env: SimEnv) -> None:
     async def process(env: SimEnv) -> None:
         async with broker_on(env, WALK) as broker:
             client = await connected(env)
@@ -199,12 +195,9 @@ def test_aborted_records_stay_hidden_when_a_kill_takes_the_start_of_the_log_back
             env.kill()
             await client.fetch("s")
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        async with broker_on(env.restart(), WALK) as broker:
-            partition = broker.topics["s"].partitions[0]
-            assert partition.start_offset == 0, "the case: the start was not durable"
-            assert set((await readable(partition)).values()) == {PLAIN}
-            assert partition.readable_count() == 25
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    async with broker_on(env.restart(), WALK) as broker:
+        partition = broker.topics["s"].partitions[0]
+        assert partition.start_offset == 0, "the case: the start was not durable"
+        assert set((await readable(partition)).values()) == {PLAIN}
+        assert partition.readable_count() == 25

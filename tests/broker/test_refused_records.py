@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from raw_client import RawClient, Refused, broker_on, connected, records, simulated, values
+from raw_client import RawClient, Refused, broker_on, connected, records, served, simulated, values
 
 from linn.api import InterceptorKind, hookimpl
 from linn.core.batch.batch import SCATTERED, Codec, RecordBatch
@@ -105,27 +105,25 @@ async def test_the_others_of_a_batch_are_stored_in_order_whatever_some_are_refus
                     assert (placement.partition, placement.base_offset, placement.copies) == (0, before, 4)
 
 
-@simulated
-async def test_each_record_has_its_own_reason_and_no_topic_takes_what_one_refuses(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        everything = [
-            Record(value=b"s" * 70),  # Too large for one of the topics.
-            Record(value=b"L" * 500),  # Too large for both.
-            Record(value=b"x", ttl_ms=5),
-            *plain("fine"),
-        ]
-        reasons = [("message.too_large", [1, 2]), ("message.unsupported", [2, 3]), ("message.too_large", [0, 1])]
-        placement = await publish(client, "all", batch_of(*everything))
-        assert refused(placement) == reasons
-        assert placement.copies == 3
-        for topic in ("small", "smaller", "work"):
-            assert await client.fetch(topic) == ["fine"]
-        nothing = await publish(client, "all", batch_of(*everything[:3]))
-        assert refused(nothing) == reasons
-        assert nothing.copies == 0
-        alone = await publish(client, "all", batch_of(everything[1]))
-        assert (refused(alone), alone.copies) == ([("message.too_large", [0, 1])], 0)
+@served(TOPICS)
+async def test_each_record_has_its_own_reason_and_no_topic_takes_what_one_refuses(client: RawClient) -> None:
+    everything = [
+        Record(value=b"s" * 70),  # Too large for one of the topics.
+        Record(value=b"L" * 500),  # Too large for both.
+        Record(value=b"x", ttl_ms=5),
+        *plain("fine"),
+    ]
+    reasons = [("message.too_large", [1, 2]), ("message.unsupported", [2, 3]), ("message.too_large", [0, 1])]
+    placement = await publish(client, "all", batch_of(*everything))
+    assert refused(placement) == reasons
+    assert placement.copies == 3
+    for topic in ("small", "smaller", "work"):
+        assert await client.fetch(topic) == ["fine"]
+    nothing = await publish(client, "all", batch_of(*everything[:3]))
+    assert refused(nothing) == reasons
+    assert nothing.copies == 0
+    alone = await publish(client, "all", batch_of(everything[1]))
+    assert (refused(alone), alone.copies) == ([("message.too_large", [0, 1])], 0)
 
 
 @simulated
@@ -147,31 +145,27 @@ async def test_mandatory_records_are_named_by_their_places_in_the_whole_batch(en
         assert [len(value) for value in await client.fetch("small")] == [1, 70]
 
 
-@simulated
-async def test_without_acks_the_others_are_stored_as_well(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        await client.tell(m.Publish("small", acks=m.Acks.NONE), [batch_of(*plain("a", "L" * 500, "b"))])
-        await client.call(m.Ping())
-        assert await client.fetch("small") == ["a", "b"]
+@served(TOPICS)
+async def test_without_acks_the_others_are_stored_as_well(client: RawClient) -> None:
+    await client.tell(m.Publish("small", acks=m.Acks.NONE), [batch_of(*plain("a", "L" * 500, "b"))])
+    await client.call(m.Ping())
+    assert await client.fetch("small") == ["a", "b"]
 
 
-@simulated
-async def test_a_producer_goes_on_behind_a_batch_of_which_records_were_refused(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        first = numbered(batch_of(*plain("a", "L" * 500, "b")), 0)
-        again = RecordBatch(bytearray(first.message))
-        assert (await publish(client, "small", first, partition=0)).base_offset == 0
-        nothing = await publish(client, "small", numbered(batch_of(*plain("L" * 500, "L" * 600)), 3), partition=0)
-        assert (refused(nothing), nothing.copies) == ([("message.too_large", [0, 2])], 0)
-        second = await publish(client, "small", numbered(batch_of(*plain("c")), 5), partition=0)
-        assert second.base_offset == 2
-        repeated = await publish(client, "small", again, partition=0)
-        assert (repeated.base_offset, refused(repeated)) == (0, [("message.too_large", [1, 2])])
-        scattered = numbered(batch_of(*plain("a", "L" * 500, "b")), 0, 1, scattered=True)
-        assert refused(await publish(client, "wide", scattered)) == [("message.too_large", [1, 2])]
-        assert await client.fetch("small") == ["a", "b", "c"]
+@served(TOPICS)
+async def test_a_producer_goes_on_behind_a_batch_of_which_records_were_refused(client: RawClient) -> None:
+    first = numbered(batch_of(*plain("a", "L" * 500, "b")), 0)
+    again = RecordBatch(bytearray(first.message))
+    assert (await publish(client, "small", first, partition=0)).base_offset == 0
+    nothing = await publish(client, "small", numbered(batch_of(*plain("L" * 500, "L" * 600)), 3), partition=0)
+    assert (refused(nothing), nothing.copies) == ([("message.too_large", [0, 2])], 0)
+    second = await publish(client, "small", numbered(batch_of(*plain("c")), 5), partition=0)
+    assert second.base_offset == 2
+    repeated = await publish(client, "small", again, partition=0)
+    assert (repeated.base_offset, refused(repeated)) == (0, [("message.too_large", [1, 2])])
+    scattered = numbered(batch_of(*plain("a", "L" * 500, "b")), 0, 1, scattered=True)
+    assert refused(await publish(client, "wide", scattered)) == [("message.too_large", [1, 2])]
+    assert await client.fetch("small") == ["a", "b", "c"]
 
 
 @simulated

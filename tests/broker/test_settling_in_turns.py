@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 import trio
-from raw_client import RawClient, Refused, broker_on, connected, records
+from raw_client import RawClient, Refused, broker_on, connected, records, simulated
 
 from linn.core.batch.steps import TURN_S
 from linn.core.broker.broker import Broker
 from linn.core.delivery.settlement import SETTLE_STEP
 from linn.core.env.real.env import RealEnv
-from linn.testing.deterministic import run_simulation
 from linn.testing.process import BrokerProcess
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -40,11 +39,12 @@ def in_random_order(count: int) -> list[int]:
 Scenario = Callable[[SimEnv, Broker, RawClient, int, int], Awaitable[None]]
 
 
-def with_leased_records(scenario: Scenario, text: str = '[topics.t]\nlease = "10s"\n') -> None:
-    """Run a scenario with a subscription and the delivery id of COUNT records. Each look at the clock ends a turn."""
+def with_leased_records(scenario: Scenario) -> Callable[[], None]:
+    """A test with a subscription and the delivery id of COUNT records. Each look at the clock ends a turn."""
 
+    @simulated
     async def run(env: SimEnv) -> None:
-        async with broker_on(env, text) as broker:
+        async with broker_on(env, '[topics.t]\nlease = "10s"\n') as broker:
             ticks = itertools.count()
             broker.long_work.monotonic = lambda: 2 * TURN_S * next(ticks)
             client = await connected(env)
@@ -53,129 +53,129 @@ def with_leased_records(scenario: Scenario, text: str = '[topics.t]\nlease = "10
             delivery_id = (await client.pull(subscription, COUNT)).message.delivery_id
             await scenario(env, broker, client, subscription, delivery_id)
 
-    run_simulation(0, run)
+    return run
 
 
-def test_few_records_are_settled_between_two_looks_at_the_clock_which_end_a_turn() -> None:
-    async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
-        queue = broker.topics["t"].queue
-        assert queue is not None
-        subscribed = queue.partition_queue(0).subscription
-        left = [COUNT]
-        clock = broker.long_work.monotonic
+@with_leased_records
+async def test_few_records_are_settled_between_two_looks_at_the_clock_which_end_a_turn(
+    env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int
+) -> None:
+    queue = broker.topics["t"].queue
+    assert queue is not None
+    subscribed = queue.partition_queue(0).subscription
+    left = [COUNT]
+    clock = broker.long_work.monotonic
 
-        def look() -> float:
-            if left[-1] != subscribed.leased_count:
-                left.append(subscribed.leased_count)
-            return clock()
+    def look() -> float:
+        if left[-1] != subscribed.leased_count:
+            left.append(subscribed.leased_count)
+        return clock()
 
-        broker.long_work.monotonic = look
-        answer = await client.call(m.Settle(subscription, singles(id, in_random_order(COUNT))))
-        assert answer.refused == []
-        assert {before - after for before, after in itertools.pairwise(left)} == {SETTLE_STEP}
-        assert left[-1] <= SETTLE_STEP
-
-    with_leased_records(scenario)
-
-
-def test_what_is_left_of_a_lease_takes_a_turn_of_its_own_if_it_is_many_ranges() -> None:
-    async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
-        await client.call(m.Publish("t"), [records(["x"] * COUNT)])
-        other = (await client.pull(subscription, COUNT)).message.delivery_id
-        queue = broker.topics["t"].queue
-        assert queue is not None
-        subscribed, seen, clock = queue.partition_queue(0).subscription, [], broker.long_work.monotonic
-
-        def look() -> float:
-            seen.append(subscribed.leased_count)
-            return clock()
-
-        for lease, first in ((id, 0), (other, COUNT)):
-            offsets = list(range(first, first + 200, 2))
-            assert (await client.call(m.Settle(subscription, singles(lease, offsets)))).refused == []
-        broker.long_work.monotonic = look
-        whole = [m.Settlement(0, lease, m.WHOLE_LEASE, m.WHOLE_LEASE) for lease in (id, other)]
-        assert (await client.call(m.Settle(subscription, whole))).refused == []
-        assert set(seen) == {COUNT - 100}
-        assert subscribed.settled_before() == 2 * COUNT
-
-    with_leased_records(scenario)
+    broker.long_work.monotonic = look
+    answer = await client.call(m.Settle(subscription, singles(id, in_random_order(COUNT))))
+    assert answer.refused == []
+    assert {before - after for before, after in itertools.pairwise(left)} == {SETTLE_STEP}
+    assert left[-1] <= SETTLE_STEP
 
 
-def test_later_requests_of_the_connection_find_the_settlements_done() -> None:
-    async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
-        half = in_random_order(COUNT)[: COUNT // 2]
-        asked = [
-            await client.send(message)
-            for message in (
-                m.Settle(subscription, singles(id, half)),
-                m.Settle(subscription, [m.Settlement(0, id, -1, -1, m.Verdict.NACK)]),
-                m.Pull(subscription, COUNT, 0),
-            )
-        ]
-        answers = [await client.answer(correlation) for correlation in asked]
-        assert answers[0].message == answers[1].message == m.Settled([])
-        assert answers[2].message.attempt == 2
-        assert answers[2].batches[0].base_offset == min(set(range(COUNT)) - set(half))
-        await client.call(m.Unsubscribe(subscription))
-        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == COUNT // 2
+@with_leased_records
+async def test_what_is_left_of_a_lease_takes_a_turn_of_its_own_if_it_is_many_ranges(
+    env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int
+) -> None:
+    await client.call(m.Publish("t"), [records(["x"] * COUNT)])
+    other = (await client.pull(subscription, COUNT)).message.delivery_id
+    queue = broker.topics["t"].queue
+    assert queue is not None
+    subscribed, seen, clock = queue.partition_queue(0).subscription, [], broker.long_work.monotonic
 
-    with_leased_records(scenario)
+    def look() -> float:
+        seen.append(subscribed.leased_count)
+        return clock()
 
-
-def test_each_refusal_has_the_place_of_its_entry() -> None:
-    async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
-        entries = singles(id, in_random_order(COUNT // 2))
-        wrong = range(5, len(entries), 97)
-        for index in wrong:
-            entries[index] = m.Settlement(0, id + 1, 0, 1)
-        answer = await client.call(m.Settle(subscription, entries))
-        assert [refusal.entry for refusal in answer.refused] == list(wrong)
-
-    with_leased_records(scenario)
+    for lease, first in ((id, 0), (other, COUNT)):
+        offsets = list(range(first, first + 200, 2))
+        assert (await client.call(m.Settle(subscription, singles(lease, offsets)))).refused == []
+    broker.long_work.monotonic = look
+    whole = [m.Settlement(0, lease, m.WHOLE_LEASE, m.WHOLE_LEASE) for lease in (id, other)]
+    assert (await client.call(m.Settle(subscription, whole))).refused == []
+    assert set(seen) == {COUNT - 100}
+    assert subscribed.settled_before() == 2 * COUNT
 
 
-def test_settlements_on_a_full_disk_are_all_carried_out_and_fail_together() -> None:
-    async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
-        env.disk.capacity_bytes = env.disk.used_bytes
-        with pytest.raises(Refused, match=r"storage\.disk_full"):
-            await client.call(m.Settle(subscription, singles(id, in_random_order(COUNT)[:200])))
-        queue = broker.topics["t"].queue
-        assert queue is not None
-        assert queue.partition_queue(0).subscription.leased_count == COUNT - 200
-        env.disk.capacity_bytes = 1 << 30
-        assert (await client.call(m.Settle(subscription, [m.Settlement(0, id, -1, -1)]))).refused == []
-        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
-
-    with_leased_records(scenario)
-
-
-def test_a_topic_deleted_meanwhile_refuses_the_rest() -> None:
-    async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
-        other = await connected(env)
-        asked = await client.send(m.Settle(subscription, singles(id, in_random_order(COUNT))))
-        with contextlib.suppress(Refused):
-            await other.administer("topic.delete", name="t")
-        refused = (await client.answer(asked)).message.refused
-        assert {refusal.code for refusal in refused} <= {"topic.unknown"}
-        assert await client.call(m.Ping()) == m.Pong()
-
-    with_leased_records(scenario)
+@with_leased_records
+async def test_later_requests_of_the_connection_find_the_settlements_done(
+    env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int
+) -> None:
+    half = in_random_order(COUNT)[: COUNT // 2]
+    asked = [
+        await client.send(message)
+        for message in (
+            m.Settle(subscription, singles(id, half)),
+            m.Settle(subscription, [m.Settlement(0, id, -1, -1, m.Verdict.NACK)]),
+            m.Pull(subscription, COUNT, 0),
+        )
+    ]
+    answers = [await client.answer(correlation) for correlation in asked]
+    assert answers[0].message == answers[1].message == m.Settled([])
+    assert answers[2].message.attempt == 2
+    assert answers[2].batches[0].base_offset == min(set(range(COUNT)) - set(half))
+    await client.call(m.Unsubscribe(subscription))
+    assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == COUNT // 2
 
 
-def test_a_connection_lost_meanwhile_returns_what_is_not_settled() -> None:
-    async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
-        await client.tell(m.Settle(subscription, singles(id, in_random_order(COUNT))))
-        await client.stream.aclose()
-        queue = broker.topics["t"].queue
-        assert queue is not None
-        subscribed = queue.partition_queue(0).subscription
-        with trio.fail_after(10):
-            while subscribed.leased_count or queue.consumers:
-                await trio.sleep(0.1)
-        subscribed.check()
+@with_leased_records
+async def test_each_refusal_has_the_place_of_its_entry(
+    env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int
+) -> None:
+    entries = singles(id, in_random_order(COUNT // 2))
+    wrong = range(5, len(entries), 97)
+    for index in wrong:
+        entries[index] = m.Settlement(0, id + 1, 0, 1)
+    answer = await client.call(m.Settle(subscription, entries))
+    assert [refusal.entry for refusal in answer.refused] == list(wrong)
 
-    with_leased_records(scenario)
+
+@with_leased_records
+async def test_settlements_on_a_full_disk_are_all_carried_out_and_fail_together(
+    env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int
+) -> None:
+    env.disk.capacity_bytes = env.disk.used_bytes
+    with pytest.raises(Refused, match=r"storage\.disk_full"):
+        await client.call(m.Settle(subscription, singles(id, in_random_order(COUNT)[:200])))
+    queue = broker.topics["t"].queue
+    assert queue is not None
+    assert queue.partition_queue(0).subscription.leased_count == COUNT - 200
+    env.disk.capacity_bytes = 1 << 30
+    assert (await client.call(m.Settle(subscription, [m.Settlement(0, id, -1, -1)]))).refused == []
+    assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+
+
+@with_leased_records
+async def test_a_topic_deleted_meanwhile_refuses_the_rest(
+    env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int
+) -> None:
+    other = await connected(env)
+    asked = await client.send(m.Settle(subscription, singles(id, in_random_order(COUNT))))
+    with contextlib.suppress(Refused):
+        await other.administer("topic.delete", name="t")
+    refused = (await client.answer(asked)).message.refused
+    assert {refusal.code for refusal in refused} <= {"topic.unknown"}
+    assert await client.call(m.Ping()) == m.Pong()
+
+
+@with_leased_records
+async def test_a_connection_lost_meanwhile_returns_what_is_not_settled(
+    env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int
+) -> None:
+    await client.tell(m.Settle(subscription, singles(id, in_random_order(COUNT))))
+    await client.stream.aclose()
+    queue = broker.topics["t"].queue
+    assert queue is not None
+    subscribed = queue.partition_queue(0).subscription
+    with trio.fail_after(10):
+        while subscribed.leased_count or queue.consumers:
+            await trio.sleep(0.1)
+    subscribed.check()
 
 
 async def leases_of(client: RawClient, subscription: int, count: int) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import RawClient, broker_on, connected, records, simulated, values
+from raw_client import RawClient, broker_on, connected, records, served, simulated, values
 
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -30,36 +30,28 @@ async def read(client: RawClient, **place: object) -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("group", ["g", ""])
-def test_each_partition_begins_at_its_own_place(group: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TEXT):
-            client = await fill(env)
-            starts = [3, m.START_LATEST, m.START_EARLIEST]
-            assert await read(client, group=group, starts=starts) == {0: ["9"], 2: ["2", "5", "8", "11"]}
-
-    scenario()
+@served(TEXT)
+async def test_each_partition_begins_at_its_own_place(env: SimEnv, group: str) -> None:
+    client = await fill(env)
+    starts = [3, m.START_LATEST, m.START_EARLIEST]
+    assert await read(client, group=group, starts=starts) == {0: ["9"], 2: ["2", "5", "8", "11"]}
 
 
-@simulated
-async def test_a_partition_behind_the_list_and_one_with_a_place_before_it_begin_at_their_start(
-    env: SimEnv,
-) -> None:
-    async with broker_on(env, TEXT):
-        client = await fill(env)
-        found = await read(client, group="g", start=m.START_LATEST, starts=[4, -7])
-        assert found == {1: ["1", "4", "7", "10"], 2: ["2", "5", "8", "11"]}
+@served(TEXT)
+async def test_a_partition_behind_the_list_and_one_with_a_place_before_it_begin_at_their_start(env: SimEnv) -> None:
+    client = await fill(env)
+    found = await read(client, group="g", start=m.START_LATEST, starts=[4, -7])
+    assert found == {1: ["1", "4", "7", "10"], 2: ["2", "5", "8", "11"]}
 
 
-@simulated
+@served(TEXT)
 async def test_a_groups_commit_takes_precedence(env: SimEnv) -> None:
-    async with broker_on(env, TEXT):
-        client = await fill(env)
-        subscribed = await client.call(m.Subscribe("t", group="g"))
-        await client.call(m.Settle(subscribed.subscription, [m.Settlement(0, 1, 0, 2)]))
-        await client.call(m.Unsubscribe(subscribed.subscription))
-        found = await read(client, group="g", starts=[4, 3, 4])
-        assert found == {0: ["6", "9"], 1: ["10"]}
+    client = await fill(env)
+    subscribed = await client.call(m.Subscribe("t", group="g"))
+    await client.call(m.Settle(subscribed.subscription, [m.Settlement(0, 1, 0, 2)]))
+    await client.call(m.Unsubscribe(subscribed.subscription))
+    found = await read(client, group="g", starts=[4, 3, 4])
+    assert found == {0: ["6", "9"], 1: ["10"]}
 
 
 @simulated

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import trio
-from raw_client import RawClient, broker_on, connected, records
+from raw_client import RawClient, broker_on, connected, records, served
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.broker.broker import running_broker
@@ -58,23 +57,19 @@ async def pushed(client: RawClient, count: int, credit: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_readers_get_every_record_once_and_in_order(seed: int) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, STREAM):
-            client = await connected(env)
-            stored = await fill(client, seed)
-            for credit in (1_000, 7, 1):
-                assert await pushed(await connected(env), len(stored), credit) == stored
-            for bytes_max in (1, 30_000, 1 << 20):
-                offset, found = 0, list[bytes]()
-                while offset < len(stored):
-                    event = await client.ask(m.Fetch("t", 0, offset, bytes_max=bytes_max))
-                    found += contents(event.batches)
-                    offset = len(found)
-                    assert len(event.batches) == 1 or sum(batch.size for batch in event.batches) <= bytes_max
-                assert found == stored
-
-    run_simulation(seed, scenario)
+@served(STREAM)
+async def test_readers_get_every_record_once_and_in_order(env: SimEnv, client: RawClient, seed: int) -> None:
+    stored = await fill(client, seed)
+    for credit in (1_000, 7, 1):
+        assert await pushed(await connected(env), len(stored), credit) == stored
+    for bytes_max in (1, 30_000, 1 << 20):
+        offset, found = 0, list[bytes]()
+        while offset < len(stored):
+            event = await client.ask(m.Fetch("t", 0, offset, bytes_max=bytes_max))
+            found += contents(event.batches)
+            offset = len(found)
+            assert len(event.batches) == 1 or sum(batch.size for batch in event.batches) <= bytes_max
+        assert found == stored
 
 
 def test_damage_is_found_by_the_broker_or_the_receiver_and_never_read() -> None:
@@ -112,7 +107,7 @@ async def read_damaged(client: RawClient) -> str:
     return refused.value.code
 
 
-def test_batches_in_flight_to_a_stalled_reader_outlive_retention_and_no_longer(tmp_path: Path) -> None:
+async def test_batches_in_flight_to_a_stalled_reader_outlive_retention_and_no_longer(tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/socket"
     text = f'[broker]\ndata_dir = "{tmp_path}"\n[listeners.native]\naddress = "{address}"\n{STREAM}'
     source, env = TomlSource(text + 'retention_bytes = "300KB"\n', "test.toml"), RealEnv()
@@ -130,28 +125,25 @@ def test_batches_in_flight_to_a_stalled_reader_outlive_retention_and_no_longer(t
                 found[batch.base_offset] = batch.value(0) or b""
         return found
 
-    async def main() -> None:
-        async with running_broker(load_config(source, PluginManager(PluginSettings(), installed())), env) as broker:
-            client, reader = await connected(env, address), await connected(env, address)
-            await reader.send(m.Subscribe("t", credit=1_000))
-            values = [b"%05d" % number * 20_000 for number in range(40)]
-            for value in values[:20]:
-                await client.publish("t", [value])
-            assert broker.connections.traffic["native"].total().unsent_bytes
-            for value in values[20:]:
-                await client.publish("t", [value])
-            await broker.topics["t"].enforce_retention()
-            assert deleted_files()
-            found = await read(reader, len(values) - 1)
-            assert list(found) == sorted(found)
-            start = broker.topics["t"].partitions[0].start_offset
-            gone_bytes = sum(len(value) for offset, value in found.items() if offset < start)
-            assert gone_bytes > READ_AHEAD_BYTES_MAX, "all that was read ahead arrives"
-            assert len(found) < len(values), "no more was read than that"
-            assert all(values[offset] == value for offset, value in found.items())
-            assert (await reader.call(m.Ping())) == m.Pong()
-            assert not deleted_files()
-            for each in (client, reader):
-                await each.stream.aclose()
-
-    trio.run(main)
+    async with running_broker(load_config(source, PluginManager(PluginSettings(), installed())), env) as broker:
+        client, reader = await connected(env, address), await connected(env, address)
+        await reader.send(m.Subscribe("t", credit=1_000))
+        values = [b"%05d" % number * 20_000 for number in range(40)]
+        for value in values[:20]:
+            await client.publish("t", [value])
+        assert broker.connections.traffic["native"].total().unsent_bytes
+        for value in values[20:]:
+            await client.publish("t", [value])
+        await broker.topics["t"].enforce_retention()
+        assert deleted_files()
+        found = await read(reader, len(values) - 1)
+        assert list(found) == sorted(found)
+        start = broker.topics["t"].partitions[0].start_offset
+        gone_bytes = sum(len(value) for offset, value in found.items() if offset < start)
+        assert gone_bytes > READ_AHEAD_BYTES_MAX, "all that was read ahead arrives"
+        assert len(found) < len(values), "no more was read than that"
+        assert all(values[offset] == value for offset, value in found.items())
+        assert (await reader.call(m.Ping())) == m.Pong()
+        assert not deleted_files()
+        for each in (client, reader):
+            await each.stream.aclose()

@@ -9,7 +9,18 @@ from types import FrameType
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
+from raw_client import (
+    ALWAYS,
+    RawClient,
+    Refused,
+    after_power_loss,
+    broker_on,
+    connected,
+    records,
+    served,
+    simulated,
+    values,
+)
 
 from linn.core.broker.broker import Broker
 from linn.core.errors.tree import StorageError
@@ -49,49 +60,44 @@ async def publish_where_only_records_have_room(env: SimEnv, client: RawClient) -
     assert env.disk.room_bytes() == 0
 
 
-def test_at_most_once_a_waiting_consumer_gets_an_error_on_a_full_disk_or_the_record_later() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, AT_MOST_ONCE):
-            first, second, publisher = [await connected(env) for _ in range(3)]
-            await warm(publisher)
-            for consumer in (first, second):
-                await consumer.call(m.Subscribe("t", credit=9))
-            await publish_where_only_records_have_room(env, publisher)
-            told = (await first.push()).message
-            assert isinstance(told, m.Ended)
-            assert told.code == "storage.disk_full"
-            await trio.sleep(60)
-            env.disk.capacity_bytes = ROOM_BYTES
-            waited = await second.push()
-            if isinstance(waited.message, m.Ended):
-                assert waited.message.code == "storage.disk_full"
-                await second.call(m.Subscribe("t", credit=9))
-                waited = await second.delivery()
-            assert values(waited.batches) == ["x"]
-
-    run_simulation(0, scenario)
+@served(AT_MOST_ONCE)
+async def test_at_most_once_a_waiting_consumer_gets_an_error_on_a_full_disk_or_the_record_later(env: SimEnv) -> None:
+    first, second, publisher = [await connected(env) for _ in range(3)]
+    await warm(publisher)
+    for consumer in (first, second):
+        await consumer.call(m.Subscribe("t", credit=9))
+    await publish_where_only_records_have_room(env, publisher)
+    told = (await first.push()).message
+    assert isinstance(told, m.Ended)
+    assert told.code == "storage.disk_full"
+    await trio.sleep(60)
+    env.disk.capacity_bytes = ROOM_BYTES
+    waited = await second.push()
+    if isinstance(waited.message, m.Ended):
+        assert waited.message.code == "storage.disk_full"
+        await second.call(m.Subscribe("t", credit=9))
+        waited = await second.delivery()
+    assert values(waited.batches) == ["x"]
 
 
-def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_after_a_stop() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, AT_MOST_ONCE) as broker:
-            client = await connected(env)
-            await client.publish("t", ["before"])
-            worker = (await client.call(m.Subscribe("t"))).subscription
-            assert values((await client.pull(worker)).batches) == ["before"]
-            await publish_where_only_records_have_room(env, client)
-            with pytest.raises(Refused, match=r"storage\.disk_full"):
-                await client.pull(worker)
-            env.disk.capacity_bytes = ROOM_BYTES
-            await trio.sleep(5)
-            assert partition_queue_of(broker).is_ready()
-        async with broker_on(env, AT_MOST_ONCE) as broker:
-            client = await connected(env)
-            worker = (await client.call(m.Subscribe("t"))).subscription
-            assert values((await client.pull(worker)).batches) == ["x"]
-            partition_queue_of(broker).subscription.check()
-
-    run_simulation(0, scenario)
+@simulated
+async def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_after_a_stop(env: SimEnv) -> None:
+    async with broker_on(env, AT_MOST_ONCE) as broker:
+        client = await connected(env)
+        await client.publish("t", ["before"])
+        worker = (await client.call(m.Subscribe("t"))).subscription
+        assert values((await client.pull(worker)).batches) == ["before"]
+        await publish_where_only_records_have_room(env, client)
+        with pytest.raises(Refused, match=r"storage\.disk_full"):
+            await client.pull(worker)
+        env.disk.capacity_bytes = ROOM_BYTES
+        await trio.sleep(5)
+        assert partition_queue_of(broker).is_ready()
+    async with broker_on(env, AT_MOST_ONCE) as broker:
+        client = await connected(env)
+        worker = (await client.call(m.Subscribe("t"))).subscription
+        assert values((await client.pull(worker)).batches) == ["x"]
+        partition_queue_of(broker).subscription.check()
 
 
 # --- what waits ------------------------------------------------------------------------------------------------------
@@ -107,8 +113,9 @@ async def return_often(client: RawClient, worker: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("waiting_bytes_max", [state_log.WAITING_BYTES_MAX, 500])
-def test_events_that_waited_for_the_disk_hold_after_a_kill(
-    monkeypatch: pytest.MonkeyPatch, waiting_bytes_max: int
+@simulated
+async def test_events_that_waited_for_the_disk_hold_after_a_kill(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch, waiting_bytes_max: int
 ) -> None:
     monkeypatch.setattr(state_log, "WAITING_BYTES_MAX", waiting_bytes_max)
     text = ALWAYS + "[topics.t]\n"
@@ -128,16 +135,13 @@ def test_events_that_waited_for_the_disk_hold_after_a_kill(
             await client.settle(worker, await client.pull(worker, 1), m.Verdict.NACK)
             env.kill()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = env.restart()
-        async with broker_on(env, text) as broker:
-            client = await connected(env)
-            event = await client.pull((await client.call(m.Subscribe("t"))).subscription)
-            assert (values(event.batches), event.message.attempt) == (["b"], 52)  # type: ignore[attr-defined]
-            partition_queue_of(broker).subscription.check()
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = env.restart()
+    async with broker_on(env, text) as broker:
+        client = await connected(env)
+        event = await client.pull((await client.call(m.Subscribe("t"))).subscription)
+        assert (values(event.batches), event.message.attempt) == (["b"], 52)  # type: ignore[attr-defined]
+        partition_queue_of(broker).subscription.check()
 
 
 @contextmanager
@@ -156,43 +160,40 @@ def counted_calls() -> Iterator[list[int]]:
         sys.setprofile(profiler)
 
 
-@simulated
-async def test_the_longer_a_disk_is_full_the_same_a_delivery_costs(env: SimEnv) -> None:
-    async with broker_on(env, ALWAYS + "[topics.t]\n"):
-        client = await connected(env)
-        await warm(client)
-        await client.publish("t", ["a"])
-        worker = (await client.call(m.Subscribe("t"))).subscription
-        env.disk.capacity_bytes = env.disk.used_bytes
-        with counted_calls() as early:
-            await return_often(client, worker, 20)
-        await return_often(client, worker, 150)
-        with counted_calls() as late:
-            await return_often(client, worker, 20)
-        assert late[0] < 1.1 * early[0]
+@served(ALWAYS + "[topics.t]\n")
+async def test_the_longer_a_disk_is_full_the_same_a_delivery_costs(env: SimEnv, client: RawClient) -> None:
+    await warm(client)
+    await client.publish("t", ["a"])
+    worker = (await client.call(m.Subscribe("t"))).subscription
+    env.disk.capacity_bytes = env.disk.used_bytes
+    with counted_calls() as early:
+        await return_often(client, worker, 20)
+    await return_often(client, worker, 150)
+    with counted_calls() as late:
+        await return_often(client, worker, 20)
+    assert late[0] < 1.1 * early[0]
 
 
-@simulated
-async def test_a_snapshot_takes_the_place_of_much_that_waits(env: SimEnv) -> None:
-    async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
-        state = partition_queue_of(broker).log.state
-        assert state is not None
-        most = 0
-        env.disk.capacity_bytes = env.disk.used_bytes
-        for number in range(10_000):
-            with pytest.raises(StorageError):
-                state.write(b"event %d" % number, lambda number=number: b"all until %d" % number)  # type: ignore[misc]
-            most = max(most, state.waiting)
-        assert state_log.WAITING_BYTES_MAX // 100 < most < state_log.WAITING_BYTES_MAX // 50
-        env.disk.capacity_bytes = ROOM_BYTES
-        start = state.partition.log.bounds()[1]
-        state.write(b"event 10000", bytes)
-        await state.partition.commit_all()
-        found = [record async for record in state.replay()][start:]
-        assert found[0].startswith(b"all until ")
-        said = int(found[0].split()[-1])
-        assert found[1:] == [b"event %d" % number for number in range(said + 1, 10_001)]
-        assert state.waiting == 0
+@served(ALWAYS + "[topics.t]\n")
+async def test_a_snapshot_takes_the_place_of_much_that_waits(env: SimEnv, broker: Broker) -> None:
+    state = partition_queue_of(broker).log.state
+    assert state is not None
+    most = 0
+    env.disk.capacity_bytes = env.disk.used_bytes
+    for number in range(10_000):
+        with pytest.raises(StorageError):
+            state.write(b"event %d" % number, lambda number=number: b"all until %d" % number)  # type: ignore[misc]
+        most = max(most, state.waiting)
+    assert state_log.WAITING_BYTES_MAX // 100 < most < state_log.WAITING_BYTES_MAX // 50
+    env.disk.capacity_bytes = ROOM_BYTES
+    start = state.partition.log.bounds()[1]
+    state.write(b"event 10000", bytes)
+    await state.partition.commit_all()
+    found = [record async for record in state.replay()][start:]
+    assert found[0].startswith(b"all until ")
+    said = int(found[0].split()[-1])
+    assert found[1:] == [b"event %d" % number for number in range(said + 1, 10_001)]
+    assert state.waiting == 0
 
 
 # --- after a power loss ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 import trio
-from raw_client import RawClient, after_power_loss, broker_on, connected, records, simulated, values
+from raw_client import RawClient, after_power_loss, broker_on, connected, records, served, simulated, values
 from seeds import tiered
 from test_transactions import Owner
 
@@ -42,48 +42,48 @@ async def metric(client: RawClient, name: str, topic: str) -> int:
 # --- drop-head --------------------------------------------------------------------------------------------------------
 
 
-@simulated
-async def test_drop_head_leaves_what_a_consumer_has_and_its_ack_counts(env: SimEnv) -> None:
-    async with broker_on(env, HEAD) as broker:
-        client, size_of = await connected(env), broker.topics["t"].partitions[0].log.size_bytes
-        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
-        for number in range(9):
-            await client.publish("t", [text_of(number)])
-            await trio.sleep(0.1)
-        held = await client.delivery()
-        assert values(held.batches) == [text_of(0)]
-        left = await metric(client, "linn_queue_ready_records", "t")
-        assert 2 <= left <= 6, "the oldest that waited were dropped"
-        assert await metric(client, "linn_topic_dropped_records_total", "t") == 8 - left
-        assert await client.settle(worker, held) == []
-        assert client.lost == []
-        await client.call(m.Credit(worker, 100))
-        found: list[str] = []
-        while len(found) < left:
-            found += values((event := await client.delivery()).batches)
-            assert await client.settle(worker, event) == []
-        assert found == [text_of(number) for number in range(9 - left, 9)], "the newest stay"
-        await client.publish("t", [text_of(9)])
+@served(HEAD)
+async def test_drop_head_leaves_what_a_consumer_has_and_its_ack_counts(env: SimEnv, broker: Broker) -> None:
+    client, size_of = await connected(env), broker.topics["t"].partitions[0].log.size_bytes
+    worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+    for number in range(9):
+        await client.publish("t", [text_of(number)])
         await trio.sleep(0.1)
-        assert size_of() <= LIMIT + 1000
+    held = await client.delivery()
+    assert values(held.batches) == [text_of(0)]
+    left = await metric(client, "linn_queue_ready_records", "t")
+    assert 2 <= left <= 6, "the oldest that waited were dropped"
+    assert await metric(client, "linn_topic_dropped_records_total", "t") == 8 - left
+    assert await client.settle(worker, held) == []
+    assert client.lost == []
+    await client.call(m.Credit(worker, 100))
+    found: list[str] = []
+    while len(found) < left:
+        found += values((event := await client.delivery()).batches)
+        assert await client.settle(worker, event) == []
+    assert found == [text_of(number) for number in range(9 - left, 9)], "the newest stay"
+    await client.publish("t", [text_of(9)])
+    await trio.sleep(0.1)
+    assert size_of() <= LIMIT + 1000
 
 
-@simulated
-async def test_drop_head_has_a_limit_also_where_a_consumer_holds_the_oldest_for_long(env: SimEnv) -> None:
-    async with broker_on(env, HEAD) as broker:
-        client, size_of = await connected(env), broker.topics["t"].partitions[0].log.size_bytes
-        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
-        held = None
-        for number in range(50):
-            await client.publish("t", [text_of(number)])
-            held = held or await client.delivery()
-            await trio.sleep(0.1)
-            assert size_of() <= 2 * LIMIT + 1000
-        assert held is not None
-        (refused,) = await client.settle(worker, held)
-        assert refused.code == "delivery.not_current"
-        lost = [event.message.delivery_id for event in client.pushed if isinstance(event.message, m.LeaseEnded)]
-        assert held.message.delivery_id in lost, "the consumer is told"  # type: ignore[attr-defined]
+@served(HEAD)
+async def test_drop_head_has_a_limit_also_where_a_consumer_holds_the_oldest_for_long(
+    env: SimEnv, broker: Broker
+) -> None:
+    client, size_of = await connected(env), broker.topics["t"].partitions[0].log.size_bytes
+    worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+    held = None
+    for number in range(50):
+        await client.publish("t", [text_of(number)])
+        held = held or await client.delivery()
+        await trio.sleep(0.1)
+        assert size_of() <= 2 * LIMIT + 1000
+    assert held is not None
+    (refused,) = await client.settle(worker, held)
+    assert refused.code == "delivery.not_current"
+    lost = [event.message.delivery_id for event in client.pushed if isinstance(event.message, m.LeaseEnded)]
+    assert held.message.delivery_id in lost, "the consumer is told"  # type: ignore[attr-defined]
 
 
 # --- dead letters -----------------------------------------------------------------------------------------------------
@@ -99,61 +99,57 @@ async def _reject_all(client: RawClient, count: int) -> None:
 
 
 @pytest.mark.parametrize("overflow", ["block", "reject"])
-def test_dead_letters_wait_for_room_in_their_topic_and_come_once(overflow: str) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, DEAD.format("queue", overflow)) as broker:
-            client = await connected(env)
-            await _reject_all(client, 20)
-            await trio.sleep(10)
-            dead = broker.topics["dead"].partitions[0].log
-            assert dead.size_bytes() <= LIMIT
-            waiting = await metric(client, "linn_queue_dead_records", "t")
-            assert waiting == 20 - dead.bounds()[1] > 10
-            found: list[str] = []
-            worker = (await client.call(m.Subscribe("dead"))).subscription
-            while event := await client.pull(worker, 1, wait_max_ms=5000):
-                if not event.batches:
-                    break
-                found += values(event.batches)
-                await client.settle(worker, event)
-                assert dead.size_bytes() <= 20 * 1000
-            assert found == [text_of(number) for number in range(20)]
-            assert await metric(client, "linn_queue_dead_records", "t") == 0
-
-    run_simulation(0, scenario)
-
-
 @simulated
-async def test_a_dead_letter_topic_that_drops_its_head_keeps_the_newest_dead_letters(env: SimEnv) -> None:
-    async with broker_on(env, DEAD.format("stream", "drop-head")) as broker:
+async def test_dead_letters_wait_for_room_in_their_topic_and_come_once(env: SimEnv, overflow: str) -> None:
+    async with broker_on(env, DEAD.format("queue", overflow)) as broker:
         client = await connected(env)
         await _reject_all(client, 20)
-        await trio.sleep(1)
-        partition = broker.topics["dead"].partitions[0]
-        assert partition.log.size_bytes() <= LIMIT + 1000
-        kept = await client.fetch("dead", offset=partition.start_offset, bytes_max=1 << 20)
-        assert kept[-1] == text_of(19)
-        assert 2 <= len(kept) < 10
+        await trio.sleep(10)
+        dead = broker.topics["dead"].partitions[0].log
+        assert dead.size_bytes() <= LIMIT
+        waiting = await metric(client, "linn_queue_dead_records", "t")
+        assert waiting == 20 - dead.bounds()[1] > 10
+        found: list[str] = []
+        worker = (await client.call(m.Subscribe("dead"))).subscription
+        while event := await client.pull(worker, 1, wait_max_ms=5000):
+            if not event.batches:
+                break
+            found += values(event.batches)
+            await client.settle(worker, event)
+            assert dead.size_bytes() <= 20 * 1000
+        assert found == [text_of(number) for number in range(20)]
+        assert await metric(client, "linn_queue_dead_records", "t") == 0
 
 
-@simulated
-async def test_a_marker_at_the_end_of_a_full_dead_letter_topic_does_not_stop_the_copies(env: SimEnv) -> None:
+@served(DEAD.format("stream", "drop-head"))
+async def test_a_dead_letter_topic_that_drops_its_head_keeps_the_newest_dead_letters(
+    broker: Broker, client: RawClient
+) -> None:
+    await _reject_all(client, 20)
+    await trio.sleep(1)
+    partition = broker.topics["dead"].partitions[0]
+    assert partition.log.size_bytes() <= LIMIT + 1000
+    kept = await client.fetch("dead", offset=partition.start_offset, bytes_max=1 << 20)
+    assert kept[-1] == text_of(19)
+    assert 2 <= len(kept) < 10
+
+
+@served(DEAD.format("queue", "reject"))
+async def test_a_marker_at_the_end_of_a_full_dead_letter_topic_does_not_stop_the_copies(client: RawClient) -> None:
     """The copies that the topic has already are looked for with each try."""
-    async with broker_on(env, DEAD.format("queue", "reject")):
-        client = await connected(env)
-        owner = await Owner.open(client)
-        for number in range(4):
-            await owner.publish("dead", [text_of(number)])
-        await client.publish("t", ["d" * 2000])
-        worker = (await client.call(m.Subscribe("t"))).subscription
-        await client.settle(worker, await client.pull(worker, 1), m.Verdict.REJECT)
-        await trio.sleep(5)
-        await owner.end(commit=True)
-        await trio.sleep(5)
-        assert await metric(client, "linn_queue_dead_records", "t") == 1
-        assert await client.taken("dead", count=4) == [text_of(number) for number in range(4)]
-        await trio.sleep(2)
-        assert await client.taken("dead") == ["d" * 2000]
+    owner = await Owner.open(client)
+    for number in range(4):
+        await owner.publish("dead", [text_of(number)])
+    await client.publish("t", ["d" * 2000])
+    worker = (await client.call(m.Subscribe("t"))).subscription
+    await client.settle(worker, await client.pull(worker, 1), m.Verdict.REJECT)
+    await trio.sleep(5)
+    await owner.end(commit=True)
+    await trio.sleep(5)
+    assert await metric(client, "linn_queue_dead_records", "t") == 1
+    assert await client.taken("dead", count=4) == [text_of(number) for number in range(4)]
+    await trio.sleep(2)
+    assert await client.taken("dead") == ["d" * 2000]
 
 
 # --- what is asked for room -------------------------------------------------------------------------------------------
@@ -224,30 +220,32 @@ class Walk:
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 @pytest.mark.parametrize("seed", tiered(range(6), 1))
-def test_the_running_sum_is_what_the_partitions_hold_whatever_happens(seed: int, delivery: str) -> None:
+@simulated
+async def test_the_running_sum_is_what_the_partitions_hold_whatever_happens(
+    env: SimEnv, seed: int, delivery: str
+) -> None:
     kind, overflow = [("queue", "drop-head"), ("queue", "block"), ("both", "drop-head")][seed % 3]
     size = "16KiB" if overflow == "drop-head" else "1MiB"
     limits = f'kind = "{kind}"\noverflow = "{overflow}"\nbytes_max = "{size}"\nmessage_bytes_max = 1000\n'
     text = f'[storage.segmented-log]\nsegment_bytes_max = "4KiB"\n[topics.t]\npartitions = 4\n{limits}'
-
-    async def scenario(env: SimEnv) -> None:
-        for _ in range(2):
-            async with broker_on(env, f'{text}delivery = "{delivery}"\nmax_deliveries = 3\n') as broker:
-                client = await connected(env)
-                walk = Walk(seed, broker, client)
-                walk.worker = (await client.call(m.Subscribe("t"))).subscription
-                for _ in range(80):
-                    await walk.step()
-                    walk.check()
-
-    run_simulation(seed, scenario)
+    for _ in range(2):
+        async with broker_on(env, f'{text}delivery = "{delivery}"\nmax_deliveries = 3\n') as broker:
+            client = await connected(env)
+            walk = Walk(seed, broker, client)
+            walk.worker = (await client.call(m.Subscribe("t"))).subscription
+            for _ in range(80):
+                await walk.step()
+                walk.check()
 
 
 # --- trimming ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", tiered(range(8), 1))
-def test_a_power_loss_after_trimming_brings_no_settled_record_back_and_calls_none_lost(seed: int) -> None:
+@simulated
+async def test_a_power_loss_after_trimming_brings_no_settled_record_back_and_calls_none_lost(
+    env: SimEnv, seed: int
+) -> None:
     """Although the records are gone for good before their settlement is durable."""
     text = '[storage.segmented-log]\nsegment_bytes_max = "4KiB"\n[topics.t]\n'
 
@@ -267,18 +265,15 @@ def test_a_power_loss_after_trimming_brings_no_settled_record_back_and_calls_non
             assert state.partition.log.durable() == durable < state.partition.log.bounds()[1], "the case"
             env.crash()
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        async with broker_on(await after_power_loss(env, text), text) as broker:
-            client, (partition_queue,) = (
-                await connected(broker.env),
-                broker.topics["t"].subscriptions[""].partition_queues,
-            )  # type: ignore[arg-type]
-            start = partition_queue.partition.start_offset
-            assert 0 < start <= 20 + seed
-            assert partition_queue.subscription.settled_before() >= start
-            assert partition_queue.missed_records == 0
-            found = await client.taken("t")
-            assert found == [text_of(number) for number in range(start, 30)]
-
-    run_simulation(seed, scenario)
+    assert await env.run_until_death(process)
+    async with broker_on(await after_power_loss(env, text), text) as broker:
+        client, (partition_queue,) = (
+            await connected(broker.env),
+            broker.topics["t"].subscriptions[""].partition_queues,
+        )  # type: ignore[arg-type]
+        start = partition_queue.partition.start_offset
+        assert 0 < start <= 20 + seed
+        assert partition_queue.subscription.settled_before() >= start
+        assert partition_queue.missed_records == 0
+        found = await client.taken("t")
+        assert found == [text_of(number) for number in range(start, 30)]

@@ -6,10 +6,21 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
+from raw_client import (
+    ALWAYS,
+    RawClient,
+    Refused,
+    after_power_loss,
+    broker_on,
+    connected,
+    records,
+    served,
+    simulated,
+    values,
+)
 
 from linn.core.batch.batch import CONTROL, TRANSACTIONAL, RecordBatch
-from linn.testing.deterministic import run_simulation
+from linn.core.broker.broker import Broker
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -70,207 +81,191 @@ async def uncommitted(client: RawClient, topic: str = "s", offset: int = 0) -> l
     return values(event.batches)
 
 
-@simulated
-async def test_what_a_transaction_publishes_is_seen_when_it_is_committed_and_not_before(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        client = await connected(env)
-        owner = await Owner.open(client)
-        for topic in ("s", "q", "both"):
-            await owner.publish(topic, ["a", "b"])
-        await client.publish("s", ["plain"])
-        assert await client.fetch("s") == [], "a later record waits for the open transaction as well"
+@served(TOPICS)
+async def test_what_a_transaction_publishes_is_seen_when_it_is_committed_and_not_before(
+    broker: Broker, client: RawClient
+) -> None:
+    owner = await Owner.open(client)
+    for topic in ("s", "q", "both"):
+        await owner.publish(topic, ["a", "b"])
+    await client.publish("s", ["plain"])
+    assert await client.fetch("s") == [], "a later record waits for the open transaction as well"
+    assert await states(client) == (0, 0)
+    partition = broker.topics["s"].partitions[0]
+    assert (partition.stable_offset, partition.high_watermark) == (0, 3)
+    await owner.end(commit=True)
+    assert await client.fetch("s") == ["a", "b", "plain"]
+    assert await client.fetch("both") == ["a", "b"]
+    assert await states(client) == (2, 0), "the marker is no record"
+    assert partition.stable_offset == 4
+
+
+@served(TOPICS)
+async def test_nothing_of_an_aborted_transaction_is_ever_seen(client: RawClient) -> None:
+    owner = await Owner.open(client)
+    for topic in ("s", "q"):
+        await client.publish(topic, ["before"])
+        await owner.publish(topic, ["never", "ever"])
+        await client.publish(topic, ["after"])
+    await owner.end(commit=False)
+    assert await client.fetch("s") == ["before", "after"]
+    assert await client.fetch("s", offset=2) == ["after"], "also from the middle of it"
+    assert await states(client) == (2, 0)
+    queue = (await client.call(m.Subscribe("q"))).subscription
+    found = values((await client.pull(queue, 10)).batches) + values((await client.pull(queue, 10)).batches)
+    assert found == ["before", "after"]
+    assert await client.fetch("s", offset=4) == [], "at the end of the log is a marker, and the answer comes"
+
+
+@served(TOPICS)
+async def test_a_reader_that_asks_for_it_sees_open_and_aborted_transactions_but_no_markers(client: RawClient) -> None:
+    owner = await Owner.open(client)
+    await owner.publish("s", ["a"])
+    await owner.end(commit=False)
+    await owner.publish("s", ["b"])
+    fetched = await client.call(m.Fetch("s", 0, 0, uncommitted=True))
+    assert fetched.next_offset == 3
+    reader = (await client.call(m.Subscribe("s", credit=10, uncommitted=True))).subscription
+    assert values((await client.delivery()).batches) == ["a", "b"]
+    assert reader
+    assert await client.fetch("s") == []
+
+
+@served(TOPICS)
+async def test_a_commit_names_the_branches_that_count(client: RawClient) -> None:
+    owner = await Owner.open(client)
+    await owner.add(B)
+    await owner.publish("s", ["a1"], A)
+    await owner.publish("s", ["b1"], B)
+    await owner.publish("s", ["a2"], A)
+    await refused("transaction.invalid", owner.end(commit=True, branches=[A, 77]))
+    await owner.end(commit=True, branches=[A])
+    assert await client.fetch("s") == ["a1", "a2"]
+    other = await Owner.open(client, "other", branch=B + 1)
+    await refused("transaction.invalid", other.add(A))
+
+
+@served(TOPICS)
+async def test_acks_take_effect_with_the_commit_and_an_abort_returns_the_records(client: RawClient) -> None:
+    await client.publish("q", ["job"])
+    queue = (await client.call(m.Subscribe("q"))).subscription
+    owner = await Owner.open(client)
+    for attempt in (1, 2):
+        event = await client.pull(queue, 1)
+        assert event.message.attempt == attempt
+        await owner.settle(queue, event.message, event.batches)
+        await trio.sleep(45)  # Longer than the lease, which counts no more.
         assert await states(client) == (0, 0)
-        partition = broker.topics["s"].partitions[0]
-        assert (partition.stable_offset, partition.high_watermark) == (0, 3)
+        if attempt == 1:
+            await owner.end(commit=False)
+            assert await states(client) == (1, 0)
+    await owner.end(commit=True)
+    assert await states(client) == (0, 0)
+    assert (await client.pull(queue, 1)).batches == []
+
+
+@served(TOPICS)
+async def test_a_groups_offset_moves_with_the_commit_and_only_for_the_partitions_owner(
+    broker: Broker, client: RawClient, other: RawClient
+) -> None:
+    await client.publish("s", ["a", "b"])
+    member = (await client.call(m.Subscribe("s", "g", credit=10))).subscription
+    assert isinstance((await client.push()).message, m.Assigned)
+    event = await client.delivery()
+    owner = await Owner.open(client)
+    group = broker.groups.groups["g"]
+    await owner.settle(member, event.message, event.batches)
+    assert group.position("s", 0) is None
+    await owner.end(commit=False)
+    assert group.position("s", 0) is None
+    await owner.settle(member, event.message, event.batches)
+    await owner.end(commit=True)
+    assert group.position("s", 0) == 2
+    await owner.publish("both", ["made of it"])
+    await owner.settle(member, event.message, event.batches)
+    await client.call(m.Unsubscribe(member))
+    await other.call(m.Subscribe("s", "g"))
+    with pytest.raises(Refused):
         await owner.end(commit=True)
-        assert await client.fetch("s") == ["a", "b", "plain"]
-        assert await client.fetch("both") == ["a", "b"]
-        assert await states(client) == (2, 0), "the marker is no record"
-        assert partition.stable_offset == 4
+    assert await client.fetch("both") == [], "the member lost its partition before the decision: all is aborted"
 
 
-@simulated
-async def test_nothing_of_an_aborted_transaction_is_ever_seen(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        owner = await Owner.open(client)
-        for topic in ("s", "q"):
-            await client.publish(topic, ["before"])
-            await owner.publish(topic, ["never", "ever"])
-            await client.publish(topic, ["after"])
-        await owner.end(commit=False)
-        assert await client.fetch("s") == ["before", "after"]
-        assert await client.fetch("s", offset=2) == ["after"], "also from the middle of it"
-        assert await states(client) == (2, 0)
-        queue = (await client.call(m.Subscribe("q"))).subscription
-        found = values((await client.pull(queue, 10)).batches) + values((await client.pull(queue, 10)).batches)
-        assert found == ["before", "after"]
-        assert await client.fetch("s", offset=4) == [], "at the end of the log is a marker, and the answer comes"
+@served(TOPICS)
+async def test_who_takes_over_a_name_fences_the_one_before_and_aborts_what_it_has_open(
+    client: RawClient, other: RawClient
+) -> None:
+    zombie = await Owner.open(client)
+    await zombie.publish("s", ["from the zombie"])
+    owner = await Owner.open(other, branch=B)
+    assert (owner.id, owner.epoch) == (zombie.id, zombie.epoch + 1)
+    assert owner.number > zombie.number
+    await refused("transaction.unknown", zombie.publish("s", ["late"]))
+    await refused("transaction.fenced", zombie.end(commit=True))
+    await refused("transaction.fenced", zombie.add(A))
+    resumed = m.OpenTransactions("billing", 60_000, zombie.id, zombie.epoch)
+    await refused("transaction.fenced", client.call(resumed))
+    await owner.publish("s", ["from the owner"], B)
+    await owner.end(commit=True, branches=[B])
+    assert await client.fetch("s") == ["from the owner"]
 
 
-@simulated
-async def test_a_reader_that_asks_for_it_sees_open_and_aborted_transactions_but_no_markers(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        owner = await Owner.open(client)
-        await owner.publish("s", ["a"])
-        await owner.end(commit=False)
+@served(TOPICS)
+async def test_a_batch_of_another_number_is_refused(client: RawClient) -> None:
+    owner = await Owner.open(client)
+    await refused("transaction.unknown", owner.publish("s", ["early"], number=owner.number + 1))
+    await owner.publish("s", ["a"])
+    await owner.end(commit=True)
+    await refused("transaction.unknown", owner.publish("s", ["late"], number=owner.number - 1))
+    await refused("transaction.unknown", owner.end(commit=True, number=owner.number + 5))
+    assert await client.fetch("s") == ["a"]
+
+
+@served(TOPICS)
+async def test_the_end_may_be_asked_for_again(client: RawClient) -> None:
+    owner = await Owner.open(client)
+    number = owner.number
+    await owner.publish("s", ["a"])
+    for _ in range(2):
+        await owner.end(commit=True, number=number)
+    await refused("transaction.invalid", owner.end(commit=False, number=number))
+    await owner.publish("s", ["b"])
+    for _ in range(2):
+        await owner.end(commit=False, number=number + 1)
+    assert await client.fetch("s") == ["a"]
+
+
+@served(TOPICS)
+async def test_a_transaction_that_outlives_its_timeout_is_aborted_and_its_owner_is_told_why(client: RawClient) -> None:
+    owner = await Owner.open(client, timeout_ms=5_000)
+    await owner.publish("s", ["a"])
+    await client.publish("s", ["plain"])
+    await trio.sleep(4)
+    assert await client.fetch("s") == []
+    await trio.sleep(2)
+    assert await client.fetch("s") == ["plain"]
+    with pytest.raises(Refused, match="timeout") as error:
         await owner.publish("s", ["b"])
-        fetched = await client.call(m.Fetch("s", 0, 0, uncommitted=True))
-        assert fetched.next_offset == 3
-        reader = (await client.call(m.Subscribe("s", credit=10, uncommitted=True))).subscription
-        assert values((await client.delivery()).batches) == ["a", "b"]
-        assert reader
-        assert await client.fetch("s") == []
-
-
-@simulated
-async def test_a_commit_names_the_branches_that_count(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        owner = await Owner.open(client)
-        await owner.add(B)
-        await owner.publish("s", ["a1"], A)
-        await owner.publish("s", ["b1"], B)
-        await owner.publish("s", ["a2"], A)
-        await refused("transaction.invalid", owner.end(commit=True, branches=[A, 77]))
-        await owner.end(commit=True, branches=[A])
-        assert await client.fetch("s") == ["a1", "a2"]
-        other = await Owner.open(client, "other", branch=B + 1)
-        await refused("transaction.invalid", other.add(A))
-
-
-@simulated
-async def test_acks_take_effect_with_the_commit_and_an_abort_returns_the_records(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        await client.publish("q", ["job"])
-        queue = (await client.call(m.Subscribe("q"))).subscription
-        owner = await Owner.open(client)
-        for attempt in (1, 2):
-            event = await client.pull(queue, 1)
-            assert event.message.attempt == attempt
-            await owner.settle(queue, event.message, event.batches)
-            await trio.sleep(45)  # Longer than the lease, which counts no more.
-            assert await states(client) == (0, 0)
-            if attempt == 1:
-                await owner.end(commit=False)
-                assert await states(client) == (1, 0)
+    assert error.value.code == "transaction.aborted"
+    with pytest.raises(Refused, match="timeout"):
         await owner.end(commit=True)
-        assert await states(client) == (0, 0)
-        assert (await client.pull(queue, 1)).batches == []
-
-
-@simulated
-async def test_a_groups_offset_moves_with_the_commit_and_only_for_the_partitions_owner(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        client, other = await connected(env), await connected(env)
-        await client.publish("s", ["a", "b"])
-        member = (await client.call(m.Subscribe("s", "g", credit=10))).subscription
-        assert isinstance((await client.push()).message, m.Assigned)
-        event = await client.delivery()
-        owner = await Owner.open(client)
-        group = broker.groups.groups["g"]
-        await owner.settle(member, event.message, event.batches)
-        assert group.position("s", 0) is None
-        await owner.end(commit=False)
-        assert group.position("s", 0) is None
-        await owner.settle(member, event.message, event.batches)
-        await owner.end(commit=True)
-        assert group.position("s", 0) == 2
-        await owner.publish("both", ["made of it"])
-        await owner.settle(member, event.message, event.batches)
-        await client.call(m.Unsubscribe(member))
-        await other.call(m.Subscribe("s", "g"))
-        with pytest.raises(Refused):
-            await owner.end(commit=True)
-        assert await client.fetch("both") == [], "the member lost its partition before the decision: all is aborted"
-
-
-@simulated
-async def test_who_takes_over_a_name_fences_the_one_before_and_aborts_what_it_has_open(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client, other = await connected(env), await connected(env)
-        zombie = await Owner.open(client)
-        await zombie.publish("s", ["from the zombie"])
-        owner = await Owner.open(other, branch=B)
-        assert (owner.id, owner.epoch) == (zombie.id, zombie.epoch + 1)
-        assert owner.number > zombie.number
-        await refused("transaction.unknown", zombie.publish("s", ["late"]))
-        await refused("transaction.fenced", zombie.end(commit=True))
-        await refused("transaction.fenced", zombie.add(A))
-        resumed = m.OpenTransactions("billing", 60_000, zombie.id, zombie.epoch)
-        await refused("transaction.fenced", client.call(resumed))
-        await owner.publish("s", ["from the owner"], B)
-        await owner.end(commit=True, branches=[B])
-        assert await client.fetch("s") == ["from the owner"]
-
-
-@simulated
-async def test_a_batch_of_another_number_is_refused(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        owner = await Owner.open(client)
-        await refused("transaction.unknown", owner.publish("s", ["early"], number=owner.number + 1))
-        await owner.publish("s", ["a"])
-        await owner.end(commit=True)
-        await refused("transaction.unknown", owner.publish("s", ["late"], number=owner.number - 1))
-        await refused("transaction.unknown", owner.end(commit=True, number=owner.number + 5))
-        assert await client.fetch("s") == ["a"]
-
-
-@simulated
-async def test_the_end_may_be_asked_for_again(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        owner = await Owner.open(client)
-        number = owner.number
-        await owner.publish("s", ["a"])
-        for _ in range(2):
-            await owner.end(commit=True, number=number)
-        await refused("transaction.invalid", owner.end(commit=False, number=number))
-        await owner.publish("s", ["b"])
-        for _ in range(2):
-            await owner.end(commit=False, number=number + 1)
-        assert await client.fetch("s") == ["a"]
-
-
-@simulated
-async def test_a_transaction_that_outlives_its_timeout_is_aborted_and_its_owner_is_told_why(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS):
-        client = await connected(env)
-        owner = await Owner.open(client, timeout_ms=5_000)
-        await owner.publish("s", ["a"])
-        await client.publish("s", ["plain"])
-        await trio.sleep(4)
-        assert await client.fetch("s") == []
-        await trio.sleep(2)
-        assert await client.fetch("s") == ["plain"]
-        with pytest.raises(Refused, match="timeout") as error:
-            await owner.publish("s", ["b"])
-        assert error.value.code == "transaction.aborted"
-        with pytest.raises(Refused, match="timeout"):
-            await owner.end(commit=True)
-        owner.number += 1
-        await owner.publish("s", ["c"])
-        await owner.end(commit=True)
-        assert await client.fetch("s") == ["plain", "c"]
+    owner.number += 1
+    await owner.publish("s", ["c"])
+    await owner.end(commit=True)
+    assert await client.fetch("s") == ["plain", "c"]
 
 
 @pytest.mark.parametrize(
     ("attributes", "number", "producer"),
     [(TRANSACTIONAL, 0, A), (0, 1, A), (TRANSACTIONAL | CONTROL, 1, A), (CONTROL, 0, A), (TRANSACTIONAL, 1, 0)],
 )
-def test_a_batch_that_says_half_of_it_is_refused(attributes: int, number: int, producer: int) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, TOPICS):
-            client = await connected(env)
-            batch = records(["a"])
-            batch.number(producer, 0, 0, attributes, number)
-            await refused("batch.malformed", client.call(m.Publish("s", partition=0), [batch]))
-            assert await uncommitted(client) == []
-
-    run_simulation(0, scenario)
+@served(TOPICS)
+async def test_a_batch_that_says_half_of_it_is_refused(
+    client: RawClient, attributes: int, number: int, producer: int
+) -> None:
+    batch = records(["a"])
+    batch.number(producer, 0, 0, attributes, number)
+    await refused("batch.malformed", client.call(m.Publish("s", partition=0), [batch]))
+    assert await uncommitted(client) == []
 
 
 async def _job(client: RawClient) -> tuple[int, m.Deliver, Sequence[RecordBatch]]:
@@ -283,7 +278,8 @@ async def _job(client: RawClient) -> tuple[int, m.Deliver, Sequence[RecordBatch]
 
 @pytest.mark.parametrize("end", ["stop", "kill", "crash"])
 @pytest.mark.parametrize("storage", ["", ALWAYS], ids=["os", "always"])
-def test_a_restart_aborts_what_is_open_and_keeps_what_was_committed(storage: str, end: str) -> None:
+@simulated
+async def test_a_restart_aborts_what_is_open_and_keeps_what_was_committed(env: SimEnv, storage: str, end: str) -> None:
     text = storage + TOPICS
 
     async def process(env: SimEnv) -> None:
@@ -300,20 +296,17 @@ def test_a_restart_aborts_what_is_open_and_keeps_what_was_committed(storage: str
                 getattr(env, end)()
                 await trio.sleep(1)
 
-    async def scenario(env: SimEnv) -> None:
-        if await env.run_until_death(process):
-            env = await after_power_loss(env, text) if end == "crash" else env.restart()
-        async with broker_on(env, text):
-            client = await connected(env)
-            kept = ["committed"] if storage or end != "crash" else []
-            assert await client.fetch("s") == kept
-            assert await client.fetch("both") == []
-            if kept:
-                assert await states(client) == (1, 0), "the job waits for the next"
-            await client.publish("s", ["next"])
-            assert await client.fetch("s") == [*kept, "next"], "nothing holds readers back"
-
-    run_simulation(0, scenario)
+    if await env.run_until_death(process):
+        env = await after_power_loss(env, text) if end == "crash" else env.restart()
+    async with broker_on(env, text):
+        client = await connected(env)
+        kept = ["committed"] if storage or end != "crash" else []
+        assert await client.fetch("s") == kept
+        assert await client.fetch("both") == []
+        if kept:
+            assert await states(client) == (1, 0), "the job waits for the next"
+        await client.publish("s", ["next"])
+        assert await client.fetch("s") == [*kept, "next"], "nothing holds readers back"
 
 
 @simulated
@@ -337,7 +330,8 @@ async def test_an_owner_goes_on_after_a_restart_only_if_nobody_took_the_name_mea
 
 
 @pytest.mark.parametrize("end", ["kill", "crash"])
-def test_a_decision_is_carried_out_after_a_restart_that_came_before_the_markers(end: str) -> None:
+@simulated
+async def test_a_decision_is_carried_out_after_a_restart_that_came_before_the_markers(env: SimEnv, end: str) -> None:
     text = ALWAYS + TOPICS
 
     async def process(env: SimEnv) -> None:
@@ -360,35 +354,32 @@ def test_a_decision_is_carried_out_after_a_restart_that_came_before_the_markers(
             getattr(env, end)()
             await trio.sleep(1)
 
-    async def scenario(env: SimEnv) -> None:
-        assert await env.run_until_death(process)
-        env = await after_power_loss(env, text) if end == "crash" else env.restart()
-        for _ in range(2):
-            async with broker_on(env, text) as broker:
-                client = await connected(env)
-                assert await client.fetch("s") == ["read", "yes"]
-                assert await client.fetch("both") == []
-                assert await states(client) == (0, 0)
-                assert broker.groups.groups["g"].position("s", 0) == 1
-                assert [each.subscription.decided_count for each in broker.topics["q"].partition_queues()] == [0]
-
-    run_simulation(0, scenario)
+    assert await env.run_until_death(process)
+    env = await after_power_loss(env, text) if end == "crash" else env.restart()
+    for _ in range(2):
+        async with broker_on(env, text) as broker:
+            client = await connected(env)
+            assert await client.fetch("s") == ["read", "yes"]
+            assert await client.fetch("both") == []
+            assert await states(client) == (0, 0)
+            assert broker.groups.groups["g"].position("s", 0) == 1
+            assert [each.subscription.decided_count for each in broker.topics["q"].partition_queues()] == [0]
 
 
-@simulated
-async def test_a_full_disk_refuses_the_commit_or_delays_its_markers_and_loses_nothing(env: SimEnv) -> None:
-    async with broker_on(env, ALWAYS + TOPICS):
-        client = await connected(env)
-        owner = await Owner.open(client)
-        for text in ("a", "b"):
-            await owner.publish("s", [text])
-            room_bytes, env.disk.capacity_bytes = env.disk.capacity_bytes, env.disk.used_bytes
-            correlation = await client.send(m.EndTransaction(owner.id, owner.epoch, owner.number, True, [A]))
-            await trio.sleep(3)
-            env.disk.capacity_bytes = room_bytes
-            if (await client.code_of(correlation)) == "storage.disk_full":
-                await owner.end(commit=True)
-            else:
-                owner.number += 1
-            await trio.sleep(3)
-        assert await client.fetch("s") == ["a", "b"]
+@served(ALWAYS + TOPICS)
+async def test_a_full_disk_refuses_the_commit_or_delays_its_markers_and_loses_nothing(
+    env: SimEnv, client: RawClient
+) -> None:
+    owner = await Owner.open(client)
+    for text in ("a", "b"):
+        await owner.publish("s", [text])
+        room_bytes, env.disk.capacity_bytes = env.disk.capacity_bytes, env.disk.used_bytes
+        correlation = await client.send(m.EndTransaction(owner.id, owner.epoch, owner.number, True, [A]))
+        await trio.sleep(3)
+        env.disk.capacity_bytes = room_bytes
+        if (await client.code_of(correlation)) == "storage.disk_full":
+            await owner.end(commit=True)
+        else:
+            owner.number += 1
+        await trio.sleep(3)
+    assert await client.fetch("s") == ["a", "b"]

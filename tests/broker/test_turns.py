@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from raw_client import ALWAYS, broker_on, records
+from raw_client import ALWAYS, broker_on, records, served, simulated
 
 from linn.core.batch.steps import TURN_S
 from linn.core.broker.broker import Broker, running_broker
@@ -53,35 +53,30 @@ async def most_in_turns(work: Callable[[], Awaitable[None]], turns: int) -> int:
     return max(sum(first <= at < first + turns for at in went_on) for first in went_on)
 
 
-def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        config, plugins = BrokerSetup().load(str(tmp_path))
-        async with running_broker(config, RealEnv(), plugins) as broker:
-            host, port = broker.listening.addresses["native"].rsplit(":", 1)
-            crowd = [socket.create_connection((host, int(port))) for _ in range(CROWD)]
-            with trio.fail_after(10):
-                while broker.listening.connections < CROWD:
-                    await trio.lowlevel.checkpoint()
-                for one in crowd:
-                    one.close()
-                closed = [0]
-                while broker.listening.connections:
-                    await trio.lowlevel.checkpoint()
-                    closed.append(CROWD - broker.listening.connections)
-            assert max(after - before for before, after in pairwise(closed)) <= FIRST_TOGETHER
-
-    trio.run(scenario)
+async def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path) -> None:
+    config, plugins = BrokerSetup().load(str(tmp_path))
+    async with running_broker(config, RealEnv(), plugins) as broker:
+        host, port = broker.listening.addresses["native"].rsplit(":", 1)
+        crowd = [socket.create_connection((host, int(port))) for _ in range(CROWD)]
+        with trio.fail_after(10):
+            while broker.listening.connections < CROWD:
+                await trio.lowlevel.checkpoint()
+            for one in crowd:
+                one.close()
+            closed = [0]
+            while broker.listening.connections:
+                await trio.lowlevel.checkpoint()
+                closed.append(CROWD - broker.listening.connections)
+        assert max(after - before for before, after in pairwise(closed)) <= FIRST_TOGETHER
 
 
-def test_one_task_of_long_work_runs_between_the_turns_of_others() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, "") as broker:
-            assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
-
-    run_simulation(0, scenario)
+@served("")
+async def test_one_task_of_long_work_runs_between_the_turns_of_others(broker: Broker) -> None:
+    assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
 
 
-def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
+@simulated
+async def test_the_longer_a_step_was_the_more_turns_others_get(env: SimEnv) -> None:
     async def turns_in(work: Callable[[], Awaitable[None]]) -> int:
         count = 0
 
@@ -105,42 +100,37 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
         await env.clock.sleep(step_s)
         return await turns_in(work.give_turn)
 
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, "") as broker:
-            assert await turns_after(broker, env, TURN_S / 2) == 0
-            short, long = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 3)]
-            assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
-            assert 3 * TURNS_OF_OTHERS <= long <= 3 * TURNS_OF_OTHERS + 2
-            longest = await turns_in(partial(yield_turns, env.clock.monotonic, 1_000 * TURN_S))
-            assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
-
-    run_simulation(0, scenario)
+    async with broker_on(env, "") as broker:
+        assert await turns_after(broker, env, TURN_S / 2) == 0
+        short, long = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 3)]
+        assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
+        assert 3 * TURNS_OF_OTHERS <= long <= 3 * TURNS_OF_OTHERS + 2
+        longest = await turns_in(partial(yield_turns, env.clock.monotonic, 1_000 * TURN_S))
+        assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
 
 
-def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
-            topic = broker.topics["t"]
-            partition, told, late, turn = topic.partitions[0], [], [], 0
+@simulated
+async def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time(env: SimEnv) -> None:
+    async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
+        topic = broker.topics["t"]
+        partition, told, late, turn = topic.partitions[0], [], [], 0
 
-            def tell(number: int) -> None:
-                told.append((number, turn))
-                if number == 0:  # Who asks while others are told comes behind them.
-                    partition.committed.when_passed(1, lambda: late.append(len(told)))
+        def tell(number: int) -> None:
+            told.append((number, turn))
+            if number == 0:  # Who asks while others are told comes behind them.
+                partition.committed.when_passed(1, lambda: late.append(len(told)))
 
-            for number in range(20 * TOLD_AT_ONCE_MAX):
-                end = topic.append(partition, records(["x"])) + 1
-                partition.committed.when_passed(end, partial(tell, number))
-            assert not told
-            await partition.watchers.wait()
-            while not late:
-                turn += 1
-                await trio.lowlevel.checkpoint()
-        assert [number for number, _ in told] == list(range(20 * TOLD_AT_ONCE_MAX))
-        assert max(Counter(turn for _, turn in told).values()) <= 2 * TOLD_AT_ONCE_MAX
-        assert late == [len(told)]
-
-    run_simulation(0, scenario)
+        for number in range(20 * TOLD_AT_ONCE_MAX):
+            end = topic.append(partition, records(["x"])) + 1
+            partition.committed.when_passed(end, partial(tell, number))
+        assert not told
+        await partition.watchers.wait()
+        while not late:
+            turn += 1
+            await trio.lowlevel.checkpoint()
+    assert [number for number, _ in told] == list(range(20 * TOLD_AT_ONCE_MAX))
+    assert max(Counter(turn for _, turn in told).values()) <= 2 * TOLD_AT_ONCE_MAX
+    assert late == [len(told)]
 
 
 class SlowTurns:
@@ -229,39 +219,35 @@ def test_a_watcher_that_leaves_during_notification_skips_no_other() -> None:
 
 
 @pytest.mark.parametrize("wait", [m.Subscribe("news", credit=10), m.Fetch("news", 0, 0, wait_max_ms=60_000)])
-def test_few_of_many_readers_waiting_for_a_record_get_it_in_a_turn(tmp_path: Path, wait: m.Message) -> None:
+async def test_few_of_many_readers_waiting_for_a_record_get_it_in_a_turn(tmp_path: Path, wait: m.Message) -> None:
     waits = b"".join([*frames_of(hello("crowd"), 1), *frames_of(wait, 2)])
     crowd_size = 4 * TOLD_AT_ONCE_MAX
+    config, plugins = BrokerSetup(topics={"news": {"kind": "stream"}}).load(str(tmp_path))
+    async with running_broker(config, RealEnv(), plugins) as broker:
+        host, port = broker.addresses["native"].rsplit(":", 1)
+        open_now = broker.connections.traffic["native"].open
+        partition = broker.topic("news").partition(0)
 
-    async def on_loopback() -> None:
-        config, plugins = BrokerSetup(topics={"news": {"kind": "stream"}}).load(str(tmp_path))
-        async with running_broker(config, RealEnv(), plugins) as broker:
-            host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.connections.traffic["native"].open
-            partition = broker.topic("news").partition(0)
+        def given() -> dict[int, int]:
+            now = {each.number: each.read() for each in open_now.values()}
+            return {number: traffic.sent_bytes + traffic.unsent_bytes for number, traffic in now.items()}
 
-            def given() -> dict[int, int]:
-                now = {each.number: each.read() for each in open_now.values()}
-                return {number: traffic.sent_bytes + traffic.unsent_bytes for number, traffic in now.items()}
-
-            with ExitStack() as stack, trio.fail_after(60):
-                crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(crowd_size)]
-                for one in crowd:
-                    one.sendall(waits)
-                while len(partition.watchers) < crowd_size:
-                    await trio.lowlevel.checkpoint()
-                await trio.testing.wait_all_tasks_blocked(0.01)
-                went_on, before = [], given()
-                partition.append(records(["one for all"]))
-                while sum(went_on) < crowd_size:
-                    await trio.lowlevel.checkpoint()
-                    now = given()
-                    went_on.append(sum(now[number] != before[number] for number in now))
-                    before = now
-            assert sum(went_on) == crowd_size
-            assert max(went_on) <= 2 * TOLD_AT_ONCE_MAX
-
-    trio.run(on_loopback)
+        with ExitStack() as stack, trio.fail_after(60):
+            crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(crowd_size)]
+            for one in crowd:
+                one.sendall(waits)
+            while len(partition.watchers) < crowd_size:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            went_on, before = [], given()
+            partition.append(records(["one for all"]))
+            while sum(went_on) < crowd_size:
+                await trio.lowlevel.checkpoint()
+                now = given()
+                went_on.append(sum(now[number] != before[number] for number in now))
+                before = now
+        assert sum(went_on) == crowd_size
+        assert max(went_on) <= 2 * TOLD_AT_ONCE_MAX
 
 
 def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more() -> None:
@@ -285,16 +271,13 @@ def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more() -> 
     run_simulation(0, scenario)
 
 
-def test_once_a_broker_stops_long_work_waits_for_nobody() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, "") as broker:
-            work = broker.long_work.task()
-            async with broker.long_work.turn:
-                broker.stopping = broker.long_work.is_stopping = True
-                with trio.fail_after(1):
-                    await work.give_turn()
-
-    run_simulation(0, scenario)
+@served("")
+async def test_once_a_broker_stops_long_work_waits_for_nobody(broker: Broker) -> None:
+    work = broker.long_work.task()
+    async with broker.long_work.turn:
+        broker.stopping = broker.long_work.is_stopping = True
+        with trio.fail_after(1):
+            await work.give_turn()
 
 
 def test_a_long_wait_polls_rarely() -> None:

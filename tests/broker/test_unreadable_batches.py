@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from raw_client import RawClient, broker_on, connected, records, simulated, values
+from raw_client import RawClient, records, served, values
 
 from linn.core.batch import flat_message
 from linn.core.batch.batch import NUMBER_BYTES, RecordBatch, seal
@@ -13,7 +13,6 @@ from linn.core.batch.flat_message import DATA_AT
 from linn.core.batch.record import Record
 from linn.core.batch.routes import LABELS_MAX
 from linn.core.log.storage_stats import BYTES_MAX, CutBatches
-from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
 QUEUE = '[topics.q]\ndead_letter = "dead"\n[topics.dead]\nkind = "stream"\n'
@@ -56,51 +55,43 @@ async def dead_letters(client: RawClient, count: int) -> list[Record]:
     return found
 
 
-@simulated
-async def test_rejected_records_around_an_undecodable_batch_are_dead_letters_without_it(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client = await connected(env)
-        for batch in (records(["a", "b"]), undecodable(), records(["c"])):
-            await client.call(m.Publish("q"), [batch])
-        await reject_all(client, "q", 7)
-        assert [record.value for record in await dead_letters(client, 3)] == [b"a", b"b", b"c"]
-        shown = await client.administer("topic.show", name="q")
-        assert shown["queue"]["unsettled"] == 0
+@served(QUEUE)
+async def test_rejected_records_around_an_undecodable_batch_are_dead_letters_without_it(client: RawClient) -> None:
+    for batch in (records(["a", "b"]), undecodable(), records(["c"])):
+        await client.call(m.Publish("q"), [batch])
+    await reject_all(client, "q", 7)
+    assert [record.value for record in await dead_letters(client, 3)] == [b"a", b"b", b"c"]
+    shown = await client.administer("topic.show", name="q")
+    assert shown["queue"]["unsettled"] == 0
 
 
-@simulated
-async def test_a_batch_that_can_not_be_cut_is_dropped_alone_however_small_the_request(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.q]\n"):
-        client = await connected(env)
-        for batch in (records(["a", "b"]), undecodable(40_000), records(["c"])):
-            await client.call(m.Publish("q"), [batch])
-        subscription = (await client.call(m.Subscribe("q"))).subscription
-        assert [values((await client.pull(subscription, 1, 1_000)).batches) for _ in range(3)] == [["a"], ["b"], ["c"]]
+@served("[topics.q]\n")
+async def test_a_batch_that_can_not_be_cut_is_dropped_alone_however_small_the_request(client: RawClient) -> None:
+    for batch in (records(["a", "b"]), undecodable(40_000), records(["c"])):
+        await client.call(m.Publish("q"), [batch])
+    subscription = (await client.call(m.Subscribe("q"))).subscription
+    assert [values((await client.pull(subscription, 1, 1_000)).batches) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
-@simulated
-async def test_a_record_with_too_many_labels_still_gets_the_dead_letter_labels(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client = await connected(env)
-        crowded = Record(value=b"crowded", labels={f"label-{number:03}": True for number in range(LABELS_MAX)})
-        await client.call(m.Publish("q"), [build_from_records([crowded, Record(value=b"plain")], base_id=1)])
-        await reject_all(client, "q", 2)
-        crowded, plain = await dead_letters(client, 2)
-        assert (crowded.value, plain.value) == (b"crowded", b"plain")
-        assert crowded.labels is not None
-        assert set(crowded.labels) == set(plain.labels or {})
+@served(QUEUE)
+async def test_a_record_with_too_many_labels_still_gets_the_dead_letter_labels(client: RawClient) -> None:
+    crowded = Record(value=b"crowded", labels={f"label-{number:03}": True for number in range(LABELS_MAX)})
+    await client.call(m.Publish("q"), [build_from_records([crowded, Record(value=b"plain")], base_id=1)])
+    await reject_all(client, "q", 2)
+    crowded, plain = await dead_letters(client, 2)
+    assert (crowded.value, plain.value) == (b"crowded", b"plain")
+    assert crowded.labels is not None
+    assert set(crowded.labels) == set(plain.labels or {})
 
 
-@simulated
-async def test_dead_letters_of_many_large_records_are_copied_in_batches_that_can_be_sent(env: SimEnv) -> None:
-    async with broker_on(env, QUEUE):
-        client = await connected(env)
-        for number in range(24):
-            await client.publish("q", [f"{number}:" + "x" * 900_000])
-        await reject_all(client, "q", 24)
-        event = await client.ask(m.Fetch("dead", 0, 0, bytes_max=16 << 20, wait_max_ms=5_000))
-        assert max(batch.size for batch in event.batches) < 3 << 20
-        assert len(await dead_letters(client, 24)) == 24
+@served(QUEUE)
+async def test_dead_letters_of_many_large_records_are_copied_in_batches_that_can_be_sent(client: RawClient) -> None:
+    for number in range(24):
+        await client.publish("q", [f"{number}:" + "x" * 900_000])
+    await reject_all(client, "q", 24)
+    event = await client.ask(m.Fetch("dead", 0, 0, bytes_max=16 << 20, wait_max_ms=5_000))
+    assert max(batch.size for batch in event.batches) < 3 << 20
+    assert len(await dead_letters(client, 24)) == 24
 
 
 def test_batches_that_are_cut_are_kept_within_a_bound_and_no_longer_than_their_partition() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import Refused, broker_on, connected, simulated
-
-from linn.testing.sim_env import SimEnv
+from raw_client import RawClient, Refused, served
 
 TOML = """
 [exchanges.shop]
@@ -20,42 +18,38 @@ key = "order.#"
 """
 
 
-@simulated
-async def test_a_change_that_is_only_checked_is_answered_as_it_would_be_and_not_made(env: SimEnv) -> None:
-    async with broker_on(env, TOML):
-        client = await connected(env)
-        before = await client.administer("topic.list"), await client.administer("exchange.list")
-        bound = {"exchange": "shop", "key": "a"}
-        for verb, arguments, answer in (
-            ("topic.create", {"name": "new", "settings": {"dead_letter": "orders"}}, {"created": True}),
-            ("topic.alter", {"name": "orders", "settings": {"retention": "4d"}}, ["retention"]),
-            ("topic.alter", {"name": "orders", "settings": {"retention": "72h"}}, []),
-            ("exchange.create", {"name": "new", "settings": {"alternate": "shop"}}, {"created": True}),
-            ("exchange.create", {"name": "shop", "settings": {"type": "topic"}}, {"created": False}),
-            ("exchange.bind", {"topic": "orders", **bound}, {"created": True}),
-            ("exchange.bind", {"topic": "orders", "exchange": "shop", "key": "order.#"}, {"created": False}),
-            ("exchange.bind", {"target_exchange": "spare", **bound}, {"created": True}),
-        ):
-            said = await client.administer(verb, **arguments, validate_only=True)
-            assert said.get("changed", said) == answer, (verb, arguments)
-        assert (await client.administer("topic.list"), await client.administer("exchange.list")) == before
+@served(TOML)
+async def test_a_change_that_is_only_checked_is_answered_as_it_would_be_and_not_made(client: RawClient) -> None:
+    before = await client.administer("topic.list"), await client.administer("exchange.list")
+    bound = {"exchange": "shop", "key": "a"}
+    for verb, arguments, answer in (
+        ("topic.create", {"name": "new", "settings": {"dead_letter": "orders"}}, {"created": True}),
+        ("topic.alter", {"name": "orders", "settings": {"retention": "4d"}}, ["retention"]),
+        ("topic.alter", {"name": "orders", "settings": {"retention": "72h"}}, []),
+        ("exchange.create", {"name": "new", "settings": {"alternate": "shop"}}, {"created": True}),
+        ("exchange.create", {"name": "shop", "settings": {"type": "topic"}}, {"created": False}),
+        ("exchange.bind", {"topic": "orders", **bound}, {"created": True}),
+        ("exchange.bind", {"topic": "orders", "exchange": "shop", "key": "order.#"}, {"created": False}),
+        ("exchange.bind", {"target_exchange": "spare", **bound}, {"created": True}),
+    ):
+        said = await client.administer(verb, **arguments, validate_only=True)
+        assert said.get("changed", said) == answer, (verb, arguments)
+    assert (await client.administer("topic.list"), await client.administer("exchange.list")) == before
 
 
-@simulated
-async def test_a_change_that_is_only_checked_is_refused_as_it_would_be(env: SimEnv) -> None:
-    async with broker_on(env, TOML):
-        client = await connected(env)
-        for verb, arguments in (
-            ("topic.create", {"name": "new", "settings": {"storage": "nowhere"}}),
-            ("topic.create", {"name": "orders", "settings": {"kind": "queue"}}),
-            ("topic.create", {"name": "new", "settings": {"bindings": [{"exchange": "shop", "key": "a", "b": 1}]}}),
-            ("topic.alter", {"name": "orders", "settings": {"partitioner": "sticky"}}),
-            ("exchange.create", {"name": "new", "settings": {"alternate": "nobody"}}),
-            ("exchange.create", {"name": "shop", "settings": {}}),
-            ("exchange.bind", {"exchange": "shop", "target_exchange": "shop"}),
-        ):
-            with pytest.raises(Refused) as checked:
-                await client.administer(verb, **arguments, validate_only=True)
-            with pytest.raises(Refused) as tried:
-                await client.administer(verb, **arguments)
-            assert str(checked.value) == str(tried.value), (verb, arguments)
+@served(TOML)
+async def test_a_change_that_is_only_checked_is_refused_as_it_would_be(client: RawClient) -> None:
+    for verb, arguments in (
+        ("topic.create", {"name": "new", "settings": {"storage": "nowhere"}}),
+        ("topic.create", {"name": "orders", "settings": {"kind": "queue"}}),
+        ("topic.create", {"name": "new", "settings": {"bindings": [{"exchange": "shop", "key": "a", "b": 1}]}}),
+        ("topic.alter", {"name": "orders", "settings": {"partitioner": "sticky"}}),
+        ("exchange.create", {"name": "new", "settings": {"alternate": "nobody"}}),
+        ("exchange.create", {"name": "shop", "settings": {}}),
+        ("exchange.bind", {"exchange": "shop", "target_exchange": "shop"}),
+    ):
+        with pytest.raises(Refused) as checked:
+            await client.administer(verb, **arguments, validate_only=True)
+        with pytest.raises(Refused) as tried:
+            await client.administer(verb, **arguments)
+        assert str(checked.value) == str(tried.value), (verb, arguments)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import linn.sync
 from linn.testing.broker_thread import BrokerThread
 
 CONFIG = """
@@ -24,6 +25,13 @@ def broker() -> Iterator[str]:
     """The URL of a broker that all tests of a file share, in a thread of this process."""
     with BrokerThread(CONFIG) as running:
         yield running.url
+
+
+@pytest.fixture
+def client(broker: str) -> Iterator[linn.sync.Client]:
+    """A blocking client of that broker."""
+    with linn.sync.connect(broker) as client:
+        yield client
 
 
 @pytest.fixture

@@ -92,11 +92,6 @@ class Relay:
         self._gate.set()
         self._links: list[_Link] = []
 
-    async def until_seen(self, kind: type[m.Message], count: int = 1) -> None:
-        """Wait until so many messages of a class were passed on."""
-        while sum(isinstance(message, kind) for message in self.seen) < count:
-            await self.changed.wait()
-
     def let_go(self) -> None:
         """Pass on what was held back."""
         self._gate.set()

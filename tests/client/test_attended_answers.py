@@ -37,23 +37,22 @@ async def answer_late(peer: Peer) -> None:
 
 
 @on_both_loops
-async def test_publishes_one_after_the_other_are_confirmed_in_order(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name, kind="stream")
-        async with client.producer(name) as producer:
-            receipts = [await producer.publish(b"%d" % number) for number in range(100)]
-            assert [receipt.offset for receipt in receipts] == list(range(100))
-            assert client._connector.usable is not None
-            assert client._connector.usable.attended_count > 50
-        fetched = await client.fetch(name, 0, 0)
-        messages = [message for batch in fetched.batches for message in batch]
-        assert [message.value for message in messages] == [b"%d" % number for number in range(100)]
-        assert [message.id for message in messages] == [receipt.id for receipt in receipts]
+async def test_publishes_one_after_the_other_are_confirmed_in_order(client: linn.client.Client, name: str) -> None:
+    await client.admin.create_topic(name, kind="stream")
+    async with client.producer(name) as producer:
+        receipts = [await producer.publish(b"%d" % number) for number in range(100)]
+        assert [receipt.offset for receipt in receipts] == list(range(100))
+        assert client._connector.usable is not None
+        assert client._connector.usable.attended_count > 50
+    fetched = await client.fetch(name, 0, 0)
+    messages = [message for batch in fetched.batches for message in batch]
+    assert [message.value for message in messages] == [b"%d" % number for number in range(100)]
+    assert [message.id for message in messages] == [receipt.id for receipt in receipts]
 
 
 @on_both_loops
-async def test_a_publish_that_is_not_answered_times_out_while_its_publisher_reads() -> None:
-    async with running_peer() as peer, linn.connect(peer.url, request_timeout_s=8) as client:
+async def test_a_publish_that_is_not_answered_times_out_while_its_publisher_reads(peer: Peer) -> None:
+    async with linn.connect(peer.url, request_timeout_s=8) as client:
         async with client.producer("t") as producer:
             await warm(client, producer)
             answer = peer.answers.pop(m.Publish)
@@ -65,8 +64,8 @@ async def test_a_publish_that_is_not_answered_times_out_while_its_publisher_read
 
 
 @on_both_loops
-async def test_a_cancelled_reader_hands_the_link_over() -> None:
-    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+async def test_a_cancelled_reader_hands_the_link_over(peer: Peer, client: linn.client.Client) -> None:
+    async with client.producer("t") as producer:
         await warm(client, producer)
         answer = peer.answers.pop(m.Publish)
         with anyio.move_on_after(0.05) as scope:
@@ -80,8 +79,8 @@ async def test_a_cancelled_reader_hands_the_link_over() -> None:
 
 
 @on_both_loops
-async def test_a_request_beside_a_publisher_that_reads_is_answered() -> None:
-    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+async def test_a_request_beside_a_publisher_that_reads_is_answered(peer: Peer, client: linn.client.Client) -> None:
+    async with client.producer("t") as producer:
         await warm(client, producer)
         answer = peer.answers.pop(m.Publish)
         async with anyio.create_task_group() as tasks:
@@ -95,8 +94,8 @@ async def test_a_request_beside_a_publisher_that_reads_is_answered() -> None:
 
 
 @on_both_loops
-async def test_a_link_lost_while_a_publisher_reads_is_replaced_and_the_batch_is_resent() -> None:
-    async with running_peer() as peer, linn.connect(peer.url, backoff_s=0.01) as client:
+async def test_a_link_lost_while_a_publisher_reads_is_replaced_and_the_batch_is_resent(peer: Peer) -> None:
+    async with linn.connect(peer.url, backoff_s=0.01) as client:
         async with client.producer("t") as producer:
             await warm(client, producer)
             answer = peer.answers.pop(m.Publish)
@@ -110,8 +109,8 @@ async def test_a_link_lost_while_a_publisher_reads_is_replaced_and_the_batch_is_
 
 
 @on_both_loops
-async def test_a_client_that_is_closed_fails_the_publisher_that_reads() -> None:
-    async with running_peer() as peer, anyio.create_task_group() as tasks:
+async def test_a_client_that_is_closed_fails_the_publisher_that_reads(peer: Peer) -> None:
+    async with anyio.create_task_group() as tasks:
         failed: list[ConnectionLost] = []
         async with linn.connect(peer.url) as client:
             producer = client.producer("t")
@@ -133,8 +132,8 @@ async def test_a_client_that_is_closed_fails_the_publisher_that_reads() -> None:
 
 
 @on_both_loops
-async def test_a_refusal_reaches_the_publisher_that_reads() -> None:
-    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+async def test_a_refusal_reaches_the_publisher_that_reads(peer: Peer, client: linn.client.Client) -> None:
+    async with client.producer("t") as producer:
         await warm(client, producer)
         peer.answers[m.Publish] = lambda session, event: m.Failed("topic.unknown", "gone", False)
         with pytest.raises(TopicUnknown):
@@ -142,19 +141,20 @@ async def test_a_refusal_reaches_the_publisher_that_reads() -> None:
 
 
 @on_both_loops
-async def test_a_consumer_gets_its_messages_at_once_though_a_publisher_reads_the_link(broker: str, name: str) -> None:
+async def test_a_consumer_gets_its_messages_at_once_though_a_publisher_reads_the_link(
+    client: linn.client.Client, name: str
+) -> None:
     """Publishing, a subscription, and publishing again over one connection."""
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name, kind="queue")
-        async with client.producer(name) as producer:
-            for _ in range(ALONE):
-                await producer.publish(b"warm")
-            async with client.consumer(name) as consumer:
-                with anyio.fail_after(30):
-                    for number in range(50):
-                        await producer.publish(b"%d" % number)
-                    got = [await anext(consumer) for _ in range(ALONE + 50)]
-        assert [message.value for message in got[ALONE:]] == [b"%d" % number for number in range(50)]
+    await client.admin.create_topic(name, kind="queue")
+    async with client.producer(name) as producer:
+        for _ in range(ALONE):
+            await producer.publish(b"warm")
+        async with client.consumer(name) as consumer:
+            with anyio.fail_after(30):
+                for number in range(50):
+                    await producer.publish(b"%d" % number)
+                got = [await anext(consumer) for _ in range(ALONE + 50)]
+    assert [message.value for message in got[ALONE:]] == [b"%d" % number for number in range(50)]
 
 
 @on_both_loops
@@ -176,8 +176,10 @@ async def test_unsolicited_messages_are_read_after_the_last_publish() -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 @on_both_loops
-async def test_two_publishers_do_not_both_read_when_one_is_answered_first(turns: int) -> None:
-    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+async def test_two_publishers_do_not_both_read_when_one_is_answered_first(
+    peer: Peer, turns: int, client: linn.client.Client
+) -> None:
+    async with client.producer("t") as producer:
         await warm(client, producer)
         connection = client._connector.usable
         assert connection is not None
@@ -201,30 +203,25 @@ async def test_two_publishers_do_not_both_read_when_one_is_answered_first(turns:
 
 
 @on_both_loops
-async def test_a_publish_that_times_out_while_it_is_being_sent_leaves_the_link_as_it_is() -> None:
-    async with running_peer() as peer:
-        peer.message_bytes_max = 64 << 20
-        async with linn.connect(peer.url, request_timeout_s=8) as client, client.producer("t") as producer:
-            await warm(client, producer)
-            connection = client._connector.usable
-            peer.reading = anyio.Event()
-            with pytest.raises(RequestTimeout), anyio.fail_after(30), impatient(client):
-                await producer.publish(bytes(32 << 20))
-            peer.reading.set()
-            with anyio.fail_after(30):
-                while connection is not None and not connection.drained:
-                    await anyio.sleep(0.001)
-                await producer.publish(b"heard")
-            assert client._connector.usable is connection
+async def test_a_publish_that_times_out_while_it_is_being_sent_leaves_the_link_as_it_is(peer: Peer) -> None:
+    peer.message_bytes_max = 64 << 20
+    async with linn.connect(peer.url, request_timeout_s=8) as client, client.producer("t") as producer:
+        await warm(client, producer)
+        connection = client._connector.usable
+        peer.reading = anyio.Event()
+        with pytest.raises(RequestTimeout), anyio.fail_after(30), impatient(client):
+            await producer.publish(bytes(32 << 20))
+        peer.reading.set()
+        with anyio.fail_after(30):
+            while connection is not None and not connection.drained:
+                await anyio.sleep(0.001)
+            await producer.publish(b"heard")
+        assert client._connector.usable is connection
 
 
 @on_both_loops
-async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once() -> None:
-    async with (
-        running_peer() as peer,
-        linn.connect(peer.url, backoff_s=0.01) as client,
-        client.producer("t") as producer,
-    ):
+async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once(peer: Peer) -> None:
+    async with linn.connect(peer.url, backoff_s=0.01) as client, client.producer("t") as producer:
         await warm(client, producer)
         answer = peer.answers.pop(m.Publish)
         async with anyio.create_task_group() as tasks:

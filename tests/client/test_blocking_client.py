@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import os
 import signal
 import socket
@@ -16,13 +15,13 @@ from pathlib import Path
 import anyio
 import pytest
 import trio
-from public_names import public_classes, public_methods
 
 import linn
 import linn.client
 import linn.sync
 from linn.client.blocking.loop_thread import LoopThread
 from linn.core.errors.tree import AddressInvalid, ClientUnreachable, ConnectFailed, ConnectionLost, RequestTimeout
+from linn.sync import Client
 from linn.testing.process import BrokerProcess
 
 THREADS = 8
@@ -138,26 +137,25 @@ def outcome_in_child(work: Callable[[], object]) -> str:
     return told
 
 
-def test_a_forked_child_is_refused_and_the_parent_is_not_disturbed(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.producer(name) as producer, client.consumer(name) as consumer:
-            producer.publish_many([b"1", b"2"])
-            message = next(consumer)
-            for use in (
-                lambda: next(consumer),
-                lambda: message.ack(),
-                lambda: producer.publish(b"child"),
-                lambda: producer.publish_nowait(b"child"),
-                lambda: consumer.get(timeout_s=1),
-                lambda: client.describe(),
-            ):
-                assert outcome_in_child(use).startswith("ClientUnreachable: the process was forked")
-            for close in (consumer.close, producer.close, client.close):
-                assert outcome_in_child(close) == "None"
-            producer.publish(b"parent")
-            assert [message.value, next(consumer).value, next(consumer).value] == [b"1", b"2", b"parent"]
-            message.ack().wait()
+def test_a_forked_child_is_refused_and_the_parent_is_not_disturbed(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    with client.producer(name) as producer, client.consumer(name) as consumer:
+        producer.publish_many([b"1", b"2"])
+        message = next(consumer)
+        for use in (
+            lambda: next(consumer),
+            lambda: message.ack(),
+            lambda: producer.publish(b"child"),
+            lambda: producer.publish_nowait(b"child"),
+            lambda: consumer.get(timeout_s=1),
+            lambda: client.describe(),
+        ):
+            assert outcome_in_child(use).startswith("ClientUnreachable: the process was forked")
+        for close in (consumer.close, producer.close, client.close):
+            assert outcome_in_child(close) == "None"
+        producer.publish(b"parent")
+        assert [message.value, next(consumer).value, next(consumer).value] == [b"1", b"2", b"parent"]
+        message.ack().wait()
 
 
 def test_a_forked_child_is_refused_also_where_another_thread_was_publishing(broker: str, name: str) -> None:
@@ -328,28 +326,26 @@ def interrupted(after_s: float = 0.2) -> Iterator[None]:
     timer.join()
 
 
-def test_ctrl_c_in_a_wait_for_a_message_loses_none(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.producer(name) as producer, client.consumer(name) as consumer:
-            with interrupted():
-                consumer.get()
-            producer.publish(b"after")
-            assert consumer.get().value == b"after"
-            with interrupted():
-                next(consumer)
-            producer.publish(b"once more")
-            assert next(consumer).value == b"once more"
+def test_ctrl_c_in_a_wait_for_a_message_loses_none(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    with client.producer(name) as producer, client.consumer(name) as consumer:
+        with interrupted():
+            consumer.get()
+        producer.publish(b"after")
+        assert consumer.get().value == b"after"
+        with interrupted():
+            next(consumer)
+        producer.publish(b"once more")
+        assert next(consumer).value == b"once more"
 
 
-def test_ctrl_c_in_a_publish_withdraws_waiting_messages(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream")
-        with client.producer(name, linger_ms=60_000) as producer:
-            with interrupted():
-                producer.publish(b"withdrawn")
-            producer.publish_nowait(b"kept")
-        assert [batch.values for batch in client.fetch(name, 0, 0).batches] == [[b"kept"]]
+def test_ctrl_c_in_a_publish_withdraws_waiting_messages(client: Client, name: str) -> None:
+    client.admin.create_topic(name, kind="stream")
+    with client.producer(name, linger_ms=60_000) as producer:
+        with interrupted():
+            producer.publish(b"withdrawn")
+        producer.publish_nowait(b"kept")
+    assert [batch.values for batch in client.fetch(name, 0, 0).batches] == [[b"kept"]]
 
 
 def test_ctrl_c_in_connect_leaves_no_thread() -> None:
@@ -466,26 +462,11 @@ def test_the_blocking_client_has_everything_that_the_async_one_has() -> None:
     assert linn.sync is sys.modules["linn.sync"]
 
 
-@pytest.mark.parametrize("public", public_classes(linn.client), ids=lambda public: public.__name__)
-def test_parameters_and_defaults_are_the_same(public: type) -> None:
-    def parameters(method: object) -> dict[str, tuple[object, object]]:
-        found = inspect.signature(method).parameters.values()  # type: ignore[arg-type]
-        return {one.name: (one.kind, one.default) for one in found if one.name not in ("timeout_s", "env")}
-
-    theirs = public_methods(public)
-    ours = public_methods(getattr(linn.sync, public.__name__, public))
-    for name, method in theirs.items():
-        same = ours[name.replace("aclose", "close")]
-        assert not inspect.iscoroutinefunction(same) or same is method
-        assert parameters(same) == parameters(method), name
-    assert parameters(linn.sync.connect) == parameters(linn.connect)
-
-
 # --- the thread ------------------------------------------------------------------------------------------------------
 
 
-def test_wrong_arguments_are_raised_and_not_waited_for(broker: str) -> None:
-    with linn.sync.connect(broker) as client, pytest.raises(TypeError, match="required positional argument: 'name'"):
+def test_wrong_arguments_are_raised_and_not_waited_for(client: Client) -> None:
+    with pytest.raises(TypeError, match="required positional argument: 'name'"):
         client.admin.create_topic()  # type: ignore[call-arg]
 
 
@@ -539,7 +520,7 @@ def test_every_call_that_crosses_the_end_is_answered(broker: str) -> None:
         client = linn.sync.connect(broker)
         ready = threading.Barrier(5)
 
-        def ask(client: linn.sync.Client = client, ready: threading.Barrier = ready) -> None:
+        def ask(client: Client = client, ready: threading.Barrier = ready) -> None:
             ready.wait(10)
             with contextlib.suppress(ConnectionLost):
                 while True:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,15 +16,14 @@ from linn.core.errors.tree import (
     DeliveryNotCurrent,
     MessageInvalid,
     RequestTimeout,
-    SubscriptionWrongKind,
-    TopicUnknown,
 )
+from linn.sync import Client
 from linn.wire import messages as m
 
 WAIT_S = 300.0
 
 
-def publish(client: linn.sync.Client, topic: str, count: int, first: int = 0) -> None:
+def publish(client: Client, topic: str, count: int, first: int = 0) -> None:
     with client.producer(topic) as producer:
         producer.publish_many([b"%d" % number for number in range(first, first + count)])
 
@@ -37,57 +35,15 @@ def read(consumer: linn.sync.Consumer, count: int) -> list[int]:
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
-def test_nack_reject_and_extend_reach_the_broker(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(f"{name}-dead")
-        client.admin.create_topic(name, dead_letter=f"{name}-dead")
+def test_get_gives_none_when_the_time_has_passed_and_loses_nothing(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    with client.consumer(name) as consumer:
+        assert consumer.get(timeout_s=0) is None
+        assert consumer.get(timeout_s=0.05) is None
+        assert consumer.next_batch(timeout_s=0.01) is None
         publish(client, name, 3)
-        with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
-            first, second, third = next(consumer), next(consumer), next(consumer)
-            first.nack(delay_ms=1).wait()
-            second.reject()
-            third.extend(60_000).wait()
-            again = next(consumer)
-            assert (again.offset, again.attempt) == (first.offset, 2)
-            assert read(dead, 1) == [1]
-            third.ack().wait()
-            with pytest.raises(MessageInvalid):
-                again.nack(delay_ms=-1)
-
-
-def test_get_gives_none_when_the_time_has_passed_and_loses_nothing(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.consumer(name) as consumer:
-            assert consumer.get(timeout_s=0) is None
-            assert consumer.get(timeout_s=0.05) is None
-            assert consumer.next_batch(timeout_s=0.01) is None
-            publish(client, name, 3)
-            found = [consumer.get(timeout_s=WAIT_S), consumer.get(), consumer.get(timeout_s=0)]
-            assert [message.value for message in found if message is not None] == [b"0", b"1", b"2"]
-
-
-def test_a_refusal_that_no_caller_awaits_is_raised_by_the_next_step(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        publish(client, name, 7)
-        with client.consumer(name) as consumer:
-            message, _, other, _, another = [next(consumer) for _ in range(5)]
-            message.ack().wait()
-            with pytest.raises(DeliveryNotCurrent):
-                message.ack().wait()
-            message.ack()
-            other.ack().wait(timeout_s=WAIT_S)
-            with pytest.raises(DeliveryNotCurrent):
-                next(consumer)
-            assert next(consumer).value == b"5"
-            message.ack()
-            another.ack().wait(timeout_s=WAIT_S)
-            with pytest.raises(DeliveryNotCurrent):
-                consumer.get(timeout_s=WAIT_S)
-            message.ack()
-            with pytest.raises(DeliveryNotCurrent):
-                consumer.close()
+        found = [consumer.get(timeout_s=WAIT_S), consumer.get(), consumer.get(timeout_s=0)]
+        assert [message.value for message in found if message is not None] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("group", [None, "g"])
@@ -110,188 +66,86 @@ def test_acks_that_a_lost_connection_made_void_interrupt_nothing(broker: str, na
             held[3].ack()
 
 
-def test_acks_of_adjoining_messages_are_one(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        publish(client, name, 6)
-        with client.consumer(name, prefetch=20) as consumer:
-            messages = [next(consumer) for _ in range(6)]
-            with consumer._settlements._lock:  # The loop can't take them meanwhile.
-                zero, one, three, four, two = [messages[place].ack() for place in (0, 1, 3, 4, 2)]
-            assert (zero is one, one is three, three is four, four is two) == (True, False, True, False)
-            two.wait()
-            assert client.admin.topic(name)["queue"]["unsettled"] == 1
-
-
-def test_processing_settles_by_how_the_block_ends(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(f"{name}-dead")
-        client.admin.create_topic(name, dead_letter=f"{name}-dead")
-        publish(client, name, 4)
-        with client.consumer(name) as consumer:
-            messages = [next(consumer) for _ in range(4)]
-            with messages[0].process() as message:
-                assert message.value == b"0"
-            with pytest.raises(ZeroDivisionError), messages[1].process(delay_ms=1):
-                raise ZeroDivisionError
-            with pytest.raises(ZeroDivisionError), messages[2].process(on_error="reject"):
-                raise ZeroDivisionError
-            with pytest.raises(KeyboardInterrupt), messages[3].process():
-                raise KeyboardInterrupt
-            with pytest.raises(MessageInvalid):
-                messages[3].process(on_error="drop")  # type: ignore[arg-type]
-            again = next(consumer)
-            assert (again.value, again.attempt) == (b"1", 2)
-            with pytest.raises(DeliveryNotCurrent), messages[0].process():
-                pass
-            with again.batch.process():
-                pass
-        with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
-            assert read(consumer, 1) == [3]
-            assert read(dead, 1) == [2]
-
-
-def test_the_workers_of_a_pool_share_one_consumer(broker: str, name: str) -> None:
-    worked: list[int] = []
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.consumer(name, prefetch=64) as consumer:
-
-            def work() -> None:
-                while (message := consumer.get(timeout_s=1)) is not None:
-                    worked.append(int(message.value or b""))
-                    message.ack()
-
-            threads = [threading.Thread(target=work) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            for first in range(0, 3_000, 100):
-                publish(client, name, 100, first)
-            for thread in threads:
-                thread.join(60)
-        assert client.admin.topic(name)["queue"]["unsettled"] == 0
-    assert sorted(worked) == list(range(3_000))
-
-
-def test_missing_names_are_reported_at_once(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        with pytest.raises(TopicUnknown):
-            client.consumer(name)
-        with pytest.raises(MessageInvalid):
-            client.consumer(name, prefetch=0)
-        client.admin.create_topic(name)
-        with pytest.raises(SubscriptionWrongKind):
-            client.consumer(name, group="g")
-        with client.consumer(name) as consumer, pytest.raises(SubscriptionWrongKind):
-            consumer.pull(1)
-
-
-def test_iterating_ends_when_the_consumer_is_closed(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        publish(client, name, 2)
-        consumer = client.consumer(name)
-        for message in consumer:
-            message.ack()
-            consumer.close()
-        assert list(consumer.batches()) == []
-        for use in (consumer.get, lambda: consumer.get(timeout_s=0), consumer.next_batch):
-            with pytest.raises(ConnectionLost, match="the consumer is closed"):
-                use()
+def test_acks_of_adjoining_messages_are_one(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    publish(client, name, 6)
+    with client.consumer(name, prefetch=20) as consumer:
+        messages = [next(consumer) for _ in range(6)]
+        with consumer._settlements._lock:  # The loop can't take them meanwhile.
+            zero, one, three, four, two = [messages[place].ack() for place in (0, 1, 3, 4, 2)]
+        assert (zero is one, one is three, three is four, four is two) == (True, False, True, False)
+        two.wait()
         assert client.admin.topic(name)["queue"]["unsettled"] == 1
+
+
+def test_iterating_ends_when_the_consumer_is_closed(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    publish(client, name, 2)
+    consumer = client.consumer(name)
+    for message in consumer:
+        message.ack()
+        consumer.close()
+    assert list(consumer.batches()) == []
+    for use in (consumer.get, lambda: consumer.get(timeout_s=0), consumer.next_batch):
+        with pytest.raises(ConnectionLost, match="the consumer is closed"):
+            use()
+    assert client.admin.topic(name)["queue"]["unsettled"] == 1
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_and_a_group_read_a_stream(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream")
-        publish(client, name, 10)
-        with client.consumer(name, start=4) as reader:
-            message = next(reader)
-            message.ack().wait()  # There is nothing to settle.
-            assert (message.offset, reader.topics, reader.partitions) == (4, (name,), {})
-        with client.consumer(name, "g") as member:
-            assert read(member, 3) == [0, 1, 2]
-            next(member).ack().wait()
-            assert member.partitions == {name: [0]}
-        with client.consumer(name, "g") as member:
-            assert read(member, 6) == [4, 5, 6, 7, 8, 9]
-        fetched = client.fetch(name, 0, 7)
-        assert [batch.values for batch in fetched.batches] == [[b"7", b"8", b"9"]]
-        assert (fetched.start_offset, fetched.high_watermark) == (0, 10)
-        with pytest.raises(SubscriptionWrongKind):
-            fetched.batches[0].ack()
+def test_after_a_nack_a_group_reads_on_from_there_at_once(client: Client, name: str) -> None:
+    client.admin.create_topic(name, kind="stream")
+    for first in (0, 10, 20):
+        publish(client, name, 10, first)
+    with client.consumer(name, "g") as member:
+        messages = [next(member) for _ in range(15)]
+        messages[3].nack()
+        assert read(member, 27) == list(range(3, 30))
 
 
-def test_after_a_nack_a_group_reads_on_from_there_at_once(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream")
-        for first in (0, 10, 20):
-            publish(client, name, 10, first)
-        with client.consumer(name, "g") as member:
-            messages = [next(member) for _ in range(15)]
-            messages[3].nack()
-            assert read(member, 27) == list(range(3, 30))
+def test_a_member_is_handed_nothing_of_a_partition_that_it_lost(client: Client, name: str) -> None:
+    client.admin.create_topic(name, kind="stream", partitions=2)
+    with client.producer(name) as producer:
+        producer.publish_many([b""] * 200, keys=[b"%d" % number for number in range(200)])
+    with client.consumer(name, "g") as first:
+        next(first)
+        with client.consumer(name, "g") as second:
+            next(second)
+            while not len(first.partitions[name]) == len(second.partitions.get(name, ())) == 1:
+                assert first.get(timeout_s=0.01) is not None
+            kept, moved = first.partitions[name], second.partitions[name]
+            assert kept != moved
+            while (message := first.get(timeout_s=0.2)) is not None:
+                assert [message.partition] == kept
 
 
-def test_a_member_is_handed_nothing_of_a_partition_that_it_lost(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, kind="stream", partitions=2)
-        with client.producer(name) as producer:
-            producer.publish_many([b""] * 200, keys=[b"%d" % number for number in range(200)])
-        with client.consumer(name, "g") as first:
-            next(first)
-            with client.consumer(name, "g") as second:
-                next(second)
-                while not len(first.partitions[name]) == len(second.partitions.get(name, ())) == 1:
-                    assert first.get(timeout_s=0.01) is not None
-                kept, moved = first.partitions[name], second.partitions[name]
-                assert kept != moved
-                while (message := first.get(timeout_s=0.2)) is not None:
-                    assert [message.partition] == kept
+def test_a_pull_may_begin_in_the_middle_of_a_queue(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    publish(client, name, 10)
+    with client.consumer(name, mode="pull") as consumer:
+        (batch,) = consumer.pull(3, partition=0, start=5)
+        assert [int(message.value or b"") for message in batch] == [5, 6, 7]
+        assert consumer.pull(3, partition=0, start=10) == []
+        assert sorted(read(consumer, 7)) == [0, 1, 2, 3, 4, 8, 9]
+        for partition, start in ((-1, 0), (0, -1), ("0", 0)):
+            with pytest.raises(MessageInvalid):
+                consumer.pull(1, partition=partition, start=start)
 
 
-def test_pull_mode_reads_only_on_request(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.consumer(name, mode="pull") as consumer:
-            assert consumer.pull(10) == []
-            publish(client, name, 10)
-            (batch,) = consumer.pull(4, wait_s=WAIT_S)
-            assert [int(message.value or b"") for message in batch] == [0, 1, 2, 3]
-            batch.ack().wait()
-            assert read(consumer, 6) == [4, 5, 6, 7, 8, 9]
-
-
-def test_a_pull_may_begin_in_the_middle_of_a_queue(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        publish(client, name, 10)
-        with client.consumer(name, mode="pull") as consumer:
-            (batch,) = consumer.pull(3, partition=0, start=5)
-            assert [int(message.value or b"") for message in batch] == [5, 6, 7]
-            assert consumer.pull(3, partition=0, start=10) == []
-            assert sorted(read(consumer, 7)) == [0, 1, 2, 3, 4, 8, 9]
-            for partition, start in ((-1, 0), (0, -1), ("0", 0)):
-                with pytest.raises(MessageInvalid):
-                    consumer.pull(1, partition=partition, start=start)
-
-
-def test_a_wait_that_ends_early_loses_nothing_where_iterations_pull(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        with client.consumer(name, mode="pull") as consumer:
-            assert consumer.get(timeout_s=0.05) is None
-            publish(client, name, 2)
-            assert read(consumer, 2) == [0, 1]
-            assert consumer.get(timeout_s=0) is None
-            publish(client, name, 3)
-            count = 0
-            while count < 3:  # An hour would be over the time of any test: no wait goes on once something has come.
-                count += sum(len(batch) for batch in consumer.pull(3 - count, wait_s=3600))
-            assert count == 3
+def test_a_wait_that_ends_early_loses_nothing_where_iterations_pull(client: Client, name: str) -> None:
+    client.admin.create_topic(name)
+    with client.consumer(name, mode="pull") as consumer:
+        assert consumer.get(timeout_s=0.05) is None
+        publish(client, name, 2)
+        assert read(consumer, 2) == [0, 1]
+        assert consumer.get(timeout_s=0) is None
+        publish(client, name, 3)
+        count = 0
+        while count < 3:  # An hour would be over the time of any test: no wait goes on once something has come.
+            count += sum(len(batch) for batch in consumer.pull(3 - count, wait_s=3600))
+        assert count == 3
 
 
 # --- a peer that errs ------------------------------------------------------------------------------------------------

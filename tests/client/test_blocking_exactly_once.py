@@ -15,7 +15,8 @@ from test_blocking_client import interrupted
 import linn.sync
 from linn.client.participants.participant import NO_FLOOR, Floor, Mark, Place
 from linn.client.participants.sqlite import SqliteParticipant
-from linn.errors import ConnectionLost, DeliveryFenced, MessageInvalid, SubscriptionWrongKind
+from linn.errors import ConnectionLost, DeliveryFenced, MessageInvalid
+from linn.sync import Client
 
 VALUES = [f"record {number}" for number in range(12)]
 Consuming = linn.sync.ExactlyOnceConsumer[sqlite3.Connection]
@@ -35,7 +36,7 @@ def _effects(path: Path) -> list[str]:
         return [value for (value,) in connection.execute("SELECT value FROM effects ORDER BY rowid")]
 
 
-def _filled(client: linn.sync.Client, topic: str, values: Sequence[str] = VALUES, **settings: Any) -> None:
+def _filled(client: Client, topic: str, values: Sequence[str] = VALUES, **settings: Any) -> None:
     client.admin.create_topic(topic, **settings)
     with client.producer(topic) as producer:
         producer.publish_many([value.encode() for value in values])
@@ -53,51 +54,41 @@ def _apply(consumer: Consuming, count: int) -> list[str]:
     return seen
 
 
-def _unsettled(client: linn.sync.Client, topic: str) -> int:
+def _unsettled(client: Client, topic: str) -> int:
     return client.admin.topic(topic)["queue"]["unsettled"]
 
 
 # --- effects ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_records_of_a_queue_have_their_effects_and_are_gone(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, delivery="exactly-once")
+def test_a_reader_of_a_stream_goes_on_where_its_store_has_left_off(client: Client, name: str, tmp_path: Path) -> None:
+    _filled(client, name, kind="stream")
+    for count in (5, 7):
         with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            assert consumer.topics == (name,)
-            assert _apply(consumer, 12) == VALUES
-        assert _effects(tmp_path) == VALUES
-        assert _unsettled(client, name) == 0
+            _apply(consumer, count)
+    assert _effects(tmp_path) == VALUES
 
 
-def test_a_reader_of_a_stream_goes_on_where_its_store_has_left_off(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, kind="stream")
-        for count in (5, 7):
-            with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-                _apply(consumer, count)
-        assert _effects(tmp_path) == VALUES
+def test_a_block_that_raises_or_is_left_without_a_commit_has_no_effect(
+    client: Client, name: str, tmp_path: Path
+) -> None:
+    _filled(client, name, delivery="exactly-once")
 
-
-def test_a_block_that_raises_or_is_left_without_a_commit_has_no_effect(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, delivery="exactly-once")
-
-        def fail() -> None:
-            with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-                message, db = next(consumer)
-                db.execute("INSERT INTO effects VALUES (?)", (message.text,))
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            fail()
+    def fail() -> None:
         with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
             message, db = next(consumer)
             db.execute("INSERT INTO effects VALUES (?)", (message.text,))
-        assert _effects(tmp_path) == []
-        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            assert sorted(_apply(consumer, 12)) == sorted(VALUES)
-        assert sorted(_effects(tmp_path)) == sorted(VALUES)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        message, db = next(consumer)
+        db.execute("INSERT INTO effects VALUES (?)", (message.text,))
+    assert _effects(tmp_path) == []
+    with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        assert sorted(_apply(consumer, 12)) == sorted(VALUES)
+    assert sorted(_effects(tmp_path)) == sorted(VALUES)
 
 
 def test_an_error_of_the_participant_is_raised_and_the_next_step_tries_again(
@@ -142,12 +133,11 @@ class Coroutines:
     async def close(self) -> None: ...
 
 
-def test_a_participant_with_coroutines_is_refused(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name, delivery="exactly-once")
-        with pytest.raises(MessageInvalid, match="for the async client"):
-            client.consumer(name, name="ann", exactly_once=Coroutines())  # type: ignore[call-overload]
-        assert client.admin.subscription(name)["by_consumer"] == []
+def test_a_participant_with_coroutines_is_refused(client: Client, name: str) -> None:
+    client.admin.create_topic(name, delivery="exactly-once")
+    with pytest.raises(MessageInvalid, match="for the async client"):
+        client.consumer(name, name="ann", exactly_once=Coroutines())  # type: ignore[call-overload]
+    assert client.admin.subscription(name)["by_consumer"] == []
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------
@@ -168,53 +158,51 @@ class Noting(SqliteParticipant):
 
 @pytest.mark.parametrize("settings", [{"delivery": "exactly-once"}, {"kind": "stream"}], ids=["queue", "stream"])
 def test_the_participant_is_called_in_the_thread_of_the_consumer(
-    broker: str, name: str, settings: dict[str, Any], tmp_path: Path
+    client: Client, name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, **settings)
-        participant = Noting(tmp_path)
+    _filled(client, name, **settings)
+    participant = Noting(tmp_path)
 
-        def work() -> int:
-            participant.threads.clear()
-            with client.consumer(name, name="ann", exactly_once=participant) as consumer:
-                _apply(consumer, 5)
-                next(consumer)
-            return threading.get_ident()
+    def work() -> int:
+        participant.threads.clear()
+        with client.consumer(name, name="ann", exactly_once=participant) as consumer:
+            _apply(consumer, 5)
+            next(consumer)
+        return threading.get_ident()
 
-        with ThreadPoolExecutor(1) as pool:
-            thread = pool.submit(work).result()
-        used = {method: found for method, found in participant.threads.items() if found != {thread}}
-        assert used == {}
-        assert {"open", "begin", "applied", "prepare", "commit", "close"} <= participant.threads.keys()
-        assert _effects(tmp_path) == VALUES[:5]
+    with ThreadPoolExecutor(1) as pool:
+        thread = pool.submit(work).result()
+    used = {method: found for method, found in participant.threads.items() if found != {thread}}
+    assert used == {}
+    assert {"open", "begin", "applied", "prepare", "commit", "close"} <= participant.threads.keys()
+    assert _effects(tmp_path) == VALUES[:5]
 
 
 def test_closing_in_another_thread_ends_the_iteration_and_leaves_the_participant_to_its_own(
-    broker: str, name: str, tmp_path: Path
+    client: Client, name: str, tmp_path: Path
 ) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, VALUES[:1], delivery="exactly-once")
-        participant, opened, waiting = Noting(tmp_path), [], threading.Event()
+    _filled(client, name, VALUES[:1], delivery="exactly-once")
+    participant, opened, waiting = Noting(tmp_path), [], threading.Event()
 
-        def work() -> list[str]:
-            with client.consumer(name, name="ann", exactly_once=participant) as consumer:
-                opened.append(consumer)
-                seen = []
-                for message, db in consumer:
-                    db.execute("INSERT INTO effects VALUES (?)", (message.text,))
-                    seen.append(message.text)
-                    waiting.set()
-                return seen
+    def work() -> list[str]:
+        with client.consumer(name, name="ann", exactly_once=participant) as consumer:
+            opened.append(consumer)
+            seen = []
+            for message, db in consumer:
+                db.execute("INSERT INTO effects VALUES (?)", (message.text,))
+                seen.append(message.text)
+                waiting.set()
+            return seen
 
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(work)
-            assert waiting.wait(20)
-            while _unsettled(client, name):
-                pass  # Each look is a round trip: the thread waits for a second message then.
-            opened[0].close()
-            assert future.result(20) == VALUES[:1]
-        assert threading.get_ident() not in participant.threads["close"]
-        assert _effects(tmp_path) == VALUES[:1]
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        assert waiting.wait(20)
+        while _unsettled(client, name):
+            pass  # Each look is a round trip: the thread waits for a second message then.
+        opened[0].close()
+        assert future.result(20) == VALUES[:1]
+    assert threading.get_ident() not in participant.threads["close"]
+    assert _effects(tmp_path) == VALUES[:1]
 
 
 def test_a_closed_client_undoes_what_is_not_committed(broker: str, name: str, tmp_path: Path) -> None:
@@ -231,61 +219,58 @@ def test_a_closed_client_undoes_what_is_not_committed(broker: str, name: str, tm
     assert _effects(tmp_path) == []
 
 
-def test_the_older_consumer_of_a_name_is_told(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, delivery="exactly-once")
-        old = client.consumer(name, name="ann", exactly_once=_ledger(tmp_path))
-        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as new:
-            assert _apply(new, 12) == VALUES
-            with pytest.raises(DeliveryFenced):
-                _apply(old, 12)
-        old.close()
-        assert _effects(tmp_path) == VALUES
+def test_the_older_consumer_of_a_name_is_told(client: Client, name: str, tmp_path: Path) -> None:
+    _filled(client, name, delivery="exactly-once")
+    old = client.consumer(name, name="ann", exactly_once=_ledger(tmp_path))
+    with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as new:
+        assert _apply(new, 12) == VALUES
+        with pytest.raises(DeliveryFenced):
+            _apply(old, 12)
+    old.close()
+    assert _effects(tmp_path) == VALUES
 
 
 # --- interruptions ---------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_in_a_wait_for_a_message_loses_none(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, VALUES[:2], delivery="exactly-once")
-        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            _apply(consumer, 2)
-            with interrupted():
-                next(consumer)
-            with client.producer(name) as producer:
-                producer.publish(b"after")
-            assert _apply(consumer, 1) == ["after"]
-        assert _effects(tmp_path) == [*VALUES[:2], "after"]
-        assert _unsettled(client, name) == 0
+def test_ctrl_c_in_a_wait_for_a_message_loses_none(client: Client, name: str, tmp_path: Path) -> None:
+    _filled(client, name, VALUES[:2], delivery="exactly-once")
+    with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        _apply(consumer, 2)
+        with interrupted():
+            next(consumer)
+        with client.producer(name) as producer:
+            producer.publish(b"after")
+        assert _apply(consumer, 1) == ["after"]
+    assert _effects(tmp_path) == [*VALUES[:2], "after"]
+    assert _unsettled(client, name) == 0
 
 
 def test_work_that_comes_while_a_wait_is_interrupted_is_the_next(
-    broker: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, VALUES[:2], delivery="exactly-once")
-        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            call = client._thread.call
+    _filled(client, name, VALUES[:2], delivery="exactly-once")
+    with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        call = client._thread.call
 
-            def interrupt(*work: Any, **options: Any) -> Any:
-                call(*work, **options)
-                raise KeyboardInterrupt
+        def interrupt(*work: Any, **options: Any) -> Any:
+            call(*work, **options)
+            raise KeyboardInterrupt
 
-            with monkeypatch.context() as patched:
-                patched.setattr(client._thread, "call", interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    next(consumer)
-            assert _apply(consumer, 2) == VALUES[:2]
-            with client.producer(name) as producer:
-                producer.publish(b"last")
-            with monkeypatch.context() as patched:
-                patched.setattr(client._thread, "call", interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    next(consumer)
-        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            message, _ = next(consumer)
-            assert (message.text, message.attempt) == ("last", 1), "it was never given to the application"
+        with monkeypatch.context() as patched:
+            patched.setattr(client._thread, "call", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(consumer)
+        assert _apply(consumer, 2) == VALUES[:2]
+        with client.producer(name) as producer:
+            producer.publish(b"last")
+        with monkeypatch.context() as patched:
+            patched.setattr(client._thread, "call", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(consumer)
+    with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        message, _ = next(consumer)
+        assert (message.text, message.attempt) == ("last", 1), "it was never given to the application"
 
 
 @pytest.mark.parametrize("method", ["begin", "prepare", "commit"])
@@ -311,7 +296,7 @@ def test_an_interrupt_in_the_store_undoes_the_transaction(
 # --- parts of a delivery ---------------------------------------------------------------------------------------------
 
 
-def _until_leases_end(client: linn.sync.Client, topic: str) -> None:
+def _until_leases_end(client: Client, topic: str) -> None:
     while client.admin.subscription(topic)["leased"]:
         pass
 
@@ -319,7 +304,7 @@ def _until_leases_end(client: linn.sync.Client, topic: str) -> None:
 class Slow(SqliteParticipant):
     """Commits the first time when all leases have ended."""
 
-    def __init__(self, path: Path, client: linn.sync.Client, topic: str) -> None:
+    def __init__(self, path: Path, client: Client, topic: str) -> None:
         super().__init__(path / "ledger.db", prepare_connection=_make_table)
         self.is_slow = True
         self._client, self._topic = client, topic
@@ -332,9 +317,9 @@ class Slow(SqliteParticipant):
 
 
 def test_what_was_decided_is_done_although_the_rest_of_its_delivery_was_lost_meanwhile(
-    broker: str, name: str, tmp_path: Path
+    broker: str, client: Client, name: str, tmp_path: Path
 ) -> None:
-    with linn.sync.connect(broker) as client, linn.sync.connect(broker) as other:
+    with linn.sync.connect(broker) as other:
         _filled(client, name, delivery="exactly-once", lease="100ms")
         participant = Slow(tmp_path, other, name)
         with client.consumer(name, name="ann", prefetch=12, renewal_max_s=0, exactly_once=participant) as consumer:
@@ -346,29 +331,17 @@ def test_what_was_decided_is_done_although_the_rest_of_its_delivery_was_lost_mea
         assert _unsettled(client, name) == 0
 
 
-def test_a_lease_that_ends_before_the_consumer_is_ready_ends_no_loop(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, VALUES[:2], delivery="exactly-once", lease="100ms")
-        seen = []
-        with client.consumer(name, name="ann", prefetch=1, renewal_max_s=0, exactly_once=_ledger(tmp_path)) as consumer:
-            for message, db in consumer:
-                if not seen:
-                    _until_leases_end(client, name)
-                db.execute("INSERT INTO effects VALUES (?)", (message.text,))
-                seen.append(message.text)
-                if len(_effects(tmp_path)) == 1:
-                    consumer.commit()
-                if len(_effects(tmp_path)) == 2:
-                    break
-        assert sorted(_effects(tmp_path)) == VALUES[:2]
-
-
-def test_a_store_of_a_topic_whose_kind_was_changed_is_refused(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        _filled(client, name, kind="both", delivery="exactly-once")
-        with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            _apply(consumer, 12)
-        client.admin.alter_topic(name, kind="stream")
-        with pytest.raises(SubscriptionWrongKind), client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)):
-            pass
-        assert _effects(tmp_path) == VALUES
+def test_a_lease_that_ends_before_the_consumer_is_ready_ends_no_loop(client: Client, name: str, tmp_path: Path) -> None:
+    _filled(client, name, VALUES[:2], delivery="exactly-once", lease="100ms")
+    seen = []
+    with client.consumer(name, name="ann", prefetch=1, renewal_max_s=0, exactly_once=_ledger(tmp_path)) as consumer:
+        for message, db in consumer:
+            if not seen:
+                _until_leases_end(client, name)
+            db.execute("INSERT INTO effects VALUES (?)", (message.text,))
+            seen.append(message.text)
+            if len(_effects(tmp_path)) == 1:
+                consumer.commit()
+            if len(_effects(tmp_path)) == 2:
+                break
+    assert sorted(_effects(tmp_path)) == VALUES[:2]

@@ -10,7 +10,7 @@ import anyio
 import pytest
 import trio
 from both_loops import on_both_loops
-from scripted_peer import running_peer
+from scripted_peer import Peer
 
 import linn
 from linn.client import Client, Message
@@ -307,50 +307,46 @@ def test_without_retries_waiting_messages_fail_at_once() -> None:
 
 
 @on_both_loops
-async def test_a_consumer_asks_again_where_its_subscription_is_refused_for_now() -> None:
-    async with running_peer() as peer:
-        async with linn.connect(peer.url, backoff_s=0.001) as client, client.consumer("t") as consumer:
-            agree = peer.answers[m.Subscribe]
-            peer.answers[m.Subscribe] = lambda session, event: m.Failed("topic.full", "not now", True)
-            await peer.cut()
-            await peer.until(lambda: len(peer.messages(m.Subscribe)) == 4)
-            peer.answers[m.Subscribe] = agree
-            with anyio.move_on_after(0.05):
-                await anext(consumer)
-
-
-@on_both_loops
-async def test_a_lasting_refusal_is_the_publishs_error() -> None:
-    async with running_peer() as peer:
-        peer.answers[m.Publish] = lambda session, event: m.Failed("topic.full", "full", True)
-        async with linn.connect(peer.url, request_timeout_s=0.1) as client, client.producer("t") as producer:
-            with pytest.raises(TopicFull, match="full"):
-                await producer.publish(b"")
-
-
-@on_both_loops
-async def test_a_broker_of_another_version_is_not_waited_for() -> None:
-    async with running_peer() as peer:
-        async with linn.connect(peer.url, backoff_s=0.001) as client, client.consumer("t") as consumer:
-            peer.answers[m.Hello] = lambda session, event: m.Failed("protocol.version_unsupported", "too old", False)
-            await peer.cut()
-            with pytest.raises(VersionUnsupported):
-                await anext(consumer)
-
-
-@on_both_loops
-async def test_a_subscription_that_is_made_after_the_wait_for_it_has_ended_is_given_up() -> None:
-    async with running_peer() as peer:
+async def test_a_consumer_asks_again_where_its_subscription_is_refused_for_now(peer: Peer) -> None:
+    async with linn.connect(peer.url, backoff_s=0.001) as client, client.consumer("t") as consumer:
         agree = peer.answers[m.Subscribe]
-        peer.answers[m.Subscribe] = lambda session, event: None
-        async with linn.connect(peer.url) as client:
-            consumer = client.consumer("t")
-            with anyio.move_on_after(0.05):
-                await consumer.__aenter__()
-            await peer.until(lambda: len(peer.messages(m.Subscribe)) == 1)
-            (event,) = [event for event in peer.events if isinstance(event.message, m.Subscribe)]
-            answer = agree(peer.sessions[0], event)
-            assert answer is not None
-            await peer.sessions[0].send(answer, event.correlation)
-            await peer.until(lambda: len(peer.messages(m.Unsubscribe)) == 1)
-            assert peer.messages(m.Credit) == []
+        peer.answers[m.Subscribe] = lambda session, event: m.Failed("topic.full", "not now", True)
+        await peer.cut()
+        await peer.until(lambda: len(peer.messages(m.Subscribe)) == 4)
+        peer.answers[m.Subscribe] = agree
+        with anyio.move_on_after(0.05):
+            await anext(consumer)
+
+
+@on_both_loops
+async def test_a_lasting_refusal_is_the_publishs_error(peer: Peer) -> None:
+    peer.answers[m.Publish] = lambda session, event: m.Failed("topic.full", "full", True)
+    async with linn.connect(peer.url, request_timeout_s=0.1) as client, client.producer("t") as producer:
+        with pytest.raises(TopicFull, match="full"):
+            await producer.publish(b"")
+
+
+@on_both_loops
+async def test_a_broker_of_another_version_is_not_waited_for(peer: Peer) -> None:
+    async with linn.connect(peer.url, backoff_s=0.001) as client, client.consumer("t") as consumer:
+        peer.answers[m.Hello] = lambda session, event: m.Failed("protocol.version_unsupported", "too old", False)
+        await peer.cut()
+        with pytest.raises(VersionUnsupported):
+            await anext(consumer)
+
+
+@on_both_loops
+async def test_a_subscription_that_is_made_after_the_wait_for_it_has_ended_is_given_up(peer: Peer) -> None:
+    agree = peer.answers[m.Subscribe]
+    peer.answers[m.Subscribe] = lambda session, event: None
+    async with linn.connect(peer.url) as client:
+        consumer = client.consumer("t")
+        with anyio.move_on_after(0.05):
+            await consumer.__aenter__()
+        await peer.until(lambda: len(peer.messages(m.Subscribe)) == 1)
+        (event,) = [event for event in peer.events if isinstance(event.message, m.Subscribe)]
+        answer = agree(peer.sessions[0], event)
+        assert answer is not None
+        await peer.sessions[0].send(answer, event.correlation)
+        await peer.until(lambda: len(peer.messages(m.Unsubscribe)) == 1)
+        assert peer.messages(m.Credit) == []

@@ -114,21 +114,19 @@ async def test_a_wait_for_a_broker_can_be_cancelled(tmp_path: Path) -> None:
 
 
 @on_both_loops
-async def test_what_no_wait_can_mend_is_raised_at_once() -> None:
-    async with running_peer() as peer:
-        peer.answers[m.Hello] = lambda session, event: m.Failed("protocol.version_unsupported", "9 only", False)
-        with pytest.raises(VersionUnsupported, match="9 only"):
-            async with linn.connect(peer.url, wait_s=600):
-                raise AssertionError
+async def test_what_no_wait_can_mend_is_raised_at_once(peer: Peer) -> None:
+    peer.answers[m.Hello] = lambda session, event: m.Failed("protocol.version_unsupported", "9 only", False)
+    with pytest.raises(VersionUnsupported, match="9 only"):
+        async with linn.connect(peer.url, wait_s=600):
+            raise AssertionError
 
 
 @on_both_loops
-async def test_a_broker_of_another_version_says_so() -> None:
-    async with running_peer() as peer:
-        peer.answers[m.Hello] = lambda session, event: m.Failed("protocol.version_unsupported", "9 only", False)
-        with pytest.raises(VersionUnsupported, match="9 only"):
-            async with linn.connect(peer.url):
-                raise AssertionError
+async def test_a_broker_of_another_version_says_so(peer: Peer) -> None:
+    peer.answers[m.Hello] = lambda session, event: m.Failed("protocol.version_unsupported", "9 only", False)
+    with pytest.raises(VersionUnsupported, match="9 only"):
+        async with linn.connect(peer.url):
+            raise AssertionError
 
 
 @on_both_loops
@@ -147,50 +145,45 @@ async def test_another_server_is_distinguished_from_a_broker() -> None:
 
 
 @on_both_loops
-async def test_an_error_of_the_block_leaves_it_as_it_is() -> None:
-    async with running_peer() as peer:
-        with pytest.raises(KeyError):
-            async with linn.connect(peer.url):
-                raise KeyError
-
-
-@on_both_loops
-async def test_cancelling_the_block_ends_it() -> None:
-    async with running_peer() as peer:
-        with anyio.move_on_after(0.05) as scope:
-            async with linn.connect(peer.url):
-                await anyio.sleep_forever()
-        assert scope.cancelled_caught
-
-
-@on_both_loops
-async def test_a_client_keeps_its_connection_alive() -> None:
-    async with running_peer() as peer:
-        peer.keepalive_ms = 40
+async def test_an_error_of_the_block_leaves_it_as_it_is(peer: Peer) -> None:
+    with pytest.raises(KeyError):
         async with linn.connect(peer.url):
-            await peer.until(lambda: len(peer.messages(m.Ping)) >= 3)
-            assert len(peer.messages(m.Hello)) == 1
+            raise KeyError
 
 
 @on_both_loops
-async def test_a_broker_that_falls_silent_is_given_up() -> None:
-    async with running_peer() as peer:
-        peer.keepalive_ms = 20
-        del peer.answers[m.Ping]
+async def test_cancelling_the_block_ends_it(peer: Peer) -> None:
+    with anyio.move_on_after(0.05) as scope:
         async with linn.connect(peer.url):
-            await peer.until(lambda: len(peer.messages(m.Hello)) >= 2)
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
 
 
 @on_both_loops
-async def test_a_client_that_gave_up_tries_again_when_it_is_asked() -> None:
-    async with running_peer() as peer:
-        async with linn.connect(peer.url, retries_max=2, backoff_s=0.01) as client:
-            peer.answers[m.Hello] = lambda session, event: m.Failed("broker.stopping", "not now", True)
-            await peer.cut()
-            with pytest.raises(Exception, match="not now"):
-                await client.describe("x")
-            peer.answers[m.Hello] = peer.welcome
-            assert (await client.describe("x")).broker == "peer"
+async def test_a_client_keeps_its_connection_alive(peer: Peer) -> None:
+    peer.keepalive_ms = 40
+    async with linn.connect(peer.url):
+        await peer.until(lambda: len(peer.messages(m.Ping)) >= 3)
+        assert len(peer.messages(m.Hello)) == 1
+
+
+@on_both_loops
+async def test_a_broker_that_falls_silent_is_given_up(peer: Peer) -> None:
+    peer.keepalive_ms = 20
+    del peer.answers[m.Ping]
+    async with linn.connect(peer.url):
+        await peer.until(lambda: len(peer.messages(m.Hello)) >= 2)
+
+
+@on_both_loops
+async def test_a_client_that_gave_up_tries_again_when_it_is_asked(peer: Peer) -> None:
+    async with linn.connect(peer.url, retries_max=2, backoff_s=0.01) as client:
+        peer.answers[m.Hello] = lambda session, event: m.Failed("broker.stopping", "not now", True)
+        await peer.cut()
+        with pytest.raises(Exception, match="not now"):
+            await client.describe("x")
+        peer.answers[m.Hello] = peer.welcome
+        assert (await client.describe("x")).broker == "peer"
 
 
 @on_both_loops

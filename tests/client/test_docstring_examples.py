@@ -21,6 +21,7 @@ from public_names import public_classes, public_methods
 import linn
 import linn.client
 import linn.sync
+from linn.client import Client
 from linn.core.errors.tree import LinnError
 from linn.participants import SqliteParticipant
 
@@ -98,7 +99,7 @@ def compiled(example: str, url: str, given: dict[str, Any], kind: str) -> Callab
     return function
 
 
-async def settle_world(client: linn.client.Client) -> None:
+async def settle_world(client: Client) -> None:
     """The topics and the exchange that examples speak of, as new, with something in them."""
     admin = client.admin
     for topic in [found["name"] for found in await admin.topics()]:
@@ -136,9 +137,7 @@ def is_exactly_once(name: str) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def async_names(
-    name: str, wanted: set[str], client: linn.client.Client, folder: Path
-) -> AsyncIterator[dict[str, Any]]:
+async def async_names(name: str, wanted: set[str], client: Client, folder: Path) -> AsyncIterator[dict[str, Any]]:
     """The names that an example of the async client uses without defining them."""
     given: dict[str, Any] = {"client": client, "SqliteParticipant": ledger_of(folder), "Output": linn.client.Output}
     async with contextlib.AsyncExitStack() as stack:

@@ -81,13 +81,14 @@ async def _unsettled(client: Client, topic: str) -> int:
 
 
 @on_both_loops
-async def test_the_records_of_a_queue_have_their_effects_and_are_gone(broker: str, name: str, tmp_path: Path) -> None:
-    async with linn.connect(broker) as client:
-        await _filled(client, name, delivery="exactly-once")
-        async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            assert await _apply(consumer) == VALUES
-        assert _effects(tmp_path) == VALUES
-        assert await _unsettled(client, name) == 0
+async def test_the_records_of_a_queue_have_their_effects_and_are_gone(
+    client: Client, name: str, tmp_path: Path
+) -> None:
+    await _filled(client, name, delivery="exactly-once")
+    async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        assert await _apply(consumer) == VALUES
+    assert _effects(tmp_path) == VALUES
+    assert await _unsettled(client, name) == 0
 
 
 @on_both_loops
@@ -111,184 +112,176 @@ async def test_two_names_share_a_queue(broker: str, name: str, tmp_path: Path) -
 
 @on_both_loops
 async def test_shared_subscriptions_of_a_stream_have_effects_of_their_own_in_one_store(
-    broker: str, name: str, tmp_path: Path
+    client: Client, name: str, tmp_path: Path
 ) -> None:
-    async with linn.connect(broker) as client:
-        await _filled(client, name, kind="stream", delivery="exactly-once")
-        for shared in ("work", "audit", "work"):
-            async with client.consumer(name, shared=shared, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-                await _apply(consumer)
-        assert _effects(tmp_path) == VALUES * 2
+    await _filled(client, name, kind="stream", delivery="exactly-once")
+    for shared in ("work", "audit", "work"):
+        async with client.consumer(name, shared=shared, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+            await _apply(consumer)
+    assert _effects(tmp_path) == VALUES * 2
 
 
 @on_both_loops
 async def test_a_reader_of_a_stream_goes_on_where_its_store_has_left_off(
-    broker: str, name: str, tmp_path: Path
+    client: Client, name: str, tmp_path: Path
 ) -> None:
-    async with linn.connect(broker) as client:
-        await _filled(client, name, VALUES[:7], kind="stream", partitions=2)
-        async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            assert sorted(await _apply(consumer)) == VALUES[:7]
-        await _filled(client, name, VALUES[7:])
-        async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            assert sorted(await _apply(consumer)) == sorted(VALUES[7:])
-        async with client.consumer(name, name="bob", exactly_once=_ledger(tmp_path)) as consumer:
-            assert sorted(await _apply(consumer)) == sorted(VALUES), "another reader has effects of its own"
+    await _filled(client, name, VALUES[:7], kind="stream", partitions=2)
+    async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        assert sorted(await _apply(consumer)) == VALUES[:7]
+    await _filled(client, name, VALUES[7:])
+    async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        assert sorted(await _apply(consumer)) == sorted(VALUES[7:])
+    async with client.consumer(name, name="bob", exactly_once=_ledger(tmp_path)) as consumer:
+        assert sorted(await _apply(consumer)) == sorted(VALUES), "another reader has effects of its own"
 
 
 @on_both_loops
-async def test_a_member_skips_what_the_group_has_applied(broker: str, name: str, tmp_path: Path) -> None:
+async def test_a_member_skips_what_the_group_has_applied(
+    broker: str, client: Client, name: str, tmp_path: Path
+) -> None:
     """The first member dies after its commit, before the group hears of it."""
-    async with linn.connect(broker) as client:
-        await _filled(client, name, kind="stream", partitions=2)
-        for member in ("ann", "bob"):
-            async with linn.connect(broker) as own:
-                consumer = own.consumer(name, "books", name=member, session_timeout_s=1, exactly_once=_ledger(tmp_path))
-                consumer._source.applied = lambda work: None  # type: ignore[method-assign]
-                async with consumer:
-                    await _apply(consumer, 2)
-        assert sorted(_effects(tmp_path)) == sorted(VALUES)
+    await _filled(client, name, kind="stream", partitions=2)
+    for member in ("ann", "bob"):
+        async with linn.connect(broker) as own:
+            consumer = own.consumer(name, "books", name=member, session_timeout_s=1, exactly_once=_ledger(tmp_path))
+            consumer._source.applied = lambda work: None  # type: ignore[method-assign]
+            async with consumer:
+                await _apply(consumer, 2)
+    assert sorted(_effects(tmp_path)) == sorted(VALUES)
 
 
 @on_both_loops
 async def test_a_group_of_two_applies_each_record_once_through_rebalances(
-    broker: str, name: str, tmp_path: Path
+    broker: str, client: Client, name: str, tmp_path: Path
 ) -> None:
-    async with linn.connect(broker) as client:
-        await _filled(client, name, kind="stream", partitions=2)
+    await _filled(client, name, kind="stream", partitions=2)
 
-        async def member(who: str, wait_s: float) -> None:
-            async with linn.connect(broker) as own:
-                async with own.consumer(name, "books", name=who, exactly_once=_ledger(tmp_path)) as consumer:
-                    await _apply(consumer, wait_s)
+    async def member(who: str, wait_s: float) -> None:
+        async with linn.connect(broker) as own:
+            async with own.consumer(name, "books", name=who, exactly_once=_ledger(tmp_path)) as consumer:
+                await _apply(consumer, wait_s)
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(member, "ann", 1.5)
-            await anyio.sleep(0.2)
-            tasks.start_soon(member, "bob", 1.0)
-            await anyio.sleep(0.2)
-            await _filled(client, name, ["late 1", "late 2", "late 3", "late 4"])
-        assert sorted(_effects(tmp_path)) == sorted([*VALUES, "late 1", "late 2", "late 3", "late 4"])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(member, "ann", 1.5)
+        await anyio.sleep(0.2)
+        tasks.start_soon(member, "bob", 1.0)
+        await anyio.sleep(0.2)
+        await _filled(client, name, ["late 1", "late 2", "late 3", "late 4"])
+    assert sorted(_effects(tmp_path)) == sorted([*VALUES, "late 1", "late 2", "late 3", "late 4"])
 
 
 # --- ends of a block -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-def test_a_commit_in_the_middle_of_a_delivery_keeps_the_rest(broker: str, kind: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        topic = f"middle-{kind}"
-        async with linn.connect(broker) as client:
-            delivery = {"delivery": "exactly-once"} if kind == "queue" else {}
-            await _filled(client, topic, kind=kind, **delivery)
-            async with client.consumer(topic, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-                for value in VALUES[:5]:
-                    message, db = await anext(consumer)
-                    assert message.text == value
-                    db.execute("INSERT INTO effects VALUES (?)", (message.text,))
-                await consumer.commit()
-                assert _effects(tmp_path) == VALUES[:5]
+async def test_a_commit_in_the_middle_of_a_delivery_keeps_the_rest(broker: str, kind: str, tmp_path: Path) -> None:
+    topic = f"middle-{kind}"
+    async with linn.connect(broker) as client:
+        delivery = {"delivery": "exactly-once"} if kind == "queue" else {}
+        await _filled(client, topic, kind=kind, **delivery)
+        async with client.consumer(topic, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+            for value in VALUES[:5]:
                 message, db = await anext(consumer)
-                assert message.text == VALUES[5]
-                db.execute("INSERT INTO effects VALUES (?)", ("undone",))
-            assert _effects(tmp_path) == VALUES[:5], "the block has ended without a commit"
-            async with client.consumer(topic, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-                assert sorted(await _apply(consumer)) == sorted(VALUES[5:])
-            assert sorted(_effects(tmp_path)) == sorted(VALUES)
-
-    trio.run(run)
-
-
-@on_both_loops
-async def test_a_block_that_is_left_without_a_commit_has_no_effect(broker: str, name: str, tmp_path: Path) -> None:
-    async with linn.connect(broker) as client:
-        await _filled(client, name, delivery="exactly-once")
-        async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            async for message, db in consumer:
+                assert message.text == value
                 db.execute("INSERT INTO effects VALUES (?)", (message.text,))
-                break
-        assert _effects(tmp_path) == []
-        assert await _unsettled(client, name) == len(VALUES)
+            await consumer.commit()
+            assert _effects(tmp_path) == VALUES[:5]
+            message, db = await anext(consumer)
+            assert message.text == VALUES[5]
+            db.execute("INSERT INTO effects VALUES (?)", ("undone",))
+        assert _effects(tmp_path) == VALUES[:5], "the block has ended without a commit"
+        async with client.consumer(topic, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+            assert sorted(await _apply(consumer)) == sorted(VALUES[5:])
+        assert sorted(_effects(tmp_path)) == sorted(VALUES)
 
 
 @on_both_loops
-async def test_a_record_that_can_not_be_applied_is_dead_alone(broker: str, name: str, tmp_path: Path) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(f"{name}-dead")
-        await _filled(client, name, delivery="exactly-once", max_deliveries=3, dead_letter=f"{name}-dead")
-        raised = 0
-        while await _unsettled(client, name):
-            try:
-                participant = _ledger(tmp_path)
-                async with client.consumer(name, name="ann", prefetch=20, exactly_once=participant) as consumer:
-                    with anyio.fail_after(1):
-                        async for message, db in consumer:
-                            db.execute("INSERT INTO effects VALUES (?)", (message.text,))
-                            if message.text == VALUES[3]:
-                                raise ValueError(message.text)
-            except ValueError:
-                raised += 1
-            except TimeoutError:
-                assert await _unsettled(client, name) <= 1
-        assert raised == 3
-        assert sorted(_effects(tmp_path)) == sorted({*VALUES} - {VALUES[3]})
-        async with client.consumer(f"{name}-dead") as dead:
-            message = await anext(dead)
-            assert message.text == VALUES[3]
-            await message.ack()
-        assert await _unsettled(client, f"{name}-dead") == 0
+async def test_a_block_that_is_left_without_a_commit_has_no_effect(client: Client, name: str, tmp_path: Path) -> None:
+    await _filled(client, name, delivery="exactly-once")
+    async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        async for message, db in consumer:
+            db.execute("INSERT INTO effects VALUES (?)", (message.text,))
+            break
+    assert _effects(tmp_path) == []
+    assert await _unsettled(client, name) == len(VALUES)
+
+
+@on_both_loops
+async def test_a_record_that_can_not_be_applied_is_dead_alone(client: Client, name: str, tmp_path: Path) -> None:
+    await client.admin.create_topic(f"{name}-dead")
+    await _filled(client, name, delivery="exactly-once", max_deliveries=3, dead_letter=f"{name}-dead")
+    raised = 0
+    while await _unsettled(client, name):
+        try:
+            participant = _ledger(tmp_path)
+            async with client.consumer(name, name="ann", prefetch=20, exactly_once=participant) as consumer:
+                with anyio.fail_after(1):
+                    async for message, db in consumer:
+                        db.execute("INSERT INTO effects VALUES (?)", (message.text,))
+                        if message.text == VALUES[3]:
+                            raise ValueError(message.text)
+        except ValueError:
+            raised += 1
+        except TimeoutError:
+            assert await _unsettled(client, name) <= 1
+    assert raised == 3
+    assert sorted(_effects(tmp_path)) == sorted({*VALUES} - {VALUES[3]})
+    async with client.consumer(f"{name}-dead") as dead:
+        message = await anext(dead)
+        assert message.text == VALUES[3]
+        await message.ack()
+    assert await _unsettled(client, f"{name}-dead") == 0
 
 
 @on_both_clients
-async def test_messages_are_settled_by_the_consumer_and_may_be_rejected(broker: str, name: str, tmp_path: Path) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(f"{name}-dead")
-        await _filled(client, name, VALUES[:1], delivery="exactly-once", dead_letter=f"{name}-dead")
-        async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
-            message, db = await anext(consumer)
-            for settle in (message.ack, message.nack):
-                with pytest.raises(SubscriptionWrongKind):
-                    settle()
-            db.execute("INSERT INTO effects VALUES ('rejected')")
-            await message.reject()
-            await consumer.commit()
-        assert _effects(tmp_path) == [], "its effects are undone: it is nobody's any more"
-        async with client.consumer(f"{name}-dead") as dead:
-            assert (await anext(dead)).text == VALUES[0]
+async def test_messages_are_settled_by_the_consumer_and_may_be_rejected(
+    client: Client, name: str, tmp_path: Path
+) -> None:
+    await client.admin.create_topic(f"{name}-dead")
+    await _filled(client, name, VALUES[:1], delivery="exactly-once", dead_letter=f"{name}-dead")
+    async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as consumer:
+        message, db = await anext(consumer)
+        for settle in (message.ack, message.nack):
+            with pytest.raises(SubscriptionWrongKind):
+                settle()
+        db.execute("INSERT INTO effects VALUES ('rejected')")
+        await message.reject()
+        await consumer.commit()
+    assert _effects(tmp_path) == [], "its effects are undone: it is nobody's any more"
+    async with client.consumer(f"{name}-dead") as dead:
+        assert (await anext(dead)).text == VALUES[0]
 
 
 @on_both_clients
-async def test_what_can_not_be_asked_for(broker: str, name: str, tmp_path: Path) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name)
-        with pytest.raises(MessageInvalid):
-            client.consumer(name, exactly_once=_ledger(tmp_path))
-        with pytest.raises(MessageInvalid):
-            client.consumer(name, name="ann", mode="pull", exactly_once=_ledger(tmp_path))  # type: ignore[call-overload]
-        with pytest.raises(SubscriptionWrongKind):
-            async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)):
-                pass
-        await client.admin.create_topic(f"{name}-once", delivery="exactly-once")
-        with pytest.raises(SubscriptionWrongKind):
-            async with client.consumer(f"{name}-once", name="ann"):
-                pass
+async def test_what_can_not_be_asked_for(client: Client, name: str, tmp_path: Path) -> None:
+    await client.admin.create_topic(name)
+    with pytest.raises(MessageInvalid):
+        client.consumer(name, exactly_once=_ledger(tmp_path))
+    with pytest.raises(MessageInvalid):
+        client.consumer(name, name="ann", mode="pull", exactly_once=_ledger(tmp_path))  # type: ignore[call-overload]
+    with pytest.raises(SubscriptionWrongKind):
+        async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)):
+            pass
+    await client.admin.create_topic(f"{name}-once", delivery="exactly-once")
+    with pytest.raises(SubscriptionWrongKind):
+        async with client.consumer(f"{name}-once", name="ann"):
+            pass
 
 
 @on_both_loops
 async def test_the_older_consumer_of_a_name_is_told_and_has_no_more_effects(
-    broker: str, name: str, tmp_path: Path
+    client: Client, other: Client, name: str, tmp_path: Path
 ) -> None:
-    async with linn.connect(broker) as client, linn.connect(broker) as other:
-        await _filled(client, name, delivery="exactly-once")
-        async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as old:
-            message, db = await anext(old)
-            db.execute("INSERT INTO effects VALUES (?)", ("of a zombie",))
-            async with other.consumer(name, name="ann", exactly_once=_ledger(tmp_path / "..")) as new:
-                with pytest.raises(DeliveryFenced):
-                    await _to_the_end(old)
-                assert new.topics == (name,)
-            assert message.text == VALUES[0]
-        assert _effects(tmp_path) == []
+    await _filled(client, name, delivery="exactly-once")
+    async with client.consumer(name, name="ann", exactly_once=_ledger(tmp_path)) as old:
+        message, db = await anext(old)
+        db.execute("INSERT INTO effects VALUES (?)", ("of a zombie",))
+        async with other.consumer(name, name="ann", exactly_once=_ledger(tmp_path / "..")) as new:
+            with pytest.raises(DeliveryFenced):
+                await _to_the_end(old)
+            assert new.topics == (name,)
+        assert message.text == VALUES[0]
+    assert _effects(tmp_path) == []
 
 
 # --- participants that fail ------------------------------------------------------------------------------------------
@@ -332,54 +325,50 @@ class Flaky(SqliteParticipant):
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("method", ["begin", "applied", "prepare", "commit"])
 @pytest.mark.parametrize("kind", ["queue", "stream", "group"])
-def test_a_participant_that_fails_once_has_each_effect_once(
+async def test_a_participant_that_fails_once_has_each_effect_once(
     broker: str, kind: str, method: str, after: bool, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        topic = f"flaky-{kind}-{method}-{after}"
-        async with linn.connect(broker) as client:
-            settings = {"delivery": "exactly-once"} if kind == "queue" else {"kind": "stream"}
-            await _filled(client, topic, **settings)
-            participant = Flaky(tmp_path, method, after=after)
-            group = "books" if kind == "group" else None
-            raised = 0
-            async with client.consumer(topic, group, name="ann", exactly_once=participant) as consumer:
-                for _ in range(3):
-                    try:
-                        await _apply(consumer)
-                    except OSError:
-                        raised += 1
-            assert raised == 1
-            assert sorted(_effects(tmp_path)) == sorted(VALUES)
-            if kind == "queue":
-                assert await _unsettled(client, topic) == 0
-
-    trio.run(run)
+    topic = f"flaky-{kind}-{method}-{after}"
+    async with linn.connect(broker) as client:
+        settings = {"delivery": "exactly-once"} if kind == "queue" else {"kind": "stream"}
+        await _filled(client, topic, **settings)
+        participant = Flaky(tmp_path, method, after=after)
+        group = "books" if kind == "group" else None
+        raised = 0
+        async with client.consumer(topic, group, name="ann", exactly_once=participant) as consumer:
+            for _ in range(3):
+                try:
+                    await _apply(consumer)
+                except OSError:
+                    raised += 1
+        assert raised == 1
+        assert sorted(_effects(tmp_path)) == sorted(VALUES)
+        if kind == "queue":
+            assert await _unsettled(client, topic) == 0
 
 
 @pytest.mark.parametrize("method", ["prepare", "commit"])
-def test_what_was_applied_before_is_passed_over_by_a_second_try_too(broker: str, method: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        topic = f"again-{method}"
-        async with linn.connect(broker) as client:
-            await _filled(client, topic, VALUES[:10], kind="stream")
-            async with linn.connect(broker) as own:
-                dying = own.consumer(topic, "books", name="ann", session_timeout_s=1, exactly_once=_ledger(tmp_path))
-                dying._source.applied = lambda work: None  # type: ignore[method-assign]
-                async with dying:
-                    await _apply(dying)
-            await _filled(client, topic, VALUES[10:])
-            raised = 0
-            async with client.consumer(topic, "books", name="bob", exactly_once=Flaky(tmp_path, method)) as consumer:
-                for _ in range(3):
-                    try:
-                        await _apply(consumer, 1.5)
-                    except OSError:
-                        raised += 1
-            assert raised == 1
-            assert sorted(_effects(tmp_path)) == sorted(VALUES)
-
-    trio.run(run)
+async def test_what_was_applied_before_is_passed_over_by_a_second_try_too(
+    broker: str, method: str, tmp_path: Path
+) -> None:
+    topic = f"again-{method}"
+    async with linn.connect(broker) as client:
+        await _filled(client, topic, VALUES[:10], kind="stream")
+        async with linn.connect(broker) as own:
+            dying = own.consumer(topic, "books", name="ann", session_timeout_s=1, exactly_once=_ledger(tmp_path))
+            dying._source.applied = lambda work: None  # type: ignore[method-assign]
+            async with dying:
+                await _apply(dying)
+        await _filled(client, topic, VALUES[10:])
+        raised = 0
+        async with client.consumer(topic, "books", name="bob", exactly_once=Flaky(tmp_path, method)) as consumer:
+            for _ in range(3):
+                try:
+                    await _apply(consumer, 1.5)
+                except OSError:
+                    raised += 1
+        assert raised == 1
+        assert sorted(_effects(tmp_path)) == sorted(VALUES)
 
 
 class Rival(SqliteParticipant):
@@ -399,42 +388,37 @@ class Rival(SqliteParticipant):
 
 
 @pytest.mark.parametrize("kind", ["queue", "group"])
-def test_of_a_conflict_what_the_other_has_not_applied_is_applied(broker: str, kind: str, tmp_path: Path) -> None:
+async def test_of_a_conflict_what_the_other_has_not_applied_is_applied(broker: str, kind: str, tmp_path: Path) -> None:
     """The other has applied the first three, for which the effects of this transaction stand in."""
-
-    async def run() -> None:
-        topic, raised = f"rival-{kind}", 0
-        async with linn.connect(broker) as client:
-            settings = {"delivery": "exactly-once"} if kind == "queue" else {"kind": "stream"}
-            await _filled(client, topic, **settings)
-            group = "books" if kind == "group" else None
-            seen: list[str] = []
-            async with client.consumer(topic, group, name="ann", exactly_once=Rival(tmp_path)) as consumer:
-                for _ in range(3):
-                    try:
-                        seen = await _apply(consumer) or seen
-                    except ParticipantConflict:
-                        raised += 1
-            assert raised == (1 if kind == "queue" else 0)
-            assert seen[-17:] == VALUES[3:]
-            if kind == "queue":
-                assert await _unsettled(client, topic) == 0
-
-    trio.run(run)
+    topic, raised = f"rival-{kind}", 0
+    async with linn.connect(broker) as client:
+        settings = {"delivery": "exactly-once"} if kind == "queue" else {"kind": "stream"}
+        await _filled(client, topic, **settings)
+        group = "books" if kind == "group" else None
+        seen: list[str] = []
+        async with client.consumer(topic, group, name="ann", exactly_once=Rival(tmp_path)) as consumer:
+            for _ in range(3):
+                try:
+                    seen = await _apply(consumer) or seen
+                except ParticipantConflict:
+                    raised += 1
+        assert raised == (1 if kind == "queue" else 0)
+        assert seen[-17:] == VALUES[3:]
+        if kind == "queue":
+            assert await _unsettled(client, topic) == 0
 
 
 @on_both_loops
 async def test_a_participant_that_can_not_be_opened_leaves_nothing_behind(
-    broker: str, name: str, tmp_path: Path
+    client: Client, name: str, tmp_path: Path
 ) -> None:
-    async with linn.connect(broker) as client:
-        await _filled(client, name, delivery="exactly-once")
-        with pytest.raises(sqlite3.OperationalError):
-            async with client.consumer(name, name="ann", exactly_once=SqliteParticipant(tmp_path)):
-                pass
-        shown = await client.admin.topic(name)
-        assert shown["queue"] is not None
-        assert shown["queue"]["consumers"] == 0
+    await _filled(client, name, delivery="exactly-once")
+    with pytest.raises(sqlite3.OperationalError):
+        async with client.consumer(name, name="ann", exactly_once=SqliteParticipant(tmp_path)):
+            pass
+    shown = await client.admin.topic(name)
+    assert shown["queue"] is not None
+    assert shown["queue"]["consumers"] == 0
 
 
 # --- lost connections and restarts, in virtual time ------------------------------------------------------------------

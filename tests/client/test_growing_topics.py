@@ -7,7 +7,7 @@ import pytest
 from both_loops import on_both_loops
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_peer import Session, running_peer
+from scripted_peer import Peer, Session, running_peer
 
 import linn
 from linn.client.connection.connector import Connector
@@ -53,43 +53,40 @@ async def test_a_producer_asks_again_on_a_new_connection(name: str) -> None:
 
 
 @on_both_loops
-async def test_a_closed_producer_asks_no_more(name: str) -> None:
-    async with running_peer() as peer:
-        async with linn.connect(peer.url, metadata_age_max_s=0.02) as client:
-            async with client.producer(name):
-                await peer.until(lambda: len(peer.messages(m.Describe)) == 3)
-            asked = len(peer.messages(m.Describe))
-            await anyio.sleep(0.08)
-            assert len(peer.messages(m.Describe)) <= asked + 1
+async def test_a_closed_producer_asks_no_more(peer: Peer, name: str) -> None:
+    async with linn.connect(peer.url, metadata_age_max_s=0.02) as client:
+        async with client.producer(name):
+            await peer.until(lambda: len(peer.messages(m.Describe)) == 3)
+        asked = len(peer.messages(m.Describe))
+        await anyio.sleep(0.08)
+        assert len(peer.messages(m.Describe)) <= asked + 1
 
 
 @on_both_loops
-async def test_a_broker_that_can_not_say_is_asked_again(name: str) -> None:
-    async with running_peer() as peer:
-        async with linn.connect(peer.url, metadata_age_max_s=0.02) as client, client.producer(name) as producer:
+async def test_a_broker_that_can_not_say_is_asked_again(peer: Peer, name: str) -> None:
+    async with linn.connect(peer.url, metadata_age_max_s=0.02) as client, client.producer(name) as producer:
 
-            def refuse(session: Session, event: Event) -> m.Message:
-                return m.Failed("linn.internal", "not now", True)
+        def refuse(session: Session, event: Event) -> m.Message:
+            return m.Failed("linn.internal", "not now", True)
 
-            peer.answers[m.Describe] = refuse
-            await peer.until(lambda: len(peer.messages(m.Describe)) >= 3)
-            assert (await producer.publish(b"")).partition == 0
-            peer.partitions, peer.answers[m.Describe] = 2, peer.describe
-            while len(producer._accumulator.buffers) < 2:
-                await anyio.sleep(0.001)
+        peer.answers[m.Describe] = refuse
+        await peer.until(lambda: len(peer.messages(m.Describe)) >= 3)
+        assert (await producer.publish(b"")).partition == 0
+        peer.partitions, peer.answers[m.Describe] = 2, peer.describe
+        while len(producer._accumulator.buffers) < 2:
+            await anyio.sleep(0.001)
 
 
 @on_both_loops
-async def test_a_topic_that_the_broker_makes_gets_its_keys_placed(name: str) -> None:
-    async with running_peer() as peer:
-        peer.partitions = 0
-        async with linn.connect(peer.url, metadata_age_max_s=0.02) as client, client.producer(name) as producer:
-            await producer.publish(b"first", key=b"k")
-            assert peer.messages(m.Publish)[-1].partition == -1  # type: ignore[attr-defined]
-            peer.partitions = 4
-            while (await producer.publish(b"later", key=b"k")).partition is None:
-                await anyio.sleep(0.005)
-            assert peer.messages(m.Publish)[-1].partition == partition_of(b"k", 4)  # type: ignore[attr-defined]
+async def test_a_topic_that_the_broker_makes_gets_its_keys_placed(peer: Peer, name: str) -> None:
+    peer.partitions = 0
+    async with linn.connect(peer.url, metadata_age_max_s=0.02) as client, client.producer(name) as producer:
+        await producer.publish(b"first", key=b"k")
+        assert peer.messages(m.Publish)[-1].partition == -1  # type: ignore[attr-defined]
+        peer.partitions = 4
+        while (await producer.publish(b"later", key=b"k")).partition is None:
+            await anyio.sleep(0.005)
+        assert peer.messages(m.Publish)[-1].partition == partition_of(b"k", 4)  # type: ignore[attr-defined]
 
 
 # --- buffers, without a broker ---------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from uuid import UUID
 import anyio
 import pytest
 from both_loops import on_both_clients, on_both_loops
-from scripted_peer import Session, impatient, running_peer
+from scripted_peer import Peer, Session, impatient, running_peer
 
 import linn
+from linn.client import Client
 from linn.core.batch.key_hash import partition_of
 from linn.core.errors.tree import (
     ClientClosed,
@@ -25,18 +26,17 @@ from linn.wire.connection import Event
 
 
 @on_both_clients
-async def test_a_receipt_has_the_messages_placement(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name, kind="stream")
-        async with client.producer(name) as producer:
-            receipts = [await producer.publish(b"%d" % number) for number in range(3)]
-        fetched = await client.fetch(name, 0, receipts[1].offset or 0)
-        message = next(iter(fetched.batches[0]))
-        assert [receipt.offset for receipt in receipts] == [0, 1, 2]
-        assert (message.value, message.id, message.offset) == (b"1", receipts[1].id, 1)
+async def test_a_receipt_has_the_messages_placement(client: Client, name: str) -> None:
+    await client.admin.create_topic(name, kind="stream")
+    async with client.producer(name) as producer:
+        receipts = [await producer.publish(b"%d" % number) for number in range(3)]
+    fetched = await client.fetch(name, 0, receipts[1].offset or 0)
+    message = next(iter(fetched.batches[0]))
+    assert [receipt.offset for receipt in receipts] == [0, 1, 2]
+    assert (message.value, message.id, message.offset) == (b"1", receipts[1].id, 1)
 
 
-@on_both_loops
+@on_both_clients
 async def test_every_property_of_a_message_arrives(broker: str, name: str) -> None:
     properties = {
         "key": b"k",
@@ -54,6 +54,10 @@ async def test_every_property_of_a_message_arrives(broker: str, name: str) -> No
         async with client.producer(name, linger_ms=20) as producer:
             producer.publish_nowait(b"plain")
             receipt = await producer.publish(b"rich", **properties)  # type: ignore[arg-type]
+            producer.publish_nowait(b"rich too", **properties)  # type: ignore[arg-type]
+            producer.publish_nowait(memoryview(b"a view"))  # type: ignore[arg-type]
+            producer.publish_nowait(None, key=b"gone")
+            await producer.flush()
             many = await producer.publish_many(
                 [b"a", b"b", None],
                 keys=[b"1", None, b"3"],
@@ -63,8 +67,10 @@ async def test_every_property_of_a_message_arrives(broker: str, name: str) -> No
                 priority=3,
             )
         read = [message.record() for batch in (await client.fetch(name, 0, 0)).batches for message in batch]
-    plain, rich, a, b, c = read
-    assert {field: getattr(rich, field) for field in properties} == properties
+    plain, rich, rich_too, view, tombstone, a, b, c = read
+    for record in (rich, rich_too):
+        assert {field: getattr(record, field) for field in properties} == properties
+    assert [record.value for record in (rich_too, view, tombstone)] == [b"rich too", b"a view", None]
     assert receipt.id == UUID(int=7)
     assert (plain.value, plain.key, plain.headers, dict(plain.labels)) == (b"plain", None, (), {})
     assert [record.value for record in (a, b, c)] == [b"a", b"b", None]
@@ -77,7 +83,7 @@ async def test_every_property_of_a_message_arrives(broker: str, name: str) -> No
     assert type(b.labels["n"]) is bool
     assert a.headers == (("h", b"1"),)
     assert c.priority == 3
-    assert (many.count, many.partitions) == (3, {0: (2, 4)})
+    assert (many.count, many.partitions) == (3, {0: (5, 7)})
 
 
 @on_both_loops
@@ -118,7 +124,7 @@ async def test_many_messages_are_cut_into_batches_whatever_their_sizes(broker: s
         assert read == values
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_key_decides_the_partition_as_kafka_would(broker: str, name: str) -> None:
     keys = [b"%d" % number for number in range(50)]
     async with linn.connect(broker) as client:
@@ -151,38 +157,39 @@ async def test_an_exchange_keeps_keys_in_their_partition(broker: str, name: str)
             assert all(partition_of(message.key or b"", 3) == partition for batch in batches for message in batch)
 
 
-@on_both_loops
-async def test_a_wrong_message_fails_its_own_call_and_no_other(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name, kind="stream")
-        async with client.producer(name, linger_ms=20) as producer, anyio.create_task_group() as tasks:
-            tasks.start_soon(producer.publish, b"good")
-            await anyio.sleep(0)
-            for wrong in (
-                {"value": "text"},
-                {"value": b"", "key": "k"},
-                {"value": b"", "labels": {"a": [1]}},
-                {"value": b"", "labels": {1: "a"}},
-                {"value": b"", "routing_key": 7},
-                {"value": b"", "headers": {"h": "text"}},
-                {"value": b"", "priority": 256},
-                {"value": b"", "delay_ms": -1},
-                {"value": b"", "id": "7"},
-                {"value": b"", "timestamp_ms": 1.5},
-            ):
-                with pytest.raises(MessageInvalid):
-                    await producer.publish(**wrong)
-                with pytest.raises(MessageInvalid):
-                    producer.publish_nowait(**wrong)
-            for values in ([b"a", "b"], [1], "text"):
-                with pytest.raises(MessageInvalid):
-                    await producer.publish_many(values)
-            with pytest.raises(MessageInvalid, match="keys has 1 entry for 2 values"):
-                await producer.publish_many([b"", b""], keys=[b"1"])
-        assert (await client.fetch(name, 0, 0)).batches[0].values == [b"good"]
+@on_both_clients
+async def test_a_wrong_message_fails_its_own_call_and_no_other(client: Client, name: str) -> None:
+    await client.admin.create_topic(name, kind="stream")
+    async with client.producer(name) as producer:
+        producer.publish_nowait(b"before")
+        for wrong in (
+            {"value": "text"},
+            {"value": "text", "key": b"k"},
+            {"value": b"", "key": "k"},
+            {"value": b"", "labels": {"a": [1]}},
+            {"value": b"", "labels": {1: "a"}},
+            {"value": b"", "routing_key": 7},
+            {"value": b"", "headers": {"h": "text"}},
+            {"value": b"", "priority": 256},
+            {"value": b"", "delay_ms": -1},
+            {"value": b"", "id": "7"},
+            {"value": b"", "timestamp_ms": 1.5},
+        ):
+            with pytest.raises(MessageInvalid):
+                await producer.publish(**wrong)
+            with pytest.raises(MessageInvalid):
+                producer.publish_nowait(**wrong)
+        for values in ([b"a", "b"], [1], "text"):
+            with pytest.raises(MessageInvalid):
+                await producer.publish_many(values)
+        with pytest.raises(MessageInvalid, match="keys has 1 entry for 2 values"):
+            await producer.publish_many([b"", b""], keys=[b"1"])
+        producer.publish_nowait(b"after", key=b"k")
+    batches = (await client.fetch(name, 0, 0)).batches
+    assert [value for batch in batches for value in batch.values] == [b"before", b"after"]
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_message_over_the_limit_is_not_sent(broker: str, name: str) -> None:
     large = bytes(64 << 10)
     async with linn.connect(broker) as client:
@@ -193,14 +200,16 @@ async def test_a_message_over_the_limit_is_not_sent(broker: str, name: str) -> N
                 await producer.publish(large, key=b"k")
             with pytest.raises(MessageTooLarge):
                 producer.publish_nowait(large + b"1")
+            with pytest.raises(MessageTooLarge):
+                producer.publish_nowait(large, key=b"k")
             with pytest.raises(MessageTooLarge, match="message 2 has"):
                 await producer.publish_many([b"", b"", large + b"1"])
         assert (await client.fetch(name, 0, 0)).high_watermark == 1
 
 
 @on_both_loops
-async def test_an_unknown_topic_is_named(broker: str) -> None:
-    async with linn.connect(broker) as client, client.producer("no-such-topic") as producer:
+async def test_an_unknown_topic_is_named(client: Client) -> None:
+    async with client.producer("no-such-topic") as producer:
         with pytest.raises(TopicUnknown, match="no-such-topic"):
             await producer.publish(b"")
         with pytest.raises(TopicUnknown, match="no-such-topic") as caught:
@@ -208,9 +217,9 @@ async def test_an_unknown_topic_is_named(broker: str) -> None:
         assert caught.value.__notes__ == ["confirmed of this publish_many: 0 messages"]
 
 
-@on_both_loops
-async def test_the_flush_raises_a_failure_of_publish_nowait_once(broker: str) -> None:
-    async with linn.connect(broker) as client, client.producer("no-such-topic") as producer:
+@on_both_clients
+async def test_the_flush_raises_a_failure_of_publish_nowait_once(client: Client) -> None:
+    async with client.producer("no-such-topic") as producer:
         producer.publish_nowait(b"")
         with pytest.raises(TopicUnknown):
             await producer.flush()
@@ -221,92 +230,86 @@ async def test_the_flush_raises_a_failure_of_publish_nowait_once(broker: str) ->
 
 
 @on_both_loops
-async def test_leaving_the_block_flushes(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name, kind="stream")
-        async with client.producer(name, linger_ms=10_000) as producer:
+async def test_leaving_the_block_flushes(client: Client, name: str) -> None:
+    await client.admin.create_topic(name, kind="stream")
+    async with client.producer(name, linger_ms=10_000) as producer:
+        for number in range(10):
+            producer.publish_nowait(b"%d" % number)
+    assert (await client.fetch(name, 0, 0)).high_watermark == 10
+
+
+@on_both_loops
+async def test_without_acks_the_flush_waits_for_the_broker_to_have_read(client: Client, name: str) -> None:
+    await client.admin.create_topic(name, kind="stream")
+    async with client.producer(name, acks="none") as producer:
+        receipt = await producer.publish(b"0")
+        many = await producer.publish_many([bytes(1_000)] * 10_000)
+        await producer.flush()
+        assert (receipt.partition, receipt.offset, many.copies) == (None, None, None)
+        assert (await client.fetch(name, 0, 0)).high_watermark == 10_001
+
+
+@on_both_loops
+async def test_messages_that_come_while_one_is_under_way_share_a_batch(peer: Peer) -> None:
+    async with linn.connect(peer.url) as client, client.producer("t") as producer:
+        async with anyio.create_task_group() as tasks:
+            for number in range(50):
+                tasks.start_soon(producer.publish, b"%d" % number)
+    assert [len(event.batches[0]) for event in peer.events if event.batches] == [1, 49]
+    assert sorted(peer.logs["t/0"]) == sorted(b"%d" % number for number in range(50))
+
+
+@on_both_loops
+async def test_linger_gathers_messages_for_a_while(peer: Peer) -> None:
+    async with linn.connect(peer.url) as client, client.producer("t", linger_ms=20) as producer:
+        async with anyio.create_task_group() as tasks:
+            for number in range(5):
+                tasks.start_soon(producer.publish, b"%d" % number)
+    assert [len(event.batches[0]) for event in peer.events if event.batches] == [5]
+
+
+@on_both_loops
+async def test_after_a_lost_connection_all_comes_again_in_order(peer: Peer) -> None:
+    """The peer takes two batches without a word, the connection is cut, and all eight arrive in order."""
+    del peer.answers[m.Publish]
+    async with linn.connect(peer.url, backoff_s=0.01) as client:
+        async with client.producer("t", in_flight_max=4) as producer, anyio.create_task_group() as tasks:
+
+            async def publish_many(prefix: bytes) -> None:
+                receipt = await producer.publish_many([prefix + bytes(200)] * 4)
+                assert receipt.count == 4
+
+            for prefix in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"):
+                tasks.start_soon(publish_many, prefix)
+            await peer.until(lambda: len(peer.messages(m.Publish)) == 4)
+            sent = [event.batches[0].value(0) for event in peer.events if event.batches]
+            peer.answers[m.Publish] = peer.publish
+            await peer.cut()
+    stored = peer.logs["t/0"]
+    assert len(stored) == 32
+    assert stored[:16:4] == sent
+    assert stored[::4] == stored[3::4]
+
+
+@on_both_loops
+async def test_a_retriable_refusal_is_retried_in_order(peer: Peer) -> None:
+    refusals = 3
+
+    def publish(session: Session, event: Event) -> m.Message:
+        nonlocal refusals
+        refusals -= 1
+        if refusals >= 0:
+            return m.Failed("topic.full", "full", True)
+        return peer.publish(session, event)
+
+    peer.answers[m.Publish] = publish
+    async with linn.connect(peer.url, backoff_s=0.01) as client:
+        async with client.producer("t", in_flight_max=1) as producer:
             for number in range(10):
                 producer.publish_nowait(b"%d" % number)
-        assert (await client.fetch(name, 0, 0)).high_watermark == 10
-
-
-@on_both_loops
-async def test_without_acks_the_flush_waits_for_the_broker_to_have_read(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name, kind="stream")
-        async with client.producer(name, acks="none") as producer:
-            receipt = await producer.publish(b"0")
-            many = await producer.publish_many([bytes(1_000)] * 10_000)
-            await producer.flush()
-            assert (receipt.partition, receipt.offset, many.copies) == (None, None, None)
-            assert (await client.fetch(name, 0, 0)).high_watermark == 10_001
-
-
-@on_both_loops
-async def test_messages_that_come_while_one_is_under_way_share_a_batch() -> None:
-    async with running_peer() as peer:
-        async with linn.connect(peer.url) as client, client.producer("t") as producer:
-            async with anyio.create_task_group() as tasks:
-                for number in range(50):
-                    tasks.start_soon(producer.publish, b"%d" % number)
-        assert [len(event.batches[0]) for event in peer.events if event.batches] == [1, 49]
-        assert sorted(peer.logs["t/0"]) == sorted(b"%d" % number for number in range(50))
-
-
-@on_both_loops
-async def test_linger_gathers_messages_for_a_while() -> None:
-    async with running_peer() as peer:
-        async with linn.connect(peer.url) as client, client.producer("t", linger_ms=20) as producer:
-            async with anyio.create_task_group() as tasks:
-                for number in range(5):
-                    tasks.start_soon(producer.publish, b"%d" % number)
-        assert [len(event.batches[0]) for event in peer.events if event.batches] == [5]
-
-
-@on_both_loops
-async def test_after_a_lost_connection_all_comes_again_in_order() -> None:
-    """The peer takes two batches without a word, the connection is cut, and all eight arrive in order."""
-    async with running_peer() as peer:
-        del peer.answers[m.Publish]
-        async with linn.connect(peer.url, backoff_s=0.01) as client:
-            async with client.producer("t", in_flight_max=4) as producer, anyio.create_task_group() as tasks:
-
-                async def publish_many(prefix: bytes) -> None:
-                    receipt = await producer.publish_many([prefix + bytes(200)] * 4)
-                    assert receipt.count == 4
-
-                for prefix in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"):
-                    tasks.start_soon(publish_many, prefix)
-                await peer.until(lambda: len(peer.messages(m.Publish)) == 4)
-                sent = [event.batches[0].value(0) for event in peer.events if event.batches]
-                peer.answers[m.Publish] = peer.publish
-                await peer.cut()
-        stored = peer.logs["t/0"]
-        assert len(stored) == 32
-        assert stored[:16:4] == sent
-        assert stored[::4] == stored[3::4]
-
-
-@on_both_loops
-async def test_a_retriable_refusal_is_retried_in_order() -> None:
-    async with running_peer() as peer:
-        refusals = 3
-
-        def publish(session: Session, event: Event) -> m.Message:
-            nonlocal refusals
-            refusals -= 1
-            if refusals >= 0:
-                return m.Failed("topic.full", "full", True)
-            return peer.publish(session, event)
-
-        peer.answers[m.Publish] = publish
-        async with linn.connect(peer.url, backoff_s=0.01) as client:
-            async with client.producer("t", in_flight_max=1) as producer:
-                for number in range(10):
-                    producer.publish_nowait(b"%d" % number)
-                    await producer.publish(b"+%d" % number)
-        expected = [value for number in range(10) for value in (b"%d" % number, b"+%d" % number)]
-        assert peer.logs["t/0"] == expected
+                await producer.publish(b"+%d" % number)
+    expected = [value for number in range(10) for value in (b"%d" % number, b"+%d" % number)]
+    assert peer.logs["t/0"] == expected
 
 
 async def fates_behind_a_refusal(stored_behind: bool) -> list[str]:
@@ -357,124 +360,116 @@ async def test_a_refused_batch_fails_with_its_refusal_when_its_time_is_up_before
 
 
 @on_both_loops
-async def test_a_refusal_that_lasts_is_raised_in_the_end() -> None:
-    async with running_peer() as peer:
-        peer.answers[m.Publish] = lambda session, event: m.Failed("topic.full", "full", True)
-        async with linn.connect(peer.url, backoff_s=0.001, retries_max=3) as client, client.producer("t") as producer:
-            with pytest.raises(TopicFull):
-                await producer.publish(b"")
-        assert len(peer.messages(m.Publish)) == 4
+async def test_a_refusal_that_lasts_is_raised_in_the_end(peer: Peer) -> None:
+    peer.answers[m.Publish] = lambda session, event: m.Failed("topic.full", "full", True)
+    async with linn.connect(peer.url, backoff_s=0.001, retries_max=3) as client, client.producer("t") as producer:
+        with pytest.raises(TopicFull):
+            await producer.publish(b"")
+    assert len(peer.messages(m.Publish)) == 4
 
 
 @on_both_loops
-async def test_messages_not_confirmed_in_time_have_an_unknown_fate() -> None:
-    async with running_peer() as peer:
-        del peer.answers[m.Publish]
-        async with linn.connect(peer.url) as client, client.producer("t") as producer:
-            with pytest.raises(RequestTimeout, match="may or may not"), impatient(client):
-                await producer.publish(b"")
-            peer.answers[m.Publish] = peer.publish
-            assert (await producer.publish(b"")).offset == 0
+async def test_messages_not_confirmed_in_time_have_an_unknown_fate(peer: Peer) -> None:
+    del peer.answers[m.Publish]
+    async with linn.connect(peer.url) as client, client.producer("t") as producer:
+        with pytest.raises(RequestTimeout, match="may or may not"), impatient(client):
+            await producer.publish(b"")
+        peer.answers[m.Publish] = peer.publish
+        assert (await producer.publish(b"")).offset == 0
 
 
 @on_both_loops
-async def test_publishing_fails_while_no_broker_returns_and_works_again_later() -> None:
-    async with running_peer() as peer:
-        del peer.answers[m.Publish]
-        async with linn.connect(peer.url, backoff_s=0.001, retries_max=2) as client, client.producer("t") as producer:
-            async with anyio.create_task_group() as tasks:
+async def test_publishing_fails_while_no_broker_returns_and_works_again_later(peer: Peer) -> None:
+    del peer.answers[m.Publish]
+    async with linn.connect(peer.url, backoff_s=0.001, retries_max=2) as client, client.producer("t") as producer:
+        async with anyio.create_task_group() as tasks:
 
-                async def publish() -> None:
-                    with pytest.raises(ConnectionLost):
-                        await producer.publish(b"lost")
+            async def publish() -> None:
+                with pytest.raises(ConnectionLost):
+                    await producer.publish(b"lost")
 
-                tasks.start_soon(publish)
-                await peer.until(lambda: len(peer.messages(m.Publish)) == 1)
-                peer.answers[m.Hello] = lambda session, event: m.Failed("connection.lost", "no", True)
-                await peer.cut()
-            peer.answers.update({m.Hello: peer.welcome, m.Publish: peer.publish})
-            assert (await producer.publish(b"found")).offset == 0
-
-
-@on_both_loops
-async def test_a_cancelled_waiting_publish_is_withdrawn_without_harm_to_others() -> None:
-    async with running_peer() as peer:
-        async with linn.connect(peer.url) as client, client.producer("t", linger_ms=10_000) as producer:
-            receipts: list[linn.client.Receipt] = []
-
-            async def publish(value: bytes) -> None:
-                receipts.append(await producer.publish(value))
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(publish, b"first")
-                await anyio.sleep(0)
-                with anyio.move_on_after(0.01):
-                    await publish(b"cancelled")
-                tasks.start_soon(publish, b"last")
-                await anyio.wait_all_tasks_blocked()
-                await producer.flush()
-        assert peer.logs["t/0"] == [b"first", b"last"]
-        assert sorted(receipt.offset or 0 for receipt in receipts) == [0, 1]
-        batch = next(event.batches[0] for event in peer.events if event.batches)
-        assert {receipt.id for receipt in receipts} == {batch.id(0), batch.id(1)}
+            tasks.start_soon(publish)
+            await peer.until(lambda: len(peer.messages(m.Publish)) == 1)
+            peer.answers[m.Hello] = lambda session, event: m.Failed("connection.lost", "no", True)
+            await peer.cut()
+        peer.answers.update({m.Hello: peer.welcome, m.Publish: peer.publish})
+        assert (await producer.publish(b"found")).offset == 0
 
 
 @on_both_loops
-async def test_a_cancelled_publish_that_was_sent_leaves_the_connection_whole() -> None:
-    async with running_peer() as peer:
-        del peer.answers[m.Publish]
-        async with linn.connect(peer.url) as client, client.producer("t") as producer:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(producer.publish, b"unknown fate")
-                await peer.until(lambda: any(event.batches for event in peer.events))
-                tasks.cancel_scope.cancel()
-            peer.answers[m.Publish] = peer.publish
-            (session,) = peer.sessions
-            asked = next(event for event in peer.events if event.batches)
-            await session.send(peer.publish(session, asked), asked.correlation)
-            assert (await producer.publish(b"next")).offset == 1
+async def test_a_cancelled_waiting_publish_is_withdrawn_without_harm_to_others(peer: Peer) -> None:
+    async with linn.connect(peer.url) as client, client.producer("t", linger_ms=10_000) as producer:
+        receipts: list[linn.client.Receipt] = []
+
+        async def publish(value: bytes) -> None:
+            receipts.append(await producer.publish(value))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish, b"first")
+            await anyio.sleep(0)
+            with anyio.move_on_after(0.01):
+                await publish(b"cancelled")
+            tasks.start_soon(publish, b"last")
+            await anyio.wait_all_tasks_blocked()
+            await producer.flush()
+    assert peer.logs["t/0"] == [b"first", b"last"]
+    assert sorted(receipt.offset or 0 for receipt in receipts) == [0, 1]
+    batch = next(event.batches[0] for event in peer.events if event.batches)
+    assert {receipt.id for receipt in receipts} == {batch.id(0), batch.id(1)}
 
 
 @on_both_loops
-async def test_a_slow_broker_slows_publishers_down_and_bounds_the_buffer() -> None:
-    async with running_peer() as peer:
-        async with linn.connect(peer.url) as client:
-            async with client.producer("t", buffer_bytes_max=1 << 20, batch_bytes_max=64 << 10) as producer:
-                peer.reading = anyio.Event()
-                sent = 0
-
-                def fill() -> None:
-                    nonlocal sent
-                    while True:
-                        producer.publish_nowait(bytes(10_000))
-                        sent += 1
-
-                with pytest.raises(LimitExceeded, match="buffer_bytes_max"):
-                    fill()
-                assert 100 < sent < 130
-                with anyio.move_on_after(0.05) as scope:
-                    await producer.publish_many([b"late"])
-                assert scope.cancelled_caught
-                peer.reading.set()
-                await producer.flush()
-                assert (await producer.publish(b"")).offset == sent
+async def test_a_cancelled_publish_that_was_sent_leaves_the_connection_whole(peer: Peer) -> None:
+    del peer.answers[m.Publish]
+    async with linn.connect(peer.url) as client, client.producer("t") as producer:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.publish, b"unknown fate")
+            await peer.until(lambda: any(event.batches for event in peer.events))
+            tasks.cancel_scope.cancel()
+        peer.answers[m.Publish] = peer.publish
+        (session,) = peer.sessions
+        asked = next(event for event in peer.events if event.batches)
+        await session.send(peer.publish(session, asked), asked.correlation)
+        assert (await producer.publish(b"next")).offset == 1
 
 
 @on_both_loops
-async def test_many_large_messages_pass_a_slow_reader() -> None:
+async def test_a_slow_broker_slows_publishers_down_and_bounds_the_buffer(peer: Peer, client: Client) -> None:
+    async with client.producer("t", buffer_bytes_max=1 << 20, batch_bytes_max=64 << 10) as producer:
+        peer.reading = anyio.Event()
+        sent = 0
+
+        def fill() -> None:
+            nonlocal sent
+            while True:
+                producer.publish_nowait(bytes(10_000))
+                sent += 1
+
+        with pytest.raises(LimitExceeded, match="buffer_bytes_max"):
+            fill()
+        assert 100 < sent < 130
+        with anyio.move_on_after(0.05) as scope:
+            await producer.publish_many([b"late"])
+        assert scope.cancelled_caught
+        peer.reading.set()
+        await producer.flush()
+        assert (await producer.publish(b"")).offset == sent
+
+
+@on_both_loops
+async def test_many_large_messages_pass_a_slow_reader(peer: Peer) -> None:
     """The data exceeds the socket buffers: the writer has to wait, and everything arrives whole and in order."""
-    async with running_peer() as peer:
-        async with (
-            linn.connect(peer.url) as client,
-            client.producer("t", in_flight_max=64, idempotent=False) as producer,
-        ):
-            values = [b"%d" % number * 20_000 for number in range(300)]
-            peer.reading = anyio.Event()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(producer.publish_many, values)
-                await anyio.sleep(0.05)
-                peer.reading.set()
-        assert peer.logs["t/0"] == values
+    async with (
+        linn.connect(peer.url) as client,
+        client.producer("t", in_flight_max=64, idempotent=False) as producer,
+    ):
+        values = [b"%d" % number * 20_000 for number in range(300)]
+        peer.reading = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.publish_many, values)
+            await anyio.sleep(0.05)
+            peer.reading.set()
+    assert peer.logs["t/0"] == values
 
 
 @on_both_loops
@@ -504,8 +499,8 @@ async def test_keys_count_only_where_the_topics_partitioner_says_so(broker: str,
 
 
 @on_both_loops
-async def test_closing_the_client_ends_a_wait_for_room_with_an_error() -> None:
-    async with running_peer() as peer, anyio.create_task_group() as tasks:
+async def test_closing_the_client_ends_a_wait_for_room_with_an_error(peer: Peer) -> None:
+    async with anyio.create_task_group() as tasks:
         failed: list[LinnError] = []
         async with linn.connect(peer.url, backoff_s=0.01) as client:
             producer = await client.producer("t", buffer_bytes_max=1).__aenter__()

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 import trio
-from both_loops import on_both_loops
+from both_loops import on_both_clients, on_both_loops
 from relay import restartable, running_relay
 
 import linn
@@ -103,8 +103,8 @@ MADE = [b"2 x " + value for value in INPUTS]
 @pytest.mark.parametrize("group", [None, "counters"])
 @pytest.mark.parametrize("workers", [1, 4])
 @on_both_loops
-async def test_each_message_has_its_output(broker: str, name: str, group: str | None, workers: int) -> None:
-    async with linn.connect(broker) as client, anyio.create_task_group() as tasks:
+async def test_each_message_has_its_output(client: Client, name: str, group: str | None, workers: int) -> None:
+    async with anyio.create_task_group() as tasks:
         own = group and f"{name}-{group}"
         await filled(client, name, own)
         sink = f"{name}-made"
@@ -172,61 +172,63 @@ async def test_the_error_of_a_function_ends_the_process_and_the_next_one_does_th
 
 @pytest.mark.parametrize("group", [None, "counters"])
 @on_both_loops
-async def test_a_process_of_the_same_name_takes_over(broker: str, name: str, group: str | None) -> None:
-    async with linn.connect(broker) as client, linn.connect(broker) as other:
-        own = group and f"{name}-{group}"
-        await filled(client, name, own)
-        fenced = anyio.Event()
-        sink = f"{name}-made"
+async def test_a_process_of_the_same_name_takes_over(
+    client: Client, other: Client, name: str, group: str | None
+) -> None:
+    own = group and f"{name}-{group}"
+    await filled(client, name, own)
+    fenced = anyio.Event()
+    sink = f"{name}-made"
 
-        async def until_fenced() -> None:
-            with pytest.raises(TransactionFenced):
-                await client.process(name, doubled, sink, name=name, group=own, prefetch=4)
-            fenced.set()
+    async def until_fenced() -> None:
+        with pytest.raises(TransactionFenced):
+            await client.process(name, doubled, sink, name=name, group=own, prefetch=4)
+        fenced.set()
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(until_fenced)
-            await until_made(client, sink, MADE)
-            tasks.start_soon(partial(other.process, name, doubled, sink, name=name, group=own, prefetch=4))
-            rounds = 0
-            while not fenced.is_set():
-                await publish(client, name, INPUTS)
-                rounds += 1
-            await until_made(client, sink, MADE * (1 + rounds))
-            await until_settled(client, name, own)
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(until_fenced)
+        await until_made(client, sink, MADE)
+        tasks.start_soon(partial(other.process, name, doubled, sink, name=name, group=own, prefetch=4))
+        rounds = 0
+        while not fenced.is_set():
+            await publish(client, name, INPUTS)
+            rounds += 1
+        await until_made(client, sink, MADE * (1 + rounds))
+        await until_settled(client, name, own)
+        tasks.cancel_scope.cancel()
 
 
 @on_both_loops
-async def test_a_rebalance_in_the_middle_has_each_message_processed_once(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client, linn.connect(broker) as other:
-        await filled(client, name, name)
-        busy = {"one": 0, "two": 0}
+async def test_a_rebalance_in_the_middle_has_each_message_processed_once(
+    client: Client, other: Client, name: str
+) -> None:
+    await filled(client, name, name)
+    busy = {"one": 0, "two": 0}
 
-        async def function(worker: str, message: Message) -> bytes:
-            busy[worker] += 1
+    async def function(worker: str, message: Message) -> bytes:
+        busy[worker] += 1
+        await anyio.sleep(0)
+        return doubled(message)
+
+    def process(its: Client, worker: str) -> Callable[[], Awaitable[None]]:
+        made = partial(function, worker)
+        return partial(its.process, name, made, f"{name}-made", name=f"{name}-{worker}", group=name, prefetch=2)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(process(client, "one"))
+        while busy["one"] < 3:
             await anyio.sleep(0)
-            return doubled(message)
-
-        def process(its: Client, worker: str) -> Callable[[], Awaitable[None]]:
-            made = partial(function, worker)
-            return partial(its.process, name, made, f"{name}-made", name=f"{name}-{worker}", group=name, prefetch=2)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(process(client, "one"))
-            while busy["one"] < 3:
+        async with anyio.create_task_group() as second:
+            second.start_soon(process(other, "two"))
+            while not busy["two"]:
+                await publish(client, name, [b"more"])  # To both partitions, sooner or later.
                 await anyio.sleep(0)
-            async with anyio.create_task_group() as second:
-                second.start_soon(process(other, "two"))
-                while not busy["two"]:
-                    await publish(client, name, [b"more"])  # To both partitions, sooner or later.
-                    await anyio.sleep(0)
-                second.cancel_scope.cancel()
-            await until_settled(client, name, name)
-            tasks.cancel_scope.cancel()
-        async with client.consumer(name, f"{name}-check") as consumer:
-            read = Counter([doubled(await anext(consumer)) for _ in range(await total(client, name))])
-        assert Counter(await outputs(client, f"{name}-made")) == read
+            second.cancel_scope.cancel()
+        await until_settled(client, name, name)
+        tasks.cancel_scope.cancel()
+    async with client.consumer(name, f"{name}-check") as consumer:
+        read = Counter([doubled(await anext(consumer)) for _ in range(await total(client, name))])
+    assert Counter(await outputs(client, f"{name}-made")) == read
 
 
 async def total(client: Client, topic: str) -> int:
@@ -234,17 +236,16 @@ async def total(client: Client, topic: str) -> int:
     return sum([(await client.fetch(topic, number, 0)).high_watermark for number in (0, 1)])
 
 
-@on_both_loops
-async def test_arguments_that_make_no_sense_are_refused(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        for wrong in ({}, {"sink": "a", "exchange": "b"}, {"sink": "a", "workers": 0}):
-            with pytest.raises(MessageInvalid):
-                await client.process(name, doubled, name=name, **wrong)  # type: ignore[arg-type]
-        with pytest.raises(TopicUnknown):
-            await client.process(name, doubled, "sink", name=name)
-        await client.admin.create_topic(name, kind="stream")
-        with pytest.raises(SubscriptionWrongKind):
-            await client.process(name, doubled, "sink", name=name)
+@on_both_clients
+async def test_arguments_that_make_no_sense_are_refused(client: Client, name: str) -> None:
+    for wrong in ({}, {"sink": "a", "exchange": "b"}, {"sink": "a", "workers": 0}):
+        with pytest.raises(MessageInvalid):
+            await client.process(name, doubled, name=name, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(TopicUnknown):
+        await client.process(name, doubled, "sink", name=name)
+    await client.admin.create_topic(name, kind="stream")
+    with pytest.raises(SubscriptionWrongKind):
+        await client.process(name, doubled, "sink", name=name)
 
 
 # --- lost answers and connections -----------------------------------------------------------------------------------

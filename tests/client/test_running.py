@@ -65,168 +65,157 @@ def places(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @on_both_loops
 async def test_a_poison_message_is_logged_and_dies_and_the_run_goes_on(
-    broker: str, name: str, caplog: pytest.LogCaptureFixture
+    client: Client, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, b"1", b"bad", b"2", **QUEUE)
-        async with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
-            stop = anyio.Event()
-            worker = Worker(stop.set)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: consumer.run(worker, stop=stop))
-                letter = await anext(dead)
-                assert (letter.value, letter.labels["linn.dead.error"]) == (b"bad", "ValueError: can't be read")
-                await publish(client, name, b"last")
-        assert [call for call in worker.calls if call[0] != b"bad"] == [(b"1", 1), (b"2", 1), (b"last", 1)]
-        assert [call for call in worker.calls if call[0] == b"bad"] == [(b"bad", 1), (b"bad", 2), (b"bad", 3)]
-        assert places(caplog) == [
-            f"{name}/0@1, attempt {attempt}: ValueError: can't be read; returning the message" for attempt in (1, 2, 3)
-        ]
-        assert (await client.admin.topic(name))["queue"]["unsettled"] == 0
+    await make(client, name, b"1", b"bad", b"2", **QUEUE)
+    async with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
+        stop = anyio.Event()
+        worker = Worker(stop.set)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(worker, stop=stop))
+            letter = await anext(dead)
+            assert (letter.value, letter.labels["linn.dead.error"]) == (b"bad", "ValueError: can't be read")
+            await publish(client, name, b"last")
+    assert [call for call in worker.calls if call[0] != b"bad"] == [(b"1", 1), (b"2", 1), (b"last", 1)]
+    assert [call for call in worker.calls if call[0] == b"bad"] == [(b"bad", 1), (b"bad", 2), (b"bad", 3)]
+    assert places(caplog) == [
+        f"{name}/0@1, attempt {attempt}: ValueError: can't be read; returning the message" for attempt in (1, 2, 3)
+    ]
+    assert (await client.admin.topic(name))["queue"]["unsettled"] == 0
 
 
 @on_both_loops
-async def test_an_exception_that_is_in_vain_rejects_at_once(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, b"bad", b"last", **QUEUE)
-        async with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
-            stop = anyio.Event()
-            worker = Worker(stop.set)
-            await consumer.run(worker, stop=stop, reject_on=(KeyError, ValueError))
-            labels = (await anext(dead)).labels
-            assert (labels["linn.dead.reason"], labels["linn.dead.error"]) == ("rejected", "ValueError: can't be read")
-        assert worker.calls == [(b"bad", 1), (b"last", 1)]
+async def test_an_exception_that_is_in_vain_rejects_at_once(client: Client, name: str) -> None:
+    await make(client, name, b"bad", b"last", **QUEUE)
+    async with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
+        stop = anyio.Event()
+        worker = Worker(stop.set)
+        await consumer.run(worker, stop=stop, reject_on=(KeyError, ValueError))
+        labels = (await anext(dead)).labels
+        assert (labels["linn.dead.reason"], labels["linn.dead.error"]) == ("rejected", "ValueError: can't be read")
+    assert worker.calls == [(b"bad", 1), (b"last", 1)]
 
 
 @on_both_loops
-async def test_so_many_messages_are_handled_at_a_time(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, *[b"%d" % number for number in range(9)])
-        async with client.consumer(name, prefetch=9) as consumer:
-            stop, together = anyio.Event(), anyio.Event()
-            at_work: list[Message] = []
+async def test_so_many_messages_are_handled_at_a_time(client: Client, name: str) -> None:
+    await make(client, name, *[b"%d" % number for number in range(9)])
+    async with client.consumer(name, prefetch=9) as consumer:
+        stop, together = anyio.Event(), anyio.Event()
+        at_work: list[Message] = []
 
-            async def work(message: Message) -> None:
-                at_work.append(message)
-                if len(at_work) == 3:
-                    stop.set()
-                    await anyio.lowlevel.checkpoint()
-                    together.set()
-                await together.wait()
-                assert len(at_work) == 3
-
-            await consumer.run(work, concurrency=3, stop=stop)
-            assert (await client.admin.topic(name))["queue"]["unsettled"] == 6
-
-
-@on_both_loops
-async def test_a_stop_finishes_what_is_in_hand_and_leaves_the_rest_to_others_at_once(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, b"1", b"2")
-        async with client.consumer(name, prefetch=2) as consumer, client.consumer(name) as other:
-            stop = anyio.Event()
-
-            async def work(message: Message) -> None:
+        async def work(message: Message) -> None:
+            at_work.append(message)
+            if len(at_work) == 3:
                 stop.set()
-                assert ((await anext(other)).value, message.value) == (b"2", b"1")
+                await anyio.lowlevel.checkpoint()
+                together.set()
+            await together.wait()
+            assert len(at_work) == 3
 
-            await consumer.run(work, stop=stop)
-            assert (await client.admin.topic(name))["queue"]["unsettled"] == 1
+        await consumer.run(work, concurrency=3, stop=stop)
+        assert (await client.admin.topic(name))["queue"]["unsettled"] == 6
 
 
 @on_both_loops
-async def test_a_stop_ends_the_wait_for_a_message(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name)
-        async with client.consumer(name) as consumer, anyio.create_task_group() as tasks:
-            stop = anyio.Event()
-            tasks.start_soon(lambda: consumer.run(Worker(stop.set), concurrency=4, stop=stop))
-            await anyio.wait_all_tasks_blocked()
+async def test_a_stop_finishes_what_is_in_hand_and_leaves_the_rest_to_others_at_once(client: Client, name: str) -> None:
+    await make(client, name, b"1", b"2")
+    async with client.consumer(name, prefetch=2) as consumer, client.consumer(name) as other:
+        stop = anyio.Event()
+
+        async def work(message: Message) -> None:
             stop.set()
+            assert ((await anext(other)).value, message.value) == (b"2", b"1")
+
+        await consumer.run(work, stop=stop)
+        assert (await client.admin.topic(name))["queue"]["unsettled"] == 1
 
 
 @on_both_loops
-async def test_cancelling_a_run_settles_nothing_that_is_in_hand(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, b"1")
-        async with client.consumer(name) as consumer:
-            with anyio.CancelScope() as scope:
-
-                async def work(message: Message) -> None:
-                    scope.cancel()
-                    await anyio.sleep_forever()
-
-                await consumer.run(work)
-        async with client.consumer(name) as consumer:
-            assert (await anext(consumer)).attempt == 2
+async def test_a_stop_ends_the_wait_for_a_message(client: Client, name: str) -> None:
+    await make(client, name)
+    async with client.consumer(name) as consumer, anyio.create_task_group() as tasks:
+        stop = anyio.Event()
+        tasks.start_soon(lambda: consumer.run(Worker(stop.set), concurrency=4, stop=stop))
+        await anyio.wait_all_tasks_blocked()
+        stop.set()
 
 
 @on_both_loops
-async def test_a_plain_function_is_a_handler_as_well(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, b"last")
-        async with client.consumer(name) as consumer:
-            stop = anyio.Event()
-            worker = Worker(stop.set)
-            await consumer.run(worker.work, stop=stop)
-        assert worker.calls == [(b"last", 1)]
-
-
-@on_both_loops
-async def test_a_run_ends_with_the_subscription_and_says_why(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, b"1")
-        async with client.consumer(name) as consumer:
+async def test_cancelling_a_run_settles_nothing_that_is_in_hand(client: Client, name: str) -> None:
+    await make(client, name, b"1")
+    async with client.consumer(name) as consumer:
+        with anyio.CancelScope() as scope:
 
             async def work(message: Message) -> None:
-                await client.admin.delete_topic(name)
+                scope.cancel()
+                await anyio.sleep_forever()
 
-            with pytest.raises(TopicUnknown):
-                await consumer.run(work)
+            await consumer.run(work)
+    async with client.consumer(name) as consumer:
+        assert (await anext(consumer)).attempt == 2
 
 
 @on_both_loops
-async def test_a_closed_consumer_ends_its_run(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name)
-        async with client.consumer(name) as consumer, anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: consumer.run(Worker(lambda: None), concurrency=2))
-            await anyio.wait_all_tasks_blocked()
-            await consumer.aclose()
+async def test_a_plain_function_is_a_handler_as_well(client: Client, name: str) -> None:
+    await make(client, name, b"last")
+    async with client.consumer(name) as consumer:
+        stop = anyio.Event()
+        worker = Worker(stop.set)
+        await consumer.run(worker.work, stop=stop)
+    assert worker.calls == [(b"last", 1)]
+
+
+@on_both_loops
+async def test_a_run_ends_with_the_subscription_and_says_why(client: Client, name: str) -> None:
+    await make(client, name, b"1")
+    async with client.consumer(name) as consumer:
+
+        async def work(message: Message) -> None:
+            await client.admin.delete_topic(name)
+
+        with pytest.raises(TopicUnknown):
+            await consumer.run(work)
+
+
+@on_both_loops
+async def test_a_closed_consumer_ends_its_run(client: Client, name: str) -> None:
+    await make(client, name)
+    async with client.consumer(name) as consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: consumer.run(Worker(lambda: None), concurrency=2))
+        await anyio.wait_all_tasks_blocked()
+        await consumer.aclose()
 
 
 @on_both_loops
 async def test_a_settlement_that_is_refused_is_logged_and_the_run_goes_on(
-    broker: str, name: str, caplog: pytest.LogCaptureFixture
+    client: Client, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, b"1", b"last")
-        async with client.consumer(name, prefetch=1) as consumer:
-            stop = anyio.Event()
-            worker = Worker(stop.set)
+    await make(client, name, b"1", b"last")
+    async with client.consumer(name, prefetch=1) as consumer:
+        stop = anyio.Event()
+        worker = Worker(stop.set)
 
-            async def work(message: Message) -> None:
-                if message.value == b"1":
-                    await message.ack()  # The run does that.
-                await worker(message)
+        async def work(message: Message) -> None:
+            if message.value == b"1":
+                await message.ack()  # The run does that.
+            await worker(message)
 
-            await consumer.run(work, stop=stop)
-        assert worker.calls == [(b"1", 1), (b"last", 1)]
-        assert "going on" in caplog.text
+        await consumer.run(work, stop=stop)
+    assert worker.calls == [(b"1", 1), (b"last", 1)]
+    assert "going on" in caplog.text
 
 
 @on_both_loops
 async def test_what_is_settled_on_delivery_is_only_logged(
-    broker: str, name: str, caplog: pytest.LogCaptureFixture
+    client: Client, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, b"bad", b"last", delivery="at-most-once")
-        async with client.consumer(name) as consumer:
-            stop = anyio.Event()
-            worker = Worker(stop.set)
-            await consumer.run(worker, stop=stop)
-        assert [value for value, _ in worker.calls] == [b"bad", b"last"]
-        assert "was settled when it was delivered" in caplog.text
+    await make(client, name, b"bad", b"last", delivery="at-most-once")
+    async with client.consumer(name) as consumer:
+        stop = anyio.Event()
+        worker = Worker(stop.set)
+        await consumer.run(worker, stop=stop)
+    assert [value for value, _ in worker.calls] == [b"bad", b"last"]
+    assert "was settled when it was delivered" in caplog.text
 
 
 # --- SIGTERM ---------------------------------------------------------------------------------------------------------
@@ -307,25 +296,23 @@ async def test_a_stop_leaves_a_failing_message_of_a_stream_for_the_next_run(brok
 
 
 @on_both_loops
-async def test_a_stream_is_handled_in_order(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, kind="stream")
-        for group in (None, f"{name}-readers"):
-            async with client.consumer(name, group) as consumer:
-                with pytest.raises(SubscriptionWrongKind, match="in order"):
-                    await consumer.run(Worker(lambda: None), concurrency=2)
+async def test_a_stream_is_handled_in_order(client: Client, name: str) -> None:
+    await make(client, name, kind="stream")
+    for group in (None, f"{name}-readers"):
+        async with client.consumer(name, group) as consumer:
+            with pytest.raises(SubscriptionWrongKind, match="in order"):
+                await consumer.run(Worker(lambda: None), concurrency=2)
 
 
 @on_both_loops
-async def test_wrong_arguments_are_refused_by_name(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name)
-        async with client.consumer(name) as consumer:
-            for wrong in ({"concurrency": 0}, {"reject_on": "ValueError"}, {"attempts_max": 0}):
-                with pytest.raises(MessageInvalid, match=next(iter(wrong))):
-                    await consumer.run(Worker(lambda: None), **wrong)  # type: ignore[arg-type]
-            with pytest.raises(MessageInvalid, match="handler"):
-                await consumer.run(None)  # type: ignore[arg-type]
+async def test_wrong_arguments_are_refused_by_name(client: Client, name: str) -> None:
+    await make(client, name)
+    async with client.consumer(name) as consumer:
+        for wrong in ({"concurrency": 0}, {"reject_on": "ValueError"}, {"attempts_max": 0}):
+            with pytest.raises(MessageInvalid, match=next(iter(wrong))):
+                await consumer.run(Worker(lambda: None), **wrong)  # type: ignore[arg-type]
+        with pytest.raises(MessageInvalid, match="handler"):
+            await consumer.run(None)  # type: ignore[arg-type]
 
 
 # --- exactly once ----------------------------------------------------------------------------------------------------
@@ -356,24 +343,23 @@ class Clerk(Worker):
 
 @on_both_loops
 async def test_exactly_once_returns_the_poison_message_alone(
-    broker: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    client: Client, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with linn.connect(broker) as client:
-        await make(client, name, b"1", b"2", b"bad", b"3", delivery="exactly-once", **QUEUE)
-        made = client.consumer(name, name="ann", exactly_once=ledger(tmp_path / "ledger"), prefetch=10)
-        async with made as consumer, client.consumer(f"{name}-dead") as dead:
-            stop = anyio.Event()
-            clerk = Clerk(stop.set)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: consumer.run(clerk.book, stop=stop))
-                letter = await anext(dead)
-                assert (letter.value, letter.labels["linn.dead.error"]) == (b"bad", "ValueError: can't be read")
-                await publish(client, name, b"last")
-        assert sorted(payments(tmp_path / "ledger")) == ["1", "2", "3", "last"]
-        assert [attempt for value, attempt in clerk.calls if value == b"bad"] == [1, 2, 3]
-        assert {attempt for value, attempt in clerk.calls if value != b"bad"} == {1}
-        assert len(places(caplog)) == 3
-        assert (await client.admin.topic(name))["queue"]["unsettled"] == 0
+    await make(client, name, b"1", b"2", b"bad", b"3", delivery="exactly-once", **QUEUE)
+    made = client.consumer(name, name="ann", exactly_once=ledger(tmp_path / "ledger"), prefetch=10)
+    async with made as consumer, client.consumer(f"{name}-dead") as dead:
+        stop = anyio.Event()
+        clerk = Clerk(stop.set)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(clerk.book, stop=stop))
+            letter = await anext(dead)
+            assert (letter.value, letter.labels["linn.dead.error"]) == (b"bad", "ValueError: can't be read")
+            await publish(client, name, b"last")
+    assert sorted(payments(tmp_path / "ledger")) == ["1", "2", "3", "last"]
+    assert [attempt for value, attempt in clerk.calls if value == b"bad"] == [1, 2, 3]
+    assert {attempt for value, attempt in clerk.calls if value != b"bad"} == {1}
+    assert len(places(caplog)) == 3
+    assert (await client.admin.topic(name))["queue"]["unsettled"] == 0
 
 
 @on_both_loops
@@ -432,36 +418,34 @@ def make_blocking(client: linn.sync.Client, topic: str, *values: bytes, **settin
         producer.publish_many(list(values))
 
 
-def test_a_poison_message_ends_no_thread(broker: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    with linn.sync.connect(broker) as client:
-        make_blocking(client, name, b"1", b"bad", b"2", **QUEUE)
-        stop = threading.Event()
-        worker = Worker(stop.set)
-        with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
-            run = threading.Thread(target=lambda: consumer.run(worker.work, concurrency=3, stop=stop))
-            run.start()
-            letter = next(dead)
-            assert (letter.value, letter.labels["linn.dead.error"]) == (b"bad", "ValueError: can't be read")
-            with client.producer(name) as producer:
-                producer.publish(b"last")
-            run.join()
-        assert sorted(worker.calls) == [(b"1", 1), (b"2", 1), (b"bad", 1), (b"bad", 2), (b"bad", 3), (b"last", 1)]
-        assert len(places(caplog)) == 3
-        assert client.admin.topic(name)["queue"]["unsettled"] == 0
+def test_a_poison_message_ends_no_thread(client: linn.sync.Client, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    make_blocking(client, name, b"1", b"bad", b"2", **QUEUE)
+    stop = threading.Event()
+    worker = Worker(stop.set)
+    with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
+        run = threading.Thread(target=lambda: consumer.run(worker.work, concurrency=3, stop=stop))
+        run.start()
+        letter = next(dead)
+        assert (letter.value, letter.labels["linn.dead.error"]) == (b"bad", "ValueError: can't be read")
+        with client.producer(name) as producer:
+            producer.publish(b"last")
+        run.join()
+    assert sorted(worker.calls) == [(b"1", 1), (b"2", 1), (b"bad", 1), (b"bad", 2), (b"bad", 3), (b"last", 1)]
+    assert len(places(caplog)) == 3
+    assert client.admin.topic(name)["queue"]["unsettled"] == 0
 
 
-def test_threads_handle_messages_at_the_same_time_and_finish_them(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        make_blocking(client, name, *[b"%d" % number for number in range(9)])
-        stop, together = threading.Event(), threading.Barrier(3)
+def test_threads_handle_messages_at_the_same_time_and_finish_them(client: linn.sync.Client, name: str) -> None:
+    make_blocking(client, name, *[b"%d" % number for number in range(9)])
+    stop, together = threading.Event(), threading.Barrier(3)
 
-        def work(message: linn.sync.Message) -> None:
-            together.wait(20)
-            stop.set()
+    def work(message: linn.sync.Message) -> None:
+        together.wait(20)
+        stop.set()
 
-        with client.consumer(name, prefetch=9) as consumer:
-            consumer.run(work, concurrency=3, stop=stop)
-        assert client.admin.topic(name)["queue"]["unsettled"] == 6
+    with client.consumer(name, prefetch=9) as consumer:
+        consumer.run(work, concurrency=3, stop=stop)
+    assert client.admin.topic(name)["queue"]["unsettled"] == 6
 
 
 def test_sigterm_ends_the_runs_of_threads(broker: str, name: str) -> None:
@@ -477,31 +461,28 @@ def test_sigterm_ends_the_runs_of_threads(broker: str, name: str) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_ctrl_c_leaves_the_message_in_hand_unsettled(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        make_blocking(client, name, b"1")
+def test_ctrl_c_leaves_the_message_in_hand_unsettled(client: linn.sync.Client, name: str) -> None:
+    make_blocking(client, name, b"1")
 
-        def work(message: linn.sync.Message) -> None:
-            raise KeyboardInterrupt
+    def work(message: linn.sync.Message) -> None:
+        raise KeyboardInterrupt
 
-        with pytest.raises(KeyboardInterrupt), client.consumer(name) as consumer:
-            consumer.run(work, concurrency=2)
-        with client.consumer(name) as consumer:
-            assert next(consumer).attempt == 2
-
-
-def test_what_ends_one_thread_ends_the_run(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        make_blocking(client, name, b"1")
-        with client.consumer(name) as consumer, pytest.raises(TopicUnknown):
-            consumer.run(lambda message: client.admin.delete_topic(name), concurrency=2)
+    with pytest.raises(KeyboardInterrupt), client.consumer(name) as consumer:
+        consumer.run(work, concurrency=2)
+    with client.consumer(name) as consumer:
+        assert next(consumer).attempt == 2
 
 
-def test_closing_the_consumer_ends_its_run(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        make_blocking(client, name, b"1")
-        consumer = client.consumer(name)
-        consumer.run(lambda message: consumer.close(), concurrency=2)
+def test_what_ends_one_thread_ends_the_run(client: linn.sync.Client, name: str) -> None:
+    make_blocking(client, name, b"1")
+    with client.consumer(name) as consumer, pytest.raises(TopicUnknown):
+        consumer.run(lambda message: client.admin.delete_topic(name), concurrency=2)
+
+
+def test_closing_the_consumer_ends_its_run(client: linn.sync.Client, name: str) -> None:
+    make_blocking(client, name, b"1")
+    consumer = client.consumer(name)
+    consumer.run(lambda message: consumer.close(), concurrency=2)
 
 
 def test_a_poison_message_of_a_stream_is_passed_over_by_a_thread(
@@ -519,36 +500,36 @@ def test_a_poison_message_of_a_stream_is_passed_over_by_a_thread(
         assert client.admin.group(f"{name}-readers")["offsets"][0]["offset"] == 3
 
 
-def test_a_coroutine_function_is_no_handler_of_threads(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        make_blocking(client, name)
+def test_a_coroutine_function_is_no_handler_of_threads(client: linn.sync.Client, name: str) -> None:
+    make_blocking(client, name)
 
-        async def work(message: linn.sync.Message) -> None:
-            pass
+    async def work(message: linn.sync.Message) -> None:
+        pass
 
-        with client.consumer(name) as consumer, pytest.raises(MessageInvalid, match="coroutine"):
-            consumer.run(work)
+    with client.consumer(name) as consumer, pytest.raises(MessageInvalid, match="coroutine"):
+        consumer.run(work)
 
 
-def test_exactly_once_in_a_thread_returns_the_poison_message_alone(broker: str, name: str, tmp_path: Path) -> None:
-    with linn.sync.connect(broker) as client:
-        make_blocking(client, name, b"1", b"bad", b"2", delivery="exactly-once", **QUEUE)
-        stop = threading.Event()
-        clerk = Clerk(stop.set)
+def test_exactly_once_in_a_thread_returns_the_poison_message_alone(
+    broker: str, client: linn.sync.Client, name: str, tmp_path: Path
+) -> None:
+    make_blocking(client, name, b"1", b"bad", b"2", delivery="exactly-once", **QUEUE)
+    stop = threading.Event()
+    clerk = Clerk(stop.set)
 
-        def end() -> None:
-            with linn.sync.connect(broker) as other:
-                with other.consumer(f"{name}-dead") as dead:
-                    assert next(dead).value == b"bad"
-                with other.producer(name) as producer:
-                    producer.publish(b"last")
+    def end() -> None:
+        with linn.sync.connect(broker) as other:
+            with other.consumer(f"{name}-dead") as dead:
+                assert next(dead).value == b"bad"
+            with other.producer(name) as producer:
+                producer.publish(b"last")
 
-        ending = threading.Thread(target=end)
-        ending.start()
-        participant = ledger(tmp_path / "ledger")
-        with client.consumer(name, name="ann", exactly_once=participant, prefetch=10) as consumer:
-            consumer.run(clerk.work, stop=stop)
-        ending.join()
-        assert sorted(payments(tmp_path / "ledger")) == ["1", "2", "last"]
-        assert [attempt for value, attempt in clerk.calls if value == b"bad"] == [1, 2, 3]
-        assert client.admin.topic(name)["queue"]["unsettled"] == 0
+    ending = threading.Thread(target=end)
+    ending.start()
+    participant = ledger(tmp_path / "ledger")
+    with client.consumer(name, name="ann", exactly_once=participant, prefetch=10) as consumer:
+        consumer.run(clerk.work, stop=stop)
+    ending.join()
+    assert sorted(payments(tmp_path / "ledger")) == ["1", "2", "last"]
+    assert [attempt for value, attempt in clerk.calls if value == b"bad"] == [1, 2, 3]
+    assert client.admin.topic(name)["queue"]["unsettled"] == 0

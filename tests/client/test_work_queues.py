@@ -59,11 +59,6 @@ async def state(client: Client, topic: str = "jobs") -> dict[str, Any]:
     return dict((await client.admin.topic(topic))["queue"])
 
 
-async def until_done(client: Client, topic: str = "jobs") -> None:
-    while (await state(client, topic))["unsettled"]:
-        await trio.sleep(0.1)
-
-
 @pytest.mark.parametrize("topic", ["jobs", "once"])
 @pytest.mark.parametrize("job_s", [0.002, 0.012, 0.3])
 def test_a_backlog_is_shared_by_four_workers(job_s: float, topic: str) -> None:

@@ -247,51 +247,49 @@ def blocking_complaints(cases: list[Case]) -> list[str]:
 
 
 @on_both_loops
-async def test_the_async_client_refuses_wrong_arguments_and_continues(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name)
-        await client.admin.create_topic(f"{name}-stream", kind="stream")
-        assert await complaints(client_cases(client, f"{name}-stream")) == []
-        async with client.producer(name) as producer:
-            assert await complaints(message_cases(producer)) == []
-            await producer.publish(b"good", priority=Colour.NONE, labels={"a": Colour.RED}, timestamp_ms=Colour.RED)
-        async with client.consumer(name, mode="pull") as consumer:
-            pulls: list[Case] = [
-                ("pull records_max", consumer.pull, (2**32, *WRONG_NUMBERS)),
-                ("pull wait_s", lambda wrong: consumer.pull(1, wrong), (*WRONG_SPANS, math.inf, 2**32, None)),
-            ]
-            assert await complaints(pulls) == []
-            message = await anext(consumer)
-            assert (message.value, message.priority, message.labels["a"]) == (b"good", 0, 3)
-            assert await complaints(settling_cases(message)) == []
-            await message.ack()
+async def test_the_async_client_refuses_wrong_arguments_and_continues(client: linn.client.Client, name: str) -> None:
+    await client.admin.create_topic(name)
+    await client.admin.create_topic(f"{name}-stream", kind="stream")
+    assert await complaints(client_cases(client, f"{name}-stream")) == []
+    async with client.producer(name) as producer:
+        assert await complaints(message_cases(producer)) == []
+        await producer.publish(b"good", priority=Colour.NONE, labels={"a": Colour.RED}, timestamp_ms=Colour.RED)
+    async with client.consumer(name, mode="pull") as consumer:
+        pulls: list[Case] = [
+            ("pull records_max", consumer.pull, (2**32, *WRONG_NUMBERS)),
+            ("pull wait_s", lambda wrong: consumer.pull(1, wrong), (*WRONG_SPANS, math.inf, 2**32, None)),
+        ]
+        assert await complaints(pulls) == []
+        message = await anext(consumer)
+        assert (message.value, message.priority, message.labels["a"]) == (b"good", 0, 3)
+        assert await complaints(settling_cases(message)) == []
+        await message.ack()
 
 
-def test_the_blocking_client_refuses_wrong_arguments_and_continues(broker: str, name: str) -> None:
-    with linn.sync.connect(broker) as client:
-        client.admin.create_topic(name)
-        client.admin.create_topic(f"{name}-stream", kind="stream")
-        assert blocking_complaints(client_cases(client, f"{name}-stream")) == []
-        with client.producer(name) as producer:
-            cases = message_cases(producer)
-            cases += [
-                ("publish timeout_s", lambda wrong: producer.publish(b"x", timeout_s=wrong), WRONG_SPANS),
-                ("publish_many timeout_s", lambda wrong: producer.publish_many([b"x"], timeout_s=wrong), WRONG_SPANS),
-                ("flush timeout_s", lambda wrong: producer.flush(timeout_s=wrong), WRONG_SPANS),
-            ]
-            assert blocking_complaints(cases) == []
-            producer.publish(b"good")
-        with client.consumer(name, mode="pull") as consumer:
-            cases = [
-                ("pull records_max", consumer.pull, (2**32, *WRONG_NUMBERS)),
-                ("pull wait_s", lambda wrong: consumer.pull(1, wrong), (*WRONG_SPANS, math.inf, 2**32, None)),
-                ("get timeout_s", lambda wrong: consumer.get(timeout_s=wrong), WRONG_SPANS),
-                ("next_batch timeout_s", lambda wrong: consumer.next_batch(timeout_s=wrong), WRONG_SPANS),
-            ]
-            assert blocking_complaints(cases) == []
-            message = next(consumer)
-            assert message.value == b"good"
-            assert blocking_complaints(settling_cases(message)) == []
-            settled = message.ack()
-            assert blocking_complaints([("wait", settled.wait, WRONG_SPANS)]) == []
-            settled.wait()
+def test_the_blocking_client_refuses_wrong_arguments_and_continues(client: linn.sync.Client, name: str) -> None:
+    client.admin.create_topic(name)
+    client.admin.create_topic(f"{name}-stream", kind="stream")
+    assert blocking_complaints(client_cases(client, f"{name}-stream")) == []
+    with client.producer(name) as producer:
+        cases = message_cases(producer)
+        cases += [
+            ("publish timeout_s", lambda wrong: producer.publish(b"x", timeout_s=wrong), WRONG_SPANS),
+            ("publish_many timeout_s", lambda wrong: producer.publish_many([b"x"], timeout_s=wrong), WRONG_SPANS),
+            ("flush timeout_s", lambda wrong: producer.flush(timeout_s=wrong), WRONG_SPANS),
+        ]
+        assert blocking_complaints(cases) == []
+        producer.publish(b"good")
+    with client.consumer(name, mode="pull") as consumer:
+        cases = [
+            ("pull records_max", consumer.pull, (2**32, *WRONG_NUMBERS)),
+            ("pull wait_s", lambda wrong: consumer.pull(1, wrong), (*WRONG_SPANS, math.inf, 2**32, None)),
+            ("get timeout_s", lambda wrong: consumer.get(timeout_s=wrong), WRONG_SPANS),
+            ("next_batch timeout_s", lambda wrong: consumer.next_batch(timeout_s=wrong), WRONG_SPANS),
+        ]
+        assert blocking_complaints(cases) == []
+        message = next(consumer)
+        assert message.value == b"good"
+        assert blocking_complaints(settling_cases(message)) == []
+        settled = message.ack()
+        assert blocking_complaints([("wait", settled.wait, WRONG_SPANS)]) == []
+        settled.wait()

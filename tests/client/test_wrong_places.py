@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from both_loops import on_both_loops
-from scripted_peer import running_peer
+from scripted_peer import Peer
 
 import linn
 from linn.client import Client, Consumer, Message, Producer
@@ -19,23 +19,22 @@ from linn.wire import messages as m
 
 
 @on_both_loops
-async def test_a_consumer_used_without_a_with_block_raises_an_error(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name)
-        consumer = client.consumer(name, mode="pull")
-        steps: list[Callable[[], Awaitable[object]]] = [
-            lambda: anext(consumer),
-            lambda: anext(consumer.batches()),
-            consumer.next_batch,
-            lambda: consumer.pull(1),
-        ]
-        for step in steps:
-            with pytest.raises(ClientClosed, match="the consumer was not entered"):
-                await step()
-        async with consumer:
-            pass
-        with pytest.raises(StopAsyncIteration):
-            await anext(consumer)
+async def test_a_consumer_used_without_a_with_block_raises_an_error(client: Client, name: str) -> None:
+    await client.admin.create_topic(name)
+    consumer = client.consumer(name, mode="pull")
+    steps: list[Callable[[], Awaitable[object]]] = [
+        lambda: anext(consumer),
+        lambda: anext(consumer.batches()),
+        consumer.next_batch,
+        lambda: consumer.pull(1),
+    ]
+    for step in steps:
+        with pytest.raises(ClientClosed, match="the consumer was not entered"):
+            await step()
+    async with consumer:
+        pass
+    with pytest.raises(StopAsyncIteration):
+        await anext(consumer)
 
 
 @on_both_loops
@@ -61,19 +60,18 @@ async def failure(call: Awaitable[object]) -> ConnectionLost:
 
 
 @on_both_loops
-async def test_closing_the_client_fails_its_open_requests_with_client_closed() -> None:
-    async with running_peer() as peer:
-        del peer.answers[m.Describe]
-        failed: list[ConnectionLost] = []
-        async with anyio.create_task_group() as tasks:
-            async with linn.connect(peer.url) as client:
+async def test_closing_the_client_fails_its_open_requests_with_client_closed(peer: Peer) -> None:
+    del peer.answers[m.Describe]
+    failed: list[ConnectionLost] = []
+    async with anyio.create_task_group() as tasks:
+        async with linn.connect(peer.url) as client:
 
-                async def describe() -> None:
-                    failed.append(await failure(client.describe("t")))
+            async def describe() -> None:
+                failed.append(await failure(client.describe("t")))
 
-                tasks.start_soon(describe)
-                await peer.until(lambda: len(peer.messages(m.Describe)) == 1)
-        assert [(type(error), error.retriable) for error in failed] == [(ClientClosed, False)]
+            tasks.start_soon(describe)
+            await peer.until(lambda: len(peer.messages(m.Describe)) == 1)
+    assert [(type(error), error.retriable) for error in failed] == [(ClientClosed, False)]
 
 
 def test_a_blocking_client_that_is_closed_is_not_to_be_tried_again(broker: str, name: str) -> None:
@@ -156,17 +154,16 @@ def test_another_event_loop_in_another_thread_is_refused_without_harm(broker: st
 
 
 @on_both_loops
-async def test_a_thread_without_an_event_loop_is_refused_too(broker: str, name: str) -> None:
-    async with linn.connect(broker) as client:
-        await client.admin.create_topic(name)
-        async with client.producer(name) as producer, client.consumer(name) as consumer:
-            await producer.publish(b"1")
-            message = await anext(consumer)
-            for call in (lambda: producer.publish_nowait(b"wrong"), message.ack, message.batch.ack):
-                with pytest.raises(ClientUnreachable):
-                    await anyio.to_thread.run_sync(call)
-            await message.ack()
-            assert (await producer.publish(b"2")).offset == 1
+async def test_a_thread_without_an_event_loop_is_refused_too(client: Client, name: str) -> None:
+    await client.admin.create_topic(name)
+    async with client.producer(name) as producer, client.consumer(name) as consumer:
+        await producer.publish(b"1")
+        message = await anext(consumer)
+        for call in (lambda: producer.publish_nowait(b"wrong"), message.ack, message.batch.ack):
+            with pytest.raises(ClientUnreachable):
+                await anyio.to_thread.run_sync(call)
+        await message.ack()
+        assert (await producer.publish(b"2")).offset == 1
 
 
 def test_another_event_loop_of_the_same_thread_is_refused_and_the_client_goes_on(broker: str, name: str) -> None:

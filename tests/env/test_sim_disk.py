@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+from simulated_time import simulated
 from trio.testing import wait_all_tasks_blocked
 
 from linn.core.errors.tree import DiskFull, DiskReadOnly, StorageError, SyncFailed
@@ -167,16 +168,14 @@ def test_no_later_sync_repairs_a_failed_one() -> None:
     assert all(content is not None and content.startswith(SYNCED) for content in contents)
 
 
-def test_the_sync_that_is_to_fail_fails_and_no_other() -> None:
-    async def scenario(env: SimEnv) -> None:
-        env.disk.fail_sync_at = 1
-        file = env.disk.open("/log", create=True)
-        await file.sync()
-        with pytest.raises(SyncFailed):
-            await env.disk.sync_dir("/")
+@simulated
+async def test_the_sync_that_is_to_fail_fails_and_no_other(env: SimEnv) -> None:
+    env.disk.fail_sync_at = 1
+    file = env.disk.open("/log", create=True)
+    await file.sync()
+    with pytest.raises(SyncFailed):
         await env.disk.sync_dir("/")
-
-    run_simulation(0, scenario)
+    await env.disk.sync_dir("/")
 
 
 def test_a_cancelled_sync_may_or_may_not_have_happened() -> None:
@@ -193,19 +192,17 @@ def test_a_cancelled_sync_may_or_may_not_have_happened() -> None:
     assert {len(SYNCED), len(SYNCED) + 200} <= lengths
 
 
-def test_a_killed_process_loses_nothing_but_its_handles_and_locks() -> None:
-    async def scenario(env: SimEnv) -> None:
-        file = env.disk.open("/log", create=True)
-        env.disk.lock("/lock")
-        file.write([UNSYNCED])
-        env.kill()
-        with pytest.raises(SimulatedCrash):
-            file.write([b"x"])
-        after = env.restart()
-        after.disk.lock("/lock")
-        assert await after.disk.open("/log").read(0, 1 << 20) == UNSYNCED
-
-    run_simulation(0, scenario)
+@simulated
+async def test_a_killed_process_loses_nothing_but_its_handles_and_locks(env: SimEnv) -> None:
+    file = env.disk.open("/log", create=True)
+    env.disk.lock("/lock")
+    file.write([UNSYNCED])
+    env.kill()
+    with pytest.raises(SimulatedCrash):
+        file.write([b"x"])
+    after = env.restart()
+    after.disk.lock("/lock")
+    assert await after.disk.open("/log").read(0, 1 << 20) == UNSYNCED
 
 
 async def test_a_dead_disk_refuses_everything() -> None:

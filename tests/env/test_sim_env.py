@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import trio
+from simulated_time import simulated
 
 from linn.core.errors.tree import LinnError
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
 
-def test_a_dying_process_saves_nothing_and_sends_nothing() -> None:
+@simulated
+async def test_a_dying_process_saves_nothing_and_sends_nothing(env: SimEnv) -> None:
     async def process(env: SimEnv) -> None:
         stream = await env.net.connect("peer:1")
         file = env.disk.open("/log", create=True)
@@ -24,22 +26,19 @@ def test_a_dying_process_saves_nothing_and_sends_nothing() -> None:
                 finally:
                     await stream.send([b"farewell"])
 
-    async def scenario(env: SimEnv) -> None:
-        peer = SimEnv(0, name="peer", world=env.world)
-        listener = await peer.net.listen("peer:1")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(env.run_until_death, process)
-            stream = await listener.accept()
-            await trio.sleep(1)
-            env.crash()
-        assert env.is_dead
-        assert trio.current_time() < 3600, "the process was cancelled"
-        after = env.restart()
-        assert after.disk.open("/log").size() == 0
-        with pytest.raises(LinnError, match="reset"):
-            await stream.receive_into(memoryview(bytearray(10)))
-
-    run_simulation(0, scenario)
+    peer = SimEnv(0, name="peer", world=env.world)
+    listener = await peer.net.listen("peer:1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(env.run_until_death, process)
+        stream = await listener.accept()
+        await trio.sleep(1)
+        env.crash()
+    assert env.is_dead
+    assert trio.current_time() < 3600, "the process was cancelled"
+    after = env.restart()
+    assert after.disk.open("/log").size() == 0
+    with pytest.raises(LinnError, match="reset"):
+        await stream.receive_into(memoryview(bytearray(10)))
 
 
 def test_run_until_death_tells_a_death_from_an_end_and_from_an_error() -> None:
@@ -65,16 +64,14 @@ def test_run_until_death_tells_a_death_from_an_end_and_from_an_error() -> None:
     run_simulation(0, scenario)
 
 
-def test_the_wall_clock_jumps_and_monotonic_does_not() -> None:
-    async def scenario(env: SimEnv) -> None:
-        wall_ms, monotonic = env.clock.now_ms(), env.clock.monotonic()
-        env.clock.jump(-60_000)
-        assert env.clock.now_ms() == wall_ms - 60_000
-        assert env.clock.monotonic() == monotonic
-        env.kill()
-        assert env.restart().clock.now_ms() == wall_ms - 60_000
-
-    run_simulation(0, scenario)
+@simulated
+async def test_the_wall_clock_jumps_and_monotonic_does_not(env: SimEnv) -> None:
+    wall_ms, monotonic = env.clock.now_ms(), env.clock.monotonic()
+    env.clock.jump(-60_000)
+    assert env.clock.now_ms() == wall_ms - 60_000
+    assert env.clock.monotonic() == monotonic
+    env.kill()
+    assert env.restart().clock.now_ms() == wall_ms - 60_000
 
 
 def test_nodes_of_one_seed_draw_different_numbers() -> None:

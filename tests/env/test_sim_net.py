@@ -31,6 +31,11 @@ def between_two_nodes(scenario: Scenario, seed: int = 0) -> object:
     return run_simulation(seed, main)
 
 
+def two_nodes(scenario: Scenario) -> Callable[[], object]:
+    """A test of such a scenario."""
+    return lambda: between_two_nodes(scenario)
+
+
 async def receive(stream: Stream, size: int = 65536) -> bytes:
     buffer = bytearray(size)
     count = await stream.receive_into(memoryview(buffer))
@@ -53,126 +58,124 @@ def test_bytes_take_time_and_come_in_chunks_that_the_seed_chooses() -> None:
     assert chunks == [between_two_nodes(scenario, seed) for seed in range(40)]
 
 
-def test_a_direction_holds_a_bounded_number_of_bytes() -> None:
-    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
-        with trio.move_on_after(60):
-            await mine.send([bytes(PIPE_BYTES_MAX)])
-            await mine.send([b"one too many"])
-        await mine.aclose()
-        received = 0
-        while data := await receive(theirs):
-            received += len(data)
-        assert received == PIPE_BYTES_MAX
-
-    between_two_nodes(scenario)
-
-
-def test_a_cut_link_holds_everything_back_and_loses_nothing() -> None:
-    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
-        broker.world.cut("node", "client")
-        await mine.send([b"held back"])
-        await mine.aclose()
-        await trio.sleep(60)
-        with trio.move_on_after(3600) as scope:
-            await receive(theirs)
-        assert scope.cancelled_caught
-        broker.world.heal("client", "node")
-        received = b""
-        while data := await receive(theirs):
-            received += data
-        assert received == b"held back"
-
-    between_two_nodes(scenario)
+@two_nodes
+async def test_a_direction_holds_a_bounded_number_of_bytes(
+    broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream
+) -> None:
+    with trio.move_on_after(60):
+        await mine.send([bytes(PIPE_BYTES_MAX)])
+        await mine.send([b"one too many"])
+    await mine.aclose()
+    received = 0
+    while data := await receive(theirs):
+        received += len(data)
+    assert received == PIPE_BYTES_MAX
 
 
-def test_connecting_across_a_cut_waits_for_the_heal_and_not_for_ever() -> None:
-    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
-        broker.world.cut("node", "client")
-        with pytest.raises(ConnectFailed, match="timed out"):
-            await client.net.connect(ADDRESS)
-
-        async def heal() -> None:
-            await trio.sleep(5)
-            broker.world.heal("node", "client")
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(heal)
-            began = trio.current_time()
-            await client.net.connect(ADDRESS)
-            assert trio.current_time() - began >= 5
-
-    between_two_nodes(scenario)
-
-
-def test_a_slow_link_delays_and_limits() -> None:
-    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
-        broker.world.slow("node", "client", delay_s=(1.0, 1.0), bytes_per_s=1000)
-        began = trio.current_time()
-        await mine.send([bytes(2000)])
+@two_nodes
+async def test_a_cut_link_holds_everything_back_and_loses_nothing(
+    broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream
+) -> None:
+    broker.world.cut("node", "client")
+    await mine.send([b"held back"])
+    await mine.aclose()
+    await trio.sleep(60)
+    with trio.move_on_after(3600) as scope:
         await receive(theirs)
-        assert trio.current_time() - began == pytest.approx(3.0)
+    assert scope.cancelled_caught
+    broker.world.heal("client", "node")
+    received = b""
+    while data := await receive(theirs):
+        received += data
+    assert received == b"held back"
 
-    between_two_nodes(scenario)
 
-
-def test_a_killed_process_ends_its_connections_and_frees_its_address() -> None:
-    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
-        await theirs.send([b"last words"])
-        broker.kill()
-        with pytest.raises(SimulatedCrash):
-            await theirs.send([b"more"])
-        received = b""
-        while data := await receive(mine):
-            received += data
-        assert received == b"last words"
-        with pytest.raises(ConnectFailed, match=ADDRESS):
-            await client.net.connect(ADDRESS)
-        await broker.restart().net.listen(ADDRESS)
+@two_nodes
+async def test_connecting_across_a_cut_waits_for_the_heal_and_not_for_ever(
+    broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream
+) -> None:
+    broker.world.cut("node", "client")
+    with pytest.raises(ConnectFailed, match="timed out"):
         await client.net.connect(ADDRESS)
 
-    between_two_nodes(scenario)
+    async def heal() -> None:
+        await trio.sleep(5)
+        broker.world.heal("node", "client")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(heal)
+        began = trio.current_time()
+        await client.net.connect(ADDRESS)
+        assert trio.current_time() - began >= 5
 
 
-def test_a_machine_without_power_is_silent_until_it_is_back() -> None:
-    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
-        broker.crash()
-        with trio.move_on_after(3600) as scope:
-            await receive(mine)
-        assert scope.cancelled_caught
-        broker.restart()
-        with pytest.raises(ConnectionLost, match="reset"):
-            await receive(mine)
-
-    between_two_nodes(scenario)
+@two_nodes
+async def test_a_slow_link_delays_and_limits(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+    broker.world.slow("node", "client", delay_s=(1.0, 1.0), bytes_per_s=1000)
+    began = trio.current_time()
+    await mine.send([bytes(2000)])
+    await receive(theirs)
+    assert trio.current_time() - began == pytest.approx(3.0)
 
 
-def test_death_wakes_waiting_tasks_of_the_dead_process() -> None:
+@two_nodes
+async def test_a_killed_process_ends_its_connections_and_frees_its_address(
+    broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream
+) -> None:
+    await theirs.send([b"last words"])
+    broker.kill()
+    with pytest.raises(SimulatedCrash):
+        await theirs.send([b"more"])
+    received = b""
+    while data := await receive(mine):
+        received += data
+    assert received == b"last words"
+    with pytest.raises(ConnectFailed, match=ADDRESS):
+        await client.net.connect(ADDRESS)
+    await broker.restart().net.listen(ADDRESS)
+    await client.net.connect(ADDRESS)
+
+
+@two_nodes
+async def test_a_machine_without_power_is_silent_until_it_is_back(
+    broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream
+) -> None:
+    broker.crash()
+    with trio.move_on_after(3600) as scope:
+        await receive(mine)
+    assert scope.cancelled_caught
+    broker.restart()
+    with pytest.raises(ConnectionLost, match="reset"):
+        await receive(mine)
+
+
+@two_nodes
+async def test_death_wakes_waiting_tasks_of_the_dead_process(
+    broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream
+) -> None:
     async def wait_in_vain(wait: Callable[[], Awaitable[object]]) -> None:
         with pytest.raises(SimulatedCrash):
             await wait()
 
-    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
-        other = await broker.net.listen("broker:1")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_in_vain, lambda: receive(theirs))
-            nursery.start_soon(wait_in_vain, lambda: theirs.send([bytes(2 * PIPE_BYTES_MAX)]))
-            nursery.start_soon(wait_in_vain, other.accept)
-            nursery.start_soon(wait_in_vain, lambda: broker.net.connect(ADDRESS))
-            await wait_all_tasks_blocked()
-            broker.crash()
-
-    between_two_nodes(scenario)
+    other = await broker.net.listen("broker:1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_in_vain, lambda: receive(theirs))
+        nursery.start_soon(wait_in_vain, lambda: theirs.send([bytes(2 * PIPE_BYTES_MAX)]))
+        nursery.start_soon(wait_in_vain, other.accept)
+        nursery.start_soon(wait_in_vain, lambda: broker.net.connect(ADDRESS))
+        await wait_all_tasks_blocked()
+        broker.crash()
 
 
-def test_faults_between_two_nodes_leave_a_third_alone() -> None:
-    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
-        broker.world.cut("node", "client")
-        third = SimEnv(1, name="third", world=broker.world)
-        began = trio.current_time()
-        await third.net.connect(ADDRESS)
-        assert trio.current_time() - began < 1
-
-    between_two_nodes(scenario)
+@two_nodes
+async def test_faults_between_two_nodes_leave_a_third_alone(
+    broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream
+) -> None:
+    broker.world.cut("node", "client")
+    third = SimEnv(1, name="third", world=broker.world)
+    began = trio.current_time()
+    await third.net.connect(ADDRESS)
+    assert trio.current_time() - began < 1
 
 
 def test_a_link_can_be_cut_in_one_direction() -> None:

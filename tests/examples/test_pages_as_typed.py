@@ -84,7 +84,6 @@ def test_every_program_passes_mypy_strictly(everything: WheelEnvironment, tmp_pa
 
 
 BLOCKS = [block for page in PAGES for block in code_blocks(page)]
-ABOVE_LINES = 8
 SHOWN = ("text", "json")
 """Languages of what is only to be looked at."""
 PIECES = ("cpp", "ts")

@@ -175,11 +175,6 @@ def test_a_weight_is_a_whole_number_from_1_to_1000(key: str) -> None:
     assert len(exchange.bindings()) == 2
 
 
-def test_arguments_are_refused() -> None:
-    with pytest.raises(BindingInvalid, match="no binding arguments, but got weight"):
-        ring().bind(Binding(Target("t"), "1", {"weight": 5}))
-
-
 def test_the_ring_is_bounded_and_keeps_shares_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POINTS_MAX", 1_000)
     exchange = ring(("a", "10"), ("b", "10"), ("c", "20"), *((f"t{number}", "1") for number in range(20)))

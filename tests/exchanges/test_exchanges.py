@@ -101,14 +101,6 @@ def test_a_fanout_exchange_matches_everything_once() -> None:
     assert _route(exchange, "whatever") == ["u"]
 
 
-@pytest.mark.parametrize("kind", [DirectExchange, FanoutExchange, TopicExchange])
-def test_unknown_arguments_of_a_binding_are_refused(kind: type) -> None:
-    exchange = kind("e", NoSettings())
-    with pytest.raises(BindingInvalid, match="whre"):
-        exchange.bind(Binding(Target("t"), "a", {"whre": "x"}))
-    assert exchange.bindings() == []
-
-
 def test_the_limit_on_the_words_of_a_routing_key_holds_exactly() -> None:
     exchange = TopicExchange("e", NoSettings())
     exchange.bind(Binding(Target("t"), "#"))

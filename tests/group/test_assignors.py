@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Mapping
 
 import pytest
+from simulated_time import simulated
 
 import linn
 from linn.core.groups.assignor import CheckedAssignor, Owners, Sizes, Topics
 from linn.plugins.assignors import RangeAssignor, RoundRobinAssignor, StickyAssignor
 from linn.testing.assignors import AssignorConformance, AssignorHarness
-from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import URL, plugin_broker
 from linn.testing.sim_env import SimEnv
 
@@ -84,14 +84,14 @@ assignor = "round-robin"
 
 
 @pytest.mark.parametrize(("group", "shares"), [("dealt", [(0, 2), (1,)]), ("other", [(0, 1), (2,)])])
-def test_a_group_is_divided_by_the_assignor_that_its_table_names(group: str, shares: list[tuple[int, ...]]) -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with plugin_broker(env, TOML) as broker, linn.connect(URL, env=env) as client:
-            async with client.consumer("a", group=group, name="ann"), client.consumer("a", group=group, name="bob"):
-                membership = broker.groups.groups[group].membership
-                while not membership.is_settled:
-                    await env.clock.sleep(0.1)
-                owned = [tuple(sorted(index for _, index in member.owned)) for member in membership.members.values()]
-                assert owned == shares
-
-    run_simulation(0, scenario)
+@simulated
+async def test_a_group_is_divided_by_the_assignor_that_its_table_names(
+    env: SimEnv, group: str, shares: list[tuple[int, ...]]
+) -> None:
+    async with plugin_broker(env, TOML) as broker, linn.connect(URL, env=env) as client:
+        async with client.consumer("a", group=group, name="ann"), client.consumer("a", group=group, name="bob"):
+            membership = broker.groups.groups[group].membership
+            while not membership.is_settled:
+                await env.clock.sleep(0.1)
+            owned = [tuple(sorted(index for _, index in member.owned)) for member in membership.members.values()]
+            assert owned == shares

@@ -9,7 +9,6 @@ _SUBSCRIPTION = "linn.core.queue.subscription"
 _STATES = "linn.core.queue.record_states"
 _LOG = "linn.core.queue.subscription_log"
 _SOURCE = "linn.client.consume.work_source"
-_WORK = "linn.client.consume.work"
 _EXACTLY = "Exactly once"
 
 TWO_PHASE_MUTATIONS = (

@@ -6,8 +6,20 @@ import pytest
 import trio
 import trio.testing
 from metric_samples import samples, value
-from raw_client import ALWAYS, HEAD, Refused, after_power_loss, broker_on, connected, records, simulated
+from raw_client import (
+    ALWAYS,
+    HEAD,
+    RawClient,
+    Refused,
+    after_power_loss,
+    broker_on,
+    connected,
+    records,
+    served,
+    simulated,
+)
 
+from linn.core.broker.broker import Broker
 from linn.core.loop.fair_turns import FIRST_TOGETHER, TurnSlot
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics import report as metric_report
@@ -18,28 +30,26 @@ from linn.wire import messages as m
 WORK = '[topics.t]\nlease = "10s"\nmax_deliveries = 2\ndead_letter = "dead"\n[topics.dead]\nkind = "stream"\n'
 
 
-@simulated
-async def test_published_and_consumed_messages_are_counted(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.t]\nkind = "stream"\npartitions = 2\n[topics.other]\n') as broker:
-        client = await connected(env)
-        batches = [records(["a"] * 3), records(["bb"] * 5)]
-        sizes = [batch.size for batch in batches]
-        for partition, batch in enumerate(batches):
-            await client.call(m.Publish("t", partition=partition), [batch])
-        published = ("batches", 2), ("records", 8), ("bytes", sum(sizes))
-        for what, number in published:
-            assert value(broker, f"linn_topic_published_{what}_total", "t") == number
-            assert value(broker, f"linn_topic_published_{what}_total", "other") == 0
-            assert value(broker, f"linn_topic_delivered_{what}_total", "t") == 0
-        assert value(broker, "linn_topic_records", "t") == 8
-        assert value(broker, "linn_topic_bytes", "t") == sum(sizes)
-        await client.call(m.Subscribe("t", credit=100, start=-2))
-        assert len((await client.delivery()).batches + (await client.delivery()).batches) == 2
-        await client.fetch("t", partition=1)
-        assert value(broker, "linn_topic_delivered_records_total", "t") == 8 + 5
-        assert value(broker, "linn_topic_delivered_batches_total", "t") == 3
-        assert value(broker, "linn_topic_delivered_bytes_total", "t") == sum(sizes) + sizes[1]
-        assert value(broker, "linn_topic_consumers", "t") == 1
+@served('[topics.t]\nkind = "stream"\npartitions = 2\n[topics.other]\n')
+async def test_published_and_consumed_messages_are_counted(broker: Broker, client: RawClient) -> None:
+    batches = [records(["a"] * 3), records(["bb"] * 5)]
+    sizes = [batch.size for batch in batches]
+    for partition, batch in enumerate(batches):
+        await client.call(m.Publish("t", partition=partition), [batch])
+    published = ("batches", 2), ("records", 8), ("bytes", sum(sizes))
+    for what, number in published:
+        assert value(broker, f"linn_topic_published_{what}_total", "t") == number
+        assert value(broker, f"linn_topic_published_{what}_total", "other") == 0
+        assert value(broker, f"linn_topic_delivered_{what}_total", "t") == 0
+    assert value(broker, "linn_topic_records", "t") == 8
+    assert value(broker, "linn_topic_bytes", "t") == sum(sizes)
+    await client.call(m.Subscribe("t", credit=100, start=-2))
+    assert len((await client.delivery()).batches + (await client.delivery()).batches) == 2
+    await client.fetch("t", partition=1)
+    assert value(broker, "linn_topic_delivered_records_total", "t") == 8 + 5
+    assert value(broker, "linn_topic_delivered_batches_total", "t") == 3
+    assert value(broker, "linn_topic_delivered_bytes_total", "t") == sum(sizes) + sizes[1]
+    assert value(broker, "linn_topic_consumers", "t") == 1
 
 
 @simulated
@@ -52,67 +62,61 @@ async def test_counters_begin_at_0_after_a_restart_and_gauges_do_not(env: SimEnv
             assert value(broker, "linn_topic_records", "t") == published
 
 
-@simulated
-async def test_a_queue_in_numbers(env: SimEnv) -> None:
-    async with broker_on(env, WORK) as broker:
+@served(WORK)
+async def test_a_queue_in_numbers(env: SimEnv, broker: Broker) -> None:
+    def queue() -> dict[str, int]:
+        names = ("ready", "leased", "delayed", "dead", "unsettled")
+        return {name: value(broker, f"linn_queue_{name}_records", "t", "") for name in names}
 
-        def queue() -> dict[str, int]:
-            names = ("ready", "leased", "delayed", "dead", "unsettled")
-            return {name: value(broker, f"linn_queue_{name}_records", "t", "") for name in names}
-
-        client = await connected(env)
-        await client.publish("t", ["a", "b", "c", "d"])
-        assert queue() == {"ready": 4, "leased": 0, "delayed": 0, "dead": 0, "unsettled": 4}
-        worker = (await client.call(m.Subscribe("t", credit=2))).subscription
-        first = await client.delivery()
-        assert queue() == {"ready": 2, "leased": 2, "delayed": 0, "dead": 0, "unsettled": 4}
-        await client.settle(worker, first, m.Verdict.NACK, 5000)
-        second = await client.delivery()
-        assert queue() == {"ready": 0, "leased": 2, "delayed": 2, "dead": 0, "unsettled": 4}
-        await trio.sleep(6)
-        assert queue() == {"ready": 2, "leased": 2, "delayed": 0, "dead": 0, "unsettled": 4}
-        assert value(broker, "linn_queue_redelivered_records_total", "t", "") == 0
-        await client.settle(worker, second)
-        await client.settle(worker, await client.delivery(), m.Verdict.NACK)
-        assert value(broker, "linn_queue_redelivered_records_total", "t", "") == 2
-        await trio.sleep(1)
-        assert value(broker, "linn_queue_dead_letters_total", "t", "") == 2, "max_deliveries is 2"
-        assert value(broker, "linn_topic_published_records_total", "dead") == 2
-        assert queue() == {"ready": 0, "leased": 0, "delayed": 0, "dead": 0, "unsettled": 0}
-        assert value(broker, "linn_topic_delivered_records_total", "t") == 6
-        assert "dead" not in {topic for topic, _ in samples(broker, "linn_queue_unsettled_records")}
+    client = await connected(env)
+    await client.publish("t", ["a", "b", "c", "d"])
+    assert queue() == {"ready": 4, "leased": 0, "delayed": 0, "dead": 0, "unsettled": 4}
+    worker = (await client.call(m.Subscribe("t", credit=2))).subscription
+    first = await client.delivery()
+    assert queue() == {"ready": 2, "leased": 2, "delayed": 0, "dead": 0, "unsettled": 4}
+    await client.settle(worker, first, m.Verdict.NACK, 5000)
+    second = await client.delivery()
+    assert queue() == {"ready": 0, "leased": 2, "delayed": 2, "dead": 0, "unsettled": 4}
+    await trio.sleep(6)
+    assert queue() == {"ready": 2, "leased": 2, "delayed": 0, "dead": 0, "unsettled": 4}
+    assert value(broker, "linn_queue_redelivered_records_total", "t", "") == 0
+    await client.settle(worker, second)
+    await client.settle(worker, await client.delivery(), m.Verdict.NACK)
+    assert value(broker, "linn_queue_redelivered_records_total", "t", "") == 2
+    await trio.sleep(1)
+    assert value(broker, "linn_queue_dead_letters_total", "t", "") == 2, "max_deliveries is 2"
+    assert value(broker, "linn_topic_published_records_total", "dead") == 2
+    assert queue() == {"ready": 0, "leased": 0, "delayed": 0, "dead": 0, "unsettled": 0}
+    assert value(broker, "linn_topic_delivered_records_total", "t") == 6
+    assert "dead" not in {topic for topic, _ in samples(broker, "linn_queue_unsettled_records")}
 
 
-@simulated
-async def test_dead_letters_that_wait_for_their_target_are_seen(env: SimEnv) -> None:
-    async with broker_on(env, WORK) as broker:
-        client = await connected(env)
-        await client.publish("t", ["a"])
-        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
-        delivery = await client.delivery()
-        await client.administer("topic.alter", name="t", settings={"dead_letter": None})
-        await client.administer("topic.delete", name="dead")
-        await client.settle(worker, delivery, m.Verdict.REJECT)
-        await trio.sleep(1)
-        assert value(broker, "linn_queue_dead_letters_total", "t", "") == 1
-        assert value(broker, "linn_queue_dead_records", "t", "") == 0, "without a target it is dropped"
+@served(WORK)
+async def test_dead_letters_that_wait_for_their_target_are_seen(broker: Broker, client: RawClient) -> None:
+    await client.publish("t", ["a"])
+    worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+    delivery = await client.delivery()
+    await client.administer("topic.alter", name="t", settings={"dead_letter": None})
+    await client.administer("topic.delete", name="dead")
+    await client.settle(worker, delivery, m.Verdict.REJECT)
+    await trio.sleep(1)
+    assert value(broker, "linn_queue_dead_letters_total", "t", "") == 1
+    assert value(broker, "linn_queue_dead_records", "t", "") == 0, "without a target it is dropped"
 
 
-@simulated
-async def test_the_lag_of_a_group_is_what_it_has_not_committed(env: SimEnv) -> None:
-    async with broker_on(env, '[topics.s]\nkind = "stream"\npartitions = 2\n') as broker:
-        client = await connected(env)
-        for partition in (0, 1):
-            await client.call(m.Publish("s", partition=partition), [records(["a", "b", "c"])])
-        reader = (await client.call(m.Subscribe("s", group="g", credit=2, start=-2))).subscription
-        await client.push()
-        delivery = await client.delivery()
-        assert value(broker, "linn_group_lag_records", "s", "g") == 6
-        assert value(broker, "linn_group_members", "s", "g") == 1
-        await client.settle(reader, delivery)
-        assert value(broker, "linn_group_lag_records", "s", "g") == 4
-        await client.call(m.Unsubscribe(reader))
-        assert value(broker, "linn_group_members", "s", "g") == 0
+@served('[topics.s]\nkind = "stream"\npartitions = 2\n')
+async def test_the_lag_of_a_group_is_what_it_has_not_committed(broker: Broker, client: RawClient) -> None:
+    for partition in (0, 1):
+        await client.call(m.Publish("s", partition=partition), [records(["a", "b", "c"])])
+    reader = (await client.call(m.Subscribe("s", group="g", credit=2, start=-2))).subscription
+    await client.push()
+    delivery = await client.delivery()
+    assert value(broker, "linn_group_lag_records", "s", "g") == 6
+    assert value(broker, "linn_group_members", "s", "g") == 1
+    await client.settle(reader, delivery)
+    assert value(broker, "linn_group_lag_records", "s", "g") == 4
+    await client.call(m.Unsubscribe(reader))
+    assert value(broker, "linn_group_members", "s", "g") == 0
 
 
 @simulated
@@ -155,26 +159,24 @@ async def test_a_publish_that_fails_is_counted_by_its_code(env: SimEnv) -> None:
         assert value(broker, "linn_topic_publish_errors_total", "t") == 0
 
 
-@simulated
-async def test_byte_counts_of_connections_match_the_wire(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\n") as broker:
-        client = await connected(env)
-        await client.publish("t", ["x" * 10_000])
-        before = value(broker, "linn_listener_received_bytes_total", "native", "capnp")
-        assert before > 10_000
-        assert list(samples(broker, "linn_connection_received_bytes_total").values()) == [before]
-        assert list(samples(broker, "linn_connection_sent_bytes_total").values()) == [
-            value(broker, "linn_listener_sent_bytes_total", "native", "capnp")
-        ]
-        second = await connected(env)
-        assert value(broker, "linn_listener_connections", "native", "capnp") == 2
-        await second.stream.aclose()
-        await client.stream.aclose()
-        await trio.sleep(1)
-        assert samples(broker, "linn_connection_received_bytes_total") == {}
-        assert value(broker, "linn_listener_connections", "native", "capnp") == 0
-        assert value(broker, "linn_listener_connections_opened_total", "native", "capnp") == 2
-        assert value(broker, "linn_listener_received_bytes_total", "native", "capnp") > before, "what is gone counts"
+@served("[topics.t]\n")
+async def test_byte_counts_of_connections_match_the_wire(env: SimEnv, broker: Broker, client: RawClient) -> None:
+    await client.publish("t", ["x" * 10_000])
+    before = value(broker, "linn_listener_received_bytes_total", "native", "capnp")
+    assert before > 10_000
+    assert list(samples(broker, "linn_connection_received_bytes_total").values()) == [before]
+    assert list(samples(broker, "linn_connection_sent_bytes_total").values()) == [
+        value(broker, "linn_listener_sent_bytes_total", "native", "capnp")
+    ]
+    second = await connected(env)
+    assert value(broker, "linn_listener_connections", "native", "capnp") == 2
+    await second.stream.aclose()
+    await client.stream.aclose()
+    await trio.sleep(1)
+    assert samples(broker, "linn_connection_received_bytes_total") == {}
+    assert value(broker, "linn_listener_connections", "native", "capnp") == 0
+    assert value(broker, "linn_listener_connections_opened_total", "native", "capnp") == 2
+    assert value(broker, "linn_listener_received_bytes_total", "native", "capnp") > before, "what is gone counts"
 
 
 @simulated
@@ -217,20 +219,18 @@ async def test_a_connection_that_an_error_ended_is_counted(env: SimEnv) -> None:
         assert count == 1
 
 
-@simulated
-async def test_syncs_are_measured(env: SimEnv) -> None:
-    async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
-        client = await connected(env)
-        await client.publish("t", ["first"])  # It makes the log's files, each of which is synced.
-        histogram = value(broker, "linn_storage_sync_seconds", "segmented-log")
-        assert isinstance(histogram, Histogram)
-        appends, syncs = value(broker, "linn_storage_appends_total", "segmented-log"), histogram.count
-        env.disk.sync_delay_s_max = 2
-        await client.publish("t", ["a"])
-        assert value(broker, "linn_storage_appends_total", "segmented-log") == appends + 1
-        assert histogram.count == syncs + 1
-        assert 0 < histogram.sum < 3
-        assert value(broker, "linn_storage_segments", "segmented-log") == 2, "the queue's, and that of its state"
+@served(ALWAYS + "[topics.t]\n")
+async def test_syncs_are_measured(env: SimEnv, broker: Broker, client: RawClient) -> None:
+    await client.publish("t", ["first"])  # It makes the log's files, each of which is synced.
+    histogram = value(broker, "linn_storage_sync_seconds", "segmented-log")
+    assert isinstance(histogram, Histogram)
+    appends, syncs = value(broker, "linn_storage_appends_total", "segmented-log"), histogram.count
+    env.disk.sync_delay_s_max = 2
+    await client.publish("t", ["a"])
+    assert value(broker, "linn_storage_appends_total", "segmented-log") == appends + 1
+    assert histogram.count == syncs + 1
+    assert 0 < histogram.sum < 3
+    assert value(broker, "linn_storage_segments", "segmented-log") == 2, "the queue's, and that of its state"
 
 
 @simulated
@@ -254,27 +254,25 @@ async def test_a_torn_tail_that_was_cut_off_is_seen(env: SimEnv) -> None:
     assert any(cut.values()), "power failures tear tails"
 
 
-@simulated
-async def test_exceptions_of_observers_are_counted(env: SimEnv) -> None:
-    async with broker_on(env, '[plugins]\nload = ["grumbling_plugin"]\n') as broker:
-        assert value(broker, "linn_plugin_failures_total", "grumbling_plugin") == 0
-        client = await connected(env)
-        await client.administer("topic.create", name="t")
-        assert value(broker, "linn_plugin_failures_total", "grumbling_plugin") == 1
+@served('[plugins]\nload = ["grumbling_plugin"]\n')
+async def test_exceptions_of_observers_are_counted(env: SimEnv, broker: Broker) -> None:
+    assert value(broker, "linn_plugin_failures_total", "grumbling_plugin") == 0
+    client = await connected(env)
+    await client.administer("topic.create", name="t")
+    assert value(broker, "linn_plugin_failures_total", "grumbling_plugin") == 1
 
 
-@simulated
-async def test_a_blocked_loop_shows_as_lag(env: SimEnv) -> None:
-    async with broker_on(env, "") as broker:
-        await trio.sleep(10.5)
-        lag = value(broker, "linn_loop_lag_seconds")
-        assert (lag.count, lag.sum) == (10, pytest.approx(0, abs=1e-6))
-        assert value(broker, "linn_broker_uptime_seconds") == pytest.approx(10.5, abs=0.1)
-        clock = trio.lowlevel.current_clock()
-        assert isinstance(clock, trio.testing.MockClock)
-        clock.jump(3)
-        await trio.sleep(0.1)
-        assert (lag.count, lag.sum) == (11, pytest.approx(2.5, abs=0.1))
+@served("")
+async def test_a_blocked_loop_shows_as_lag(broker: Broker) -> None:
+    await trio.sleep(10.5)
+    lag = value(broker, "linn_loop_lag_seconds")
+    assert (lag.count, lag.sum) == (10, pytest.approx(0, abs=1e-6))
+    assert value(broker, "linn_broker_uptime_seconds") == pytest.approx(10.5, abs=0.1)
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    clock.jump(3)
+    await trio.sleep(0.1)
+    assert (lag.count, lag.sum) == (11, pytest.approx(2.5, abs=0.1))
 
 
 @simulated
@@ -290,38 +288,34 @@ async def test_connections_that_wait_for_their_turn_are_counted(env: SimEnv) -> 
         assert value(broker, "linn_turns_waiting") == 0
 
 
-@simulated
-async def test_a_client_reads_metrics_over_the_native_protocol(env: SimEnv) -> None:
-    async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
-        client = await connected(env)
-        await client.publish("t", ["a", "b"])
-        (records_total,) = await client.administer("metrics.show", names=["linn_topic_published_records_total"])
-        assert records_total == {
-            "name": "linn_topic_published_records_total",
-            "kind": "counter",
-            "labels": ["topic"],
-            "samples": [[["t"], 2]],
-        }
-        everything = await client.administer("metrics.show")
-        assert [metric["name"] for metric in everything] == list(broker.metrics.metrics)
-        (syncs,) = [metric for metric in everything if metric["name"] == "linn_storage_sync_seconds"]
-        ((labels, histogram),) = syncs["samples"]
-        assert labels == ["segmented-log"]
-        assert histogram["buckets"][-1] == [None, histogram["count"]]
-        assert await client.administer("metrics.show", names=["nothing"]) == []
-        for wrong in ("linn_", [1], None):
-            with pytest.raises(Refused, match=r"config\.invalid"):
-                await client.administer("metrics.show", names=wrong)
+@served(ALWAYS + "[topics.t]\n")
+async def test_a_client_reads_metrics_over_the_native_protocol(broker: Broker, client: RawClient) -> None:
+    await client.publish("t", ["a", "b"])
+    (records_total,) = await client.administer("metrics.show", names=["linn_topic_published_records_total"])
+    assert records_total == {
+        "name": "linn_topic_published_records_total",
+        "kind": "counter",
+        "labels": ["topic"],
+        "samples": [[["t"], 2]],
+    }
+    everything = await client.administer("metrics.show")
+    assert [metric["name"] for metric in everything] == list(broker.metrics.metrics)
+    (syncs,) = [metric for metric in everything if metric["name"] == "linn_storage_sync_seconds"]
+    ((labels, histogram),) = syncs["samples"]
+    assert labels == ["segmented-log"]
+    assert histogram["buckets"][-1] == [None, histogram["count"]]
+    assert await client.administer("metrics.show", names=["nothing"]) == []
+    for wrong in ("linn_", [1], None):
+        with pytest.raises(Refused, match=r"config\.invalid"):
+            await client.administer("metrics.show", names=wrong)
 
 
-@simulated
-async def test_a_report_that_no_frame_holds_is_refused(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\n") as broker:
-        client = await connected(env)
-        limit, metric_report.SAMPLES_MAX = metric_report.SAMPLES_MAX, 5
-        try:
-            with pytest.raises(Refused, match=r"limit\.exceeded"):
-                await client.administer("metrics.show")
-        finally:
-            metric_report.SAMPLES_MAX = limit
-        assert value(broker, "linn_broker_topics") == 1
+@served("[topics.t]\n")
+async def test_a_report_that_no_frame_holds_is_refused(broker: Broker, client: RawClient) -> None:
+    limit, metric_report.SAMPLES_MAX = metric_report.SAMPLES_MAX, 5
+    try:
+        with pytest.raises(Refused, match=r"limit\.exceeded"):
+            await client.administer("metrics.show")
+    finally:
+        metric_report.SAMPLES_MAX = limit
+    assert value(broker, "linn_broker_topics") == 1

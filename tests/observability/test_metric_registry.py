@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from metric_samples import samples
-from raw_client import ALWAYS, broker_on, connected, simulated
+from raw_client import ALWAYS, broker_on, connected, served, simulated
 
 from linn.cli.reference.metrics import page
+from linn.core.broker.broker import Broker
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics.metric import Metric
 from linn.core.metrics.registry import METRICS
@@ -21,7 +22,6 @@ from linn.wire import messages as m
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 OF_SERVICES = [metric for kind in built_in().services.values() for metric in kind.metrics]
 DOCUMENTED: list[Metric | ServiceMetric] = [*METRICS, *OF_SERVICES]
-UNITS = ("seconds", "bytes", "records", "batches")
 
 
 def test_the_page_says_what_the_code_has() -> None:
@@ -66,17 +66,14 @@ async def test_every_sample_has_the_labels_of_its_metric(env: SimEnv) -> None:
         ]
 
 
-@simulated
-async def test_metrics_can_be_chosen_by_the_beginning_of_their_names(env: SimEnv) -> None:
-    async with broker_on(env, "[topics.t]\n") as broker:
-        await connected(env)
-        chosen = [family.metric.name for family in broker.metrics.collect(["linn_queue_", "linn_broker_info"])]
-        assert chosen == [
-            metric.name for metric in METRICS if metric.name.startswith(("linn_queue_", "linn_broker_info"))
-        ]
-        assert samples(broker, "linn_connection_inflight_requests") != {}
-        names = [family.metric.name for family in broker.metrics.collect(per_connection=False)]
-        assert [name for name in names if name.startswith("linn_connection_")] == []
+@served("[topics.t]\n")
+async def test_metrics_can_be_chosen_by_the_beginning_of_their_names(env: SimEnv, broker: Broker) -> None:
+    await connected(env)
+    chosen = [family.metric.name for family in broker.metrics.collect(["linn_queue_", "linn_broker_info"])]
+    assert chosen == [metric.name for metric in METRICS if metric.name.startswith(("linn_queue_", "linn_broker_info"))]
+    assert samples(broker, "linn_connection_inflight_requests") != {}
+    names = [family.metric.name for family in broker.metrics.collect(per_connection=False)]
+    assert [name for name in names if name.startswith("linn_connection_")] == []
 
 
 def test_a_histogram_counts_a_value_in_every_bucket_that_is_not_below_it() -> None:

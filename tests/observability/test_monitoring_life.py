@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import trio
 from metric_samples import value
-from raw_client import ALWAYS, HEAD, broker_on, configured, connected, simulated
+from raw_client import ALWAYS, HEAD, broker_on, configured, connected, served, simulated
 
-from linn.core.broker.broker import running_broker
+from linn.core.broker.broker import Broker, running_broker
 from linn.core.env.env import Stream
 from linn.protocols.http.plugin import MetricsSettings
 from linn.protocols.http.server import SEND_S_MAX
@@ -114,17 +114,16 @@ async def test_an_answer_that_is_under_way_is_sent_to_its_end(env: SimEnv) -> No
         assert page.endswith(b"0\r\n\r\n")
 
 
-@simulated
-async def test_a_client_that_does_not_read_is_given_up(env: SimEnv) -> None:
-    async with broker_on(env, WIDE + WATCH) as broker:
-        streams = [await asked(env, "/metrics") for _ in range(3)]
-        await trio.sleep(SEND_S_MAX / 2)
-        assert value(broker, "linn_listener_connections", "watch", "metrics") == 3
-        await trio.sleep(SEND_S_MAX)
-        assert value(broker, "linn_listener_connections", "watch", "metrics") == 0
-        assert await answer(env, "/ready") == "200 ready"
-        for stream in streams:
-            await stream.aclose()
+@served(WIDE + WATCH)
+async def test_a_client_that_does_not_read_is_given_up(env: SimEnv, broker: Broker) -> None:
+    streams = [await asked(env, "/metrics") for _ in range(3)]
+    await trio.sleep(SEND_S_MAX / 2)
+    assert value(broker, "linn_listener_connections", "watch", "metrics") == 3
+    await trio.sleep(SEND_S_MAX)
+    assert value(broker, "linn_listener_connections", "watch", "metrics") == 0
+    assert await answer(env, "/ready") == "200 ready"
+    for stream in streams:
+        await stream.aclose()
 
 
 @simulated
@@ -137,23 +136,21 @@ async def test_a_client_that_does_not_read_does_not_hold_up_a_stop(env: SimEnv) 
     await stuck.aclose()
 
 
-@simulated
-async def test_no_connection_lasts_for_ever(env: SimEnv) -> None:
-    async with broker_on(env, WATCH) as broker:
-        stream = await env.net.connect("127.0.0.1:9466")
-        await stream.send([b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
-        await trio.sleep(MetricsSettings().connection_age_max_s + 1)
+@served(WATCH)
+async def test_no_connection_lasts_for_ever(env: SimEnv, broker: Broker) -> None:
+    stream = await env.net.connect("127.0.0.1:9466")
+    await stream.send([b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
+    await trio.sleep(MetricsSettings().connection_age_max_s + 1)
+    assert value(broker, "linn_listener_connections", "watch", "metrics") == 0
+
+
+@served(TOPICS + WATCH)
+async def test_a_client_that_goes_away_is_let_go_at_once(env: SimEnv, broker: Broker) -> None:
+    for path in ("/health", "/metrics"):
+        stream = await asked(env, path)
+        await stream.aclose()
+        await trio.sleep(1)
         assert value(broker, "linn_listener_connections", "watch", "metrics") == 0
-
-
-@simulated
-async def test_a_client_that_goes_away_is_let_go_at_once(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS + WATCH) as broker:
-        for path in ("/health", "/metrics"):
-            stream = await asked(env, path)
-            await stream.aclose()
-            await trio.sleep(1)
-            assert value(broker, "linn_listener_connections", "watch", "metrics") == 0
 
 
 @simulated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from metric_samples import samples, value
-from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, simulated
+from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, served, simulated
 from test_transactions import TOPICS, B, Owner
 
 from linn.core.broker.broker import Broker
@@ -30,65 +30,61 @@ async def lose_a_partition(client: RawClient, owner: Owner) -> None:
         await owner.end(commit=True)
 
 
-@simulated
-async def test_ends_are_counted_and_aborts_by_their_reason(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        client = await connected(env)
-        owner = await Owner.open(client, timeout_ms=5_000)
-        aborts = dict.fromkeys(("asked", "timeout", "fenced", "operator", "group"), 0)
+@served(TOPICS)
+async def test_ends_are_counted_and_aborts_by_their_reason(broker: Broker, client: RawClient) -> None:
+    owner = await Owner.open(client, timeout_ms=5_000)
+    aborts = dict.fromkeys(("asked", "timeout", "fenced", "operator", "group"), 0)
 
-        def counted() -> bool:
-            found = samples(broker, "linn_transactions_aborted_total")
-            return found == {(reason,): count for reason, count in aborts.items()}
+    def counted() -> bool:
+        found = samples(broker, "linn_transactions_aborted_total")
+        return found == {(reason,): count for reason, count in aborts.items()}
 
-        assert counted()
-        for commits in (1, 2):
-            await owner.publish("s", ["a"])
-            assert value(broker, "linn_transactions_open") == 1
-            await owner.end(commit=True)
-            assert value(broker, "linn_transactions_committed_total") == commits
-            assert value(broker, "linn_transactions_open") == 0
+    assert counted()
+    for commits in (1, 2):
         await owner.publish("s", ["a"])
-        await owner.end(commit=False)
-        aborts["asked"] += 1
-        assert counted()
-        await lose_a_partition(client, owner)
-        aborts["group"] += 1
-        owner.number += 1
-        assert counted()
-        await owner.publish("s", ["a"])
-        await client.administer("transaction.abort", name="billing")
-        aborts["operator"] += 1
-        owner.number += 1
-        assert counted()
-        await owner.publish("s", ["a"])
-        await trio.sleep(6)
-        aborts["timeout"] += 1
-        owner.number += 1
-        assert counted()
-        await owner.publish("s", ["a"])
-        await Owner.open(client, branch=B)
-        aborts["fenced"] += 1
-        assert counted()
-        assert value(broker, "linn_transactions_committed_total") == 2
+        assert value(broker, "linn_transactions_open") == 1
+        await owner.end(commit=True)
+        assert value(broker, "linn_transactions_committed_total") == commits
+        assert value(broker, "linn_transactions_open") == 0
+    await owner.publish("s", ["a"])
+    await owner.end(commit=False)
+    aborts["asked"] += 1
+    assert counted()
+    await lose_a_partition(client, owner)
+    aborts["group"] += 1
+    owner.number += 1
+    assert counted()
+    await owner.publish("s", ["a"])
+    await client.administer("transaction.abort", name="billing")
+    aborts["operator"] += 1
+    owner.number += 1
+    assert counted()
+    await owner.publish("s", ["a"])
+    await trio.sleep(6)
+    aborts["timeout"] += 1
+    owner.number += 1
+    assert counted()
+    await owner.publish("s", ["a"])
+    await Owner.open(client, branch=B)
+    aborts["fenced"] += 1
+    assert counted()
+    assert value(broker, "linn_transactions_committed_total") == 2
 
 
-@simulated
-async def test_the_oldest_open_transaction_has_an_age(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        client = await connected(env)
-        first, second = await Owner.open(client), await Owner.open(client, "other", branch=B)
-        assert value(broker, "linn_transactions_oldest_seconds") == 0
-        await first.publish("s", ["a"])
-        await trio.sleep(10)
-        await second.publish("q", ["b"], B)
-        await trio.sleep(5)
-        assert value(broker, "linn_transactions_open") == 2
-        assert value(broker, "linn_transactions_oldest_seconds") == pytest.approx(15, abs=1)
-        await first.end(commit=True)
-        assert value(broker, "linn_transactions_oldest_seconds") == pytest.approx(5, abs=1)
-        await second.end(commit=False, branches=[B])
-        assert value(broker, "linn_transactions_oldest_seconds") == 0
+@served(TOPICS)
+async def test_the_oldest_open_transaction_has_an_age(broker: Broker, client: RawClient) -> None:
+    first, second = await Owner.open(client), await Owner.open(client, "other", branch=B)
+    assert value(broker, "linn_transactions_oldest_seconds") == 0
+    await first.publish("s", ["a"])
+    await trio.sleep(10)
+    await second.publish("q", ["b"], B)
+    await trio.sleep(5)
+    assert value(broker, "linn_transactions_open") == 2
+    assert value(broker, "linn_transactions_oldest_seconds") == pytest.approx(15, abs=1)
+    await first.end(commit=True)
+    assert value(broker, "linn_transactions_oldest_seconds") == pytest.approx(5, abs=1)
+    await second.end(commit=False, branches=[B])
+    assert value(broker, "linn_transactions_oldest_seconds") == 0
 
 
 @simulated
@@ -121,18 +117,16 @@ async def test_what_readers_wait_for_is_counted_by_topic(env: SimEnv) -> None:
         assert waits_s("s") == 0
 
 
-@simulated
-async def test_a_deleted_topic_holds_nobody_back(env: SimEnv) -> None:
-    async with broker_on(env, TOPICS) as broker:
-        client = await connected(env)
-        owner = await Owner.open(client)
-        await owner.publish("s", ["a"])
-        assert [stats.held for stats in broker.measurements.storages.values() if stats.held]
-        await client.administer("topic.delete", name="s")
-        assert unreadable(broker) == {"q": 0, "both": 0}
-        assert [stats.held for stats in broker.measurements.storages.values() if stats.held] == []
-        await client.administer("topic.create", name="s", settings={"kind": "stream"})
-        assert unreadable(broker) == {"q": 0, "both": 0, "s": 0}
+@served(TOPICS)
+async def test_a_deleted_topic_holds_nobody_back(broker: Broker, client: RawClient) -> None:
+    owner = await Owner.open(client)
+    await owner.publish("s", ["a"])
+    assert [stats.held for stats in broker.measurements.storages.values() if stats.held]
+    await client.administer("topic.delete", name="s")
+    assert unreadable(broker) == {"q": 0, "both": 0}
+    assert [stats.held for stats in broker.measurements.storages.values() if stats.held] == []
+    await client.administer("topic.create", name="s", settings={"kind": "stream"})
+    assert unreadable(broker) == {"q": 0, "both": 0, "s": 0}
 
 
 @simulated

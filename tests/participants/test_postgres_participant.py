@@ -13,7 +13,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import trio
 from database_servers import postgres_server
 
 from linn.errors import ParticipantConflict, TransactionEnded
@@ -330,12 +329,9 @@ def test_a_connection_that_can_not_be_prepared_is_closed(database: str) -> None:
     assert [connection.closed for connection in opened] == [True, True]
 
 
-def test_the_async_one_says_that_trio_is_not_for_it() -> None:
-    async def open_it() -> None:
-        with pytest.raises(RuntimeError, match="under trio use PostgresParticipant"):
-            await AsyncPostgresParticipant().open()
-
-    trio.run(open_it)
+async def test_the_async_one_says_that_trio_is_not_for_it() -> None:
+    with pytest.raises(RuntimeError, match="under trio use PostgresParticipant"):
+        await AsyncPostgresParticipant().open()
 
 
 def test_preparing_a_connection_may_be_a_coroutine_function(database: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,6 @@ from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.config import load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
 from linn.core.plugins.manager import PluginManager, installed
-from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
 ADDRESS = "127.0.0.1:5466"
@@ -50,13 +49,3 @@ async def client_of(env: SimEnv) -> AsyncIterator[Client]:
     """A client of that broker."""
     async with linn.connect(f"linn://{ADDRESS}", env=env) as client:
         yield client
-
-
-def simulated(scenario: Callable[[SimEnv], Awaitable[None]]) -> Callable[[], None]:
-    """A test that runs in simulated time, on the seed 0."""
-
-    def test() -> None:
-        run_simulation(0, scenario)
-
-    test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
-    return test

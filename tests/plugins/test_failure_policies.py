@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import trio
-from plugin_world import ADDRESS, broker_with, client_of, simulated
+from plugin_world import ADDRESS, broker_with, client_of
+from simulated_time import simulated
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import AcceptedStream, Env
@@ -112,80 +113,72 @@ async def test_a_storage_error_fails_that_operation_as_it_is(env: SimEnv) -> Non
 
 
 @pytest.mark.parametrize("deed", ["appending", "reading"])
-def test_an_unforeseen_error_of_an_engine_fails_that_request_and_is_logged_by_name(
-    deed: str, caplog: pytest.LogCaptureFixture
+@simulated
+async def test_an_unforeseen_error_of_an_engine_fails_that_request_and_is_logged_by_name(
+    env: SimEnv, deed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        tape = TapePlugin()
-        async with broker_with(env, TAPE, tape=tape), client_of(env) as client, client.producer("t") as producer:
+    tape = TapePlugin()
+    async with broker_with(env, TAPE, tape=tape), client_of(env) as client, client.producer("t") as producer:
+        await producer.publish(b"a")
+        getattr(tape, deed).error = RuntimeError("a bug")
+        with pytest.raises(InternalError):
+            await (producer.publish(b"b") if deed == "appending" else client.fetch("t", 0, 0))
+        assert (await producer.publish(b"c")).offset == 1
+        assert len((await client.fetch("t", 0, 0)).batches) == 2
+    assert named(caplog, "tape")
+
+
+@simulated
+async def test_an_engine_that_fails_a_publish_which_waited_for_room_fails_that_publish_alone(
+    env: SimEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    tape = TapePlugin()
+    toml = '[topics.t]\nstorage = "tape"\nmessage_bytes_max = 1000\nbytes_max = 1000\n'
+    async with broker_with(env, toml, tape=tape), client_of(env) as client, client.producer("t") as producer:
+        async with client.consumer("t") as consumer, trio.open_nursery() as nursery:
+            await producer.publish(b"a" * 900)
+
+            async def publish() -> None:
+                with pytest.raises(InternalError):
+                    await producer.publish(b"b" * 900)
+
+            nursery.start_soon(publish)
+            await env.clock.sleep(1)
+            tape.appending.error = RuntimeError("a bug")
+            message = await anext(consumer)
+            await message.ack()  # Refused, had the connection ended.
+        assert (await producer.publish(b"c")).offset == 1
+    assert named(caplog, "tape")
+
+
+@simulated
+async def test_an_engine_that_fails_a_delivery_ends_it_with_its_connection(
+    env: SimEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    tape = TapePlugin()
+    async with broker_with(env, TAPE.replace("stream", "queue"), tape=tape), client_of(env) as client:
+        async with client.producer("t") as producer:
             await producer.publish(b"a")
-            getattr(tape, deed).error = RuntimeError("a bug")
-            with pytest.raises(InternalError):
-                await (producer.publish(b"b") if deed == "appending" else client.fetch("t", 0, 0))
-            assert (await producer.publish(b"c")).offset == 1
-            assert len((await client.fetch("t", 0, 0)).batches) == 2
-
-    scenario()
+        tape.reading.error = RuntimeError("a bug")
+        async with client.consumer("t") as consumer:  # It connects again.
+            with trio.fail_after(60):
+                assert (await anext(consumer)).value == b"a"
     assert named(caplog, "tape")
 
 
-def test_an_engine_that_fails_a_publish_which_waited_for_room_fails_that_publish_alone(
-    caplog: pytest.LogCaptureFixture,
+@simulated
+async def test_an_engine_that_fails_a_background_task_stops_the_broker(
+    env: SimEnv, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        tape = TapePlugin()
-        toml = '[topics.t]\nstorage = "tape"\nmessage_bytes_max = 1000\nbytes_max = 1000\n'
-        async with broker_with(env, toml, tape=tape), client_of(env) as client, client.producer("t") as producer:
-            async with client.consumer("t") as consumer, trio.open_nursery() as nursery:
-                await producer.publish(b"a" * 900)
+    tape = TapePlugin()
 
-                async def publish() -> None:
-                    with pytest.raises(InternalError):
-                        await producer.publish(b"b" * 900)
+    async def serve() -> None:
+        async with broker_with(env, TAPE, tape=tape):
+            tape.keeping.error = RuntimeError("a bug")
+            await trio.sleep(60)
 
-                nursery.start_soon(publish)
-                await env.clock.sleep(1)
-                tape.appending.error = RuntimeError("a bug")
-                message = await anext(consumer)
-                await message.ack()  # Refused, had the connection ended.
-            assert (await producer.publish(b"c")).offset == 1
-
-    scenario()
-    assert named(caplog, "tape")
-
-
-def test_an_engine_that_fails_a_delivery_ends_it_with_its_connection(caplog: pytest.LogCaptureFixture) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        tape = TapePlugin()
-        async with broker_with(env, TAPE.replace("stream", "queue"), tape=tape), client_of(env) as client:
-            async with client.producer("t") as producer:
-                await producer.publish(b"a")
-            tape.reading.error = RuntimeError("a bug")
-            async with client.consumer("t") as consumer:  # It connects again.
-                with trio.fail_after(60):
-                    assert (await anext(consumer)).value == b"a"
-
-    scenario()
-    assert named(caplog, "tape")
-
-
-def test_an_engine_that_fails_a_background_task_stops_the_broker(caplog: pytest.LogCaptureFixture) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        tape = TapePlugin()
-
-        async def serve() -> None:
-            async with broker_with(env, TAPE, tape=tape):
-                tape.keeping.error = RuntimeError("a bug")
-                await trio.sleep(60)
-
-        with pytest.raises(RuntimeError, match="a bug"):
-            await serve()
-
-    scenario()
+    with pytest.raises(RuntimeError, match="a bug"):
+        await serve()
     assert any(message.startswith("the broker ends") for message in named(caplog, "tape"))
 
 
@@ -198,16 +191,15 @@ async def test_an_engine_that_can_not_be_made_stops_the_start(env: SimEnv) -> No
             raise AssertionError("it started")
 
 
-def test_an_engine_that_fails_to_open_a_log_stops_the_start_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        tape = TapePlugin()
-        tape.opening.error = RuntimeError("a bug")
-        with pytest.raises(RuntimeError, match="a bug"):
-            async with broker_with(env, TAPE, tape=tape):
-                raise AssertionError("it started")
-
-    scenario()
+@simulated
+async def test_an_engine_that_fails_to_open_a_log_stops_the_start_by_name(
+    env: SimEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    tape = TapePlugin()
+    tape.opening.error = RuntimeError("a bug")
+    with pytest.raises(RuntimeError, match="a bug"):
+        async with broker_with(env, TAPE, tape=tape):
+            raise AssertionError("it started")
     assert named(caplog, "tape")
 
 
@@ -249,61 +241,56 @@ MANUAL = '[topics.t]\ndelivery = "manual"\nlease = "1s"\n'
 @pytest.mark.parametrize(
     ("error", "told"), [(DeliveryNotCurrent("no"), DeliveryNotCurrent), (RuntimeError("a bug"), InternalError)]
 )
-def test_a_semantics_that_fails_a_settlement_settles_nothing(
-    error: Exception, told: type[LinnError], caplog: pytest.LogCaptureFixture
+@simulated
+async def test_a_semantics_that_fails_a_settlement_settles_nothing(
+    env: SimEnv, error: Exception, told: type[LinnError], caplog: pytest.LogCaptureFixture
 ) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        manual = ManualPlugin()
-        async with broker_with(env, MANUAL, manual=manual) as broker, client_of(env) as client:
-            async with client.producer("t") as producer:
-                await producer.publish(b"a")
-            async with client.consumer("t") as consumer:
-                message = await anext(consumer)
-                manual.returning.error = error
-                with pytest.raises(told):
-                    await message.nack()
-                assert broker.topics["t"].queue is not None
-                assert broker.topics["t"].queue.unsettled_count() == 1
-
-    scenario()
+    manual = ManualPlugin()
+    async with broker_with(env, MANUAL, manual=manual) as broker, client_of(env) as client:
+        async with client.producer("t") as producer:
+            await producer.publish(b"a")
+        async with client.consumer("t") as consumer:
+            message = await anext(consumer)
+            manual.returning.error = error
+            with pytest.raises(told):
+                await message.nack()
+            assert broker.topics["t"].queue is not None
+            assert broker.topics["t"].queue.unsettled_count() == 1
     assert bool(named(caplog, "manual")) == (told is InternalError)
 
 
-def test_a_semantics_that_fails_a_delivery_ends_it_with_its_connection(caplog: pytest.LogCaptureFixture) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        manual = ManualPlugin()
-        async with broker_with(env, MANUAL, manual=manual), client_of(env) as client:
-            async with client.producer("t") as producer:
-                await producer.publish(b"a")
-            manual.acquiring.error = RuntimeError("a bug")
-            async with client.consumer("t") as consumer:  # It connects again.
-                with trio.fail_after(60):
-                    assert (await anext(consumer)).value == b"a"
-
-    scenario()
+@simulated
+async def test_a_semantics_that_fails_a_delivery_ends_it_with_its_connection(
+    env: SimEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    manual = ManualPlugin()
+    async with broker_with(env, MANUAL, manual=manual), client_of(env) as client:
+        async with client.producer("t") as producer:
+            await producer.publish(b"a")
+        manual.acquiring.error = RuntimeError("a bug")
+        async with client.consumer("t") as consumer:  # It connects again.
+            with trio.fail_after(60):
+                assert (await anext(consumer)).value == b"a"
     assert named(caplog, "manual")
 
 
-def test_a_semantics_that_fails_a_background_task_stops_the_broker(caplog: pytest.LogCaptureFixture) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        manual = ManualPlugin()
+@simulated
+async def test_a_semantics_that_fails_a_background_task_stops_the_broker(
+    env: SimEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    manual = ManualPlugin()
 
-        async def serve() -> None:
-            async with broker_with(env, MANUAL, manual=manual), client_of(env) as client:
-                async with client.producer("t") as producer:
-                    await producer.publish(b"a")
-                async with client.consumer("t") as consumer:
-                    await anext(consumer)
-                    manual.returning.error = RuntimeError("a bug")
-                    await trio.sleep(60)
+    async def serve() -> None:
+        async with broker_with(env, MANUAL, manual=manual), client_of(env) as client:
+            async with client.producer("t") as producer:
+                await producer.publish(b"a")
+            async with client.consumer("t") as consumer:
+                await anext(consumer)
+                manual.returning.error = RuntimeError("a bug")
+                await trio.sleep(60)
 
-        with pytest.raises(RuntimeError, match="a bug"):
-            await serve()
-
-    scenario()
+    with pytest.raises(RuntimeError, match="a bug"):
+        await serve()
     assert named(caplog, "manual")
 
 
@@ -335,20 +322,17 @@ ODD = '[exchanges.e]\ntype = "odd"\n[topics.t]\nkind = "stream"\n[[topics.t.bind
     ("match", "text"),
     [(lambda subject: 1 // 0, "ZeroDivisionError"), (lambda subject: "t", "TypeError"), (lambda subject: None, "Type")],
 )
-def test_an_exchange_that_fails_fails_that_publish_and_no_other(match: Callable[[Subject], Any], text: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_with(env, ODD, odd=OddPlugin(match)), client_of(env) as client:
-            async with client.producer(exchange="e") as producer:
-                assert (await producer.publish(b"a", routing_key="good")).batch_copies == 1
-                with pytest.raises(
-                    TopicError, match=rf'exchange e \(odd\), of plugin "odd" \(tests:odd\), failed: {text}'
-                ):
-                    await producer.publish(b"b", routing_key="bad")
-                assert (await producer.publish(b"c", routing_key="good")).batch_copies == 1
-            assert len((await client.fetch("t", 0, 0)).batches) == 2
-
-    scenario()
+@simulated
+async def test_an_exchange_that_fails_fails_that_publish_and_no_other(
+    env: SimEnv, match: Callable[[Subject], Any], text: str
+) -> None:
+    async with broker_with(env, ODD, odd=OddPlugin(match)), client_of(env) as client:
+        async with client.producer(exchange="e") as producer:
+            assert (await producer.publish(b"a", routing_key="good")).batch_copies == 1
+            with pytest.raises(TopicError, match=rf'exchange e \(odd\), of plugin "odd" \(tests:odd\), failed: {text}'):
+                await producer.publish(b"b", routing_key="bad")
+            assert (await producer.publish(b"c", routing_key="good")).batch_copies == 1
+        assert len((await client.fetch("t", 0, 0)).batches) == 2
 
 
 # --- protocols -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from plugin_world import Brought, broker_with, client_of, simulated
+from plugin_world import Brought, broker_with, client_of
+from simulated_time import simulated
 
 from linn.client import Client
 from linn.core.batch.batch import RecordBatch
@@ -157,21 +158,20 @@ FAILING: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "text"), FAILING)
-def test_an_interceptor_that_fails_fails_that_publish_in_all_topics_by_its_name(change: Change, text: str) -> None:
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        async with broker_with(env, ODD, odd=OddPlugin(change)), client_of(env) as client:
-            async with client.producer(exchange="all") as producer:
-                with pytest.raises(InterceptorFailed) as raised:
-                    await producer.publish(b"bad")
-            assert raised.value.text.startswith('interceptor "odd" of topic odd, of plugin "odd" (tests:odd), failed: ')
-            assert text in raised.value.text
-            async with client.producer("plain") as producer:
-                await producer.publish(b"good")
-            assert await stored(client, "plain") == [b"good"]
-            assert await stored(client, "odd") == []
-
-    scenario()
+@simulated
+async def test_an_interceptor_that_fails_fails_that_publish_in_all_topics_by_its_name(
+    env: SimEnv, change: Change, text: str
+) -> None:
+    async with broker_with(env, ODD, odd=OddPlugin(change)), client_of(env) as client:
+        async with client.producer(exchange="all") as producer:
+            with pytest.raises(InterceptorFailed) as raised:
+                await producer.publish(b"bad")
+        assert raised.value.text.startswith('interceptor "odd" of topic odd, of plugin "odd" (tests:odd), failed: ')
+        assert text in raised.value.text
+        async with client.producer("plain") as producer:
+            await producer.publish(b"good")
+        assert await stored(client, "plain") == [b"good"]
+        assert await stored(client, "odd") == []
 
 
 @simulated
@@ -194,20 +194,17 @@ async def test_a_batch_made_too_large_by_an_interceptor_is_refused(env: SimEnv) 
                 await producer.publish(b"small")
 
 
-def test_a_factory_that_fails_stops_the_start_with_the_plugins_name() -> None:
+@simulated
+async def test_a_factory_that_fails_stops_the_start_with_the_plugins_name(env: SimEnv) -> None:
     class Broken:
         @hookimpl
         def linn_register_interceptor(self) -> InterceptorKind:
             return InterceptorKind("odd", None, lambda topic, settings, own: 1 // 0)
 
-    @simulated
-    async def scenario(env: SimEnv) -> None:
-        text = r'^plugin "odd" \(tests:odd\): the factory of "odd" failed: ZeroDivisionError'
-        with pytest.raises(PluginError, match=text):
-            async with broker_with(env, ODD, odd=Broken()):
-                raise AssertionError("it started")
-
-    scenario()
+    text = r'^plugin "odd" \(tests:odd\): the factory of "odd" failed: ZeroDivisionError'
+    with pytest.raises(PluginError, match=text):
+        async with broker_with(env, ODD, odd=Broken()):
+            raise AssertionError("it started")
 
 
 # --- edit_batch ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from plugin_world import broker_with, client_of, simulated
+from plugin_world import broker_with, client_of
+from simulated_time import simulated
 
 from linn.api import ServiceHost, ServiceKind, ServiceMetric, ServiceTopic, hookimpl
 from linn.core.errors.tree import ConfigError, InternalError, PluginError, ServiceFailed, ServiceUnknown

@@ -20,7 +20,6 @@ from linn.testing.process import BrokerProcess
 
 OWNERS = CodeOwners({'plugin "tape"': ["paper_tape.plugin", "paper_tape.engine"], 'plugin "geo"': ["geo"]})
 LIMIT_S = 0.4
-LOOK_S = LIMIT_S / LOOKS_PER_STEP
 
 
 def frame_in(*modules: str) -> FrameType:

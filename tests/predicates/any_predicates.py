@@ -35,7 +35,6 @@ FLOATS = st.sampled_from([0.0, -0.0, 1.0, 0.5, 3.0, 1e300, 5e-324, 2.0**53]) | s
     allow_nan=False, allow_infinity=False
 )
 NUMBERS = st.integers(-3, 3) | st.integers(-(1 << 63), (1 << 63) - 1) | FLOATS
-SORTS = (TEXTS, NUMBERS, st.booleans())
 
 ORDERED = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 EQUAL = st.sampled_from(["=", "!="])

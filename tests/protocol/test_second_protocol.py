@@ -11,6 +11,7 @@ from typing import Any
 
 import json_lines
 import pytest
+from simulated_time import simulated
 
 from linn.api import Stream
 from linn.core.gateway.gateway import Gateway
@@ -73,60 +74,54 @@ async def greeted(env: SimEnv, name: str = "billing") -> Peer:
     return peer
 
 
-def test_it_publishes_and_consumes_with_acks() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with plugin_broker(env, TOML, "json_lines"):
-            peer = await greeted(env)
-            assert await peer.ask("publish", topic="jobs", values=["a", "b"]) == {"offset": 0}
-            assert await peer.ask("subscribe", topic="jobs") == {"id": 1}
-            taken = await peer.ask("take", id=1)
-            assert taken["values"] == ["a", "b"]
-            assert await peer.ask("ack", id=1, delivery=taken["delivery"], first=0, end=1) == {"commits": False}
-            refused = await peer.ask("ack", id=1, delivery=taken["delivery"], first=0, end=1)
-            assert refused["error"] == "delivery.not_current"
-            await peer.leave()
-            other = await greeted(env)
-            await other.ask("subscribe", topic="jobs")
-            assert (await other.ask("take", id=1))["values"] == ["b"], "what was acked is gone, what was leased is back"
-
-    run_simulation(0, scenario)
+@simulated
+async def test_it_publishes_and_consumes_with_acks(env: SimEnv) -> None:
+    async with plugin_broker(env, TOML, "json_lines"):
+        peer = await greeted(env)
+        assert await peer.ask("publish", topic="jobs", values=["a", "b"]) == {"offset": 0}
+        assert await peer.ask("subscribe", topic="jobs") == {"id": 1}
+        taken = await peer.ask("take", id=1)
+        assert taken["values"] == ["a", "b"]
+        assert await peer.ask("ack", id=1, delivery=taken["delivery"], first=0, end=1) == {"commits": False}
+        refused = await peer.ask("ack", id=1, delivery=taken["delivery"], first=0, end=1)
+        assert refused["error"] == "delivery.not_current"
+        await peer.leave()
+        other = await greeted(env)
+        await other.ask("subscribe", topic="jobs")
+        assert (await other.ask("take", id=1))["values"] == ["b"], "what was acked is gone, what was leased is back"
 
 
-def test_it_joins_a_group_and_commits_there() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with plugin_broker(env, TOML, "json_lines"):
-            peer = await greeted(env)
-            await peer.ask("publish", topic="log", values=["a"])
-            await peer.ask("subscribe", topic="log", group="g")
-            taken = await peer.ask("take", id=1)
-            acked = await peer.ask("ack", id=1, delivery=taken["delivery"], first=0, end=1)
-            assert acked == {"commits": True}
-            await peer.leave()
-            other = await greeted(env)
-            await other.ask("publish", topic="log", values=["b"])
-            await other.ask("subscribe", topic="log", group="g")
-            assert (await other.ask("take", id=1))["values"] == ["b"]
-
-    run_simulation(0, scenario)
+@simulated
+async def test_it_joins_a_group_and_commits_there(env: SimEnv) -> None:
+    async with plugin_broker(env, TOML, "json_lines"):
+        peer = await greeted(env)
+        await peer.ask("publish", topic="log", values=["a"])
+        await peer.ask("subscribe", topic="log", group="g")
+        taken = await peer.ask("take", id=1)
+        acked = await peer.ask("ack", id=1, delivery=taken["delivery"], first=0, end=1)
+        assert acked == {"commits": True}
+        await peer.leave()
+        other = await greeted(env)
+        await other.ask("publish", topic="log", values=["b"])
+        await other.ask("subscribe", topic="log", group="g")
+        assert (await other.ask("take", id=1))["values"] == ["b"]
 
 
-def test_it_takes_from_a_queue_and_publishes_in_one_transaction() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with plugin_broker(env, TOML, "json_lines"):
-            peer = await greeted(env)
-            await peer.ask("publish", topic="jobs", values=["a"])
-            await peer.ask("subscribe", topic="jobs")
-            taken = await peer.ask("take", id=1)
-            await peer.ask("begin", name="billing-1")
-            await peer.ask("publish", topic="results", values=["A"], tx=True)
-            acked = await peer.ask("ack", id=1, delivery=taken["delivery"], first=0, end=1, tx=True)
-            assert acked == {}
-            assert (await peer.ask("fetch", topic="results", offset=0))["values"] == []
-            assert await peer.ask("commit") == {}
-            assert (await peer.ask("fetch", topic="results", offset=0, wait_s=5))["values"] == ["A"]
-            assert (await peer.ask("take", id=1))["values"] == []
-
-    run_simulation(0, scenario)
+@simulated
+async def test_it_takes_from_a_queue_and_publishes_in_one_transaction(env: SimEnv) -> None:
+    async with plugin_broker(env, TOML, "json_lines"):
+        peer = await greeted(env)
+        await peer.ask("publish", topic="jobs", values=["a"])
+        await peer.ask("subscribe", topic="jobs")
+        taken = await peer.ask("take", id=1)
+        await peer.ask("begin", name="billing-1")
+        await peer.ask("publish", topic="results", values=["A"], tx=True)
+        acked = await peer.ask("ack", id=1, delivery=taken["delivery"], first=0, end=1, tx=True)
+        assert acked == {}
+        assert (await peer.ask("fetch", topic="results", offset=0))["values"] == []
+        assert await peer.ask("commit") == {}
+        assert (await peer.ask("fetch", topic="results", offset=0, wait_s=5))["values"] == ["A"]
+        assert (await peer.ask("take", id=1))["values"] == []
 
 
 def test_the_log_names_its_principal(caplog: pytest.LogCaptureFixture) -> None:

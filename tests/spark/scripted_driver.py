@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import PurePath
@@ -98,6 +99,21 @@ def spark_world(driver: ScriptedDriver, config: str = STREAM, *, seed: int = 0) 
     world.programs.install("java", java)
     world.programs.install(_PYTHON, driver.main)
     return world
+
+
+def in_spark_world(config: str = STREAM) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """A test that runs in such a world, with the fixture `driver`. Its other parameters are pytest's."""
+
+    def decorate(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        def run(driver: ScriptedDriver, **given: Any) -> None:
+            spark_world(driver, config).run(lambda world: scenario(world, driver, **given))
+
+        run.__name__, run.__doc__, run.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
+        kept = list(inspect.signature(scenario).parameters.values())[1:]
+        run.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 async def pipelines(world: VirtualWorld) -> dict[str, dict[str, Any]]:

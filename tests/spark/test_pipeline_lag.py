@@ -11,7 +11,7 @@ import trio
 
 from linn.testing.sim_programs import SimProgram
 from linn.testing.virtual_world import VirtualWorld
-from tests.spark.scripted_driver import STREAM, ScriptedDriver, ask, pipelines, spark_world, state
+from tests.spark.scripted_driver import STREAM, ScriptedDriver, ask, in_spark_world, pipelines, spark_world, state
 
 MONITORING = Path(__file__).parents[2] / "docs" / "how-to" / "monitor.md"
 TO_CONSOLE = """
@@ -50,14 +50,14 @@ async def orders(world: VirtualWorld, count: int) -> None:
         await producer.publish_many([b"an order"] * count)
 
 
-def test_a_pipeline_that_has_never_started_lags_by_all_there_is(driver: ScriptedDriver) -> None:
-    async def scenario(world: VirtualWorld) -> None:
-        driver.start_s = 1e6
-        await orders(world, 5)
-        await trio.sleep(10)
-        assert (await state(world), await lag(world)) == ("starting", 5)
-
-    spark_world(driver).run(scenario)
+@in_spark_world()
+async def test_a_pipeline_that_has_never_started_lags_by_all_there_is(
+    world: VirtualWorld, driver: ScriptedDriver
+) -> None:
+    driver.start_s = 1e6
+    await orders(world, 5)
+    await trio.sleep(10)
+    assert (await state(world), await lag(world)) == ("starting", 5)
 
 
 async def stopped(driver: ScriptedDriver, world: VirtualWorld) -> None:
@@ -85,91 +85,85 @@ async def starting(driver: ScriptedDriver, world: VirtualWorld) -> None:
 
 
 @pytest.mark.parametrize("becomes", [stopped, backing_off, failed, starting])
-def test_a_pipeline_that_does_not_run_lags_by_what_was_published_since(driver: ScriptedDriver, becomes: Any) -> None:
-    async def scenario(world: VirtualWorld) -> None:
-        await orders(world, 5)
-        await trio.sleep(10)
-        assert await lag(world) == 5
-        await driver.commit(5)
-        await trio.sleep(1)
-        assert await lag(world) == 0
-        await becomes(driver, world)
-        assert await state(world) == becomes.__name__.replace("_", " ")
-        await orders(world, 3)
-        assert await lag(world) == 3
-
-    spark_world(driver).run(scenario)
+@in_spark_world()
+async def test_a_pipeline_that_does_not_run_lags_by_what_was_published_since(
+    world: VirtualWorld, driver: ScriptedDriver, becomes: Any
+) -> None:
+    await orders(world, 5)
+    await trio.sleep(10)
+    assert await lag(world) == 5
+    await driver.commit(5)
+    await trio.sleep(1)
+    assert await lag(world) == 0
+    await becomes(driver, world)
+    assert await state(world) == becomes.__name__.replace("_", " ")
+    await orders(world, 3)
+    assert await lag(world) == 3
 
 
 @pytest.mark.parametrize("ends", ["kill", "power"])
-def test_a_restarted_broker_knows_the_lag_before_a_driver_runs(driver: ScriptedDriver, ends: str) -> None:
-    async def scenario(world: VirtualWorld) -> None:
-        await orders(world, 5)
-        await trio.sleep(10)
-        await driver.commit(4)
-        await trio.sleep(1)
-        driver.start_s = 1e6
-        if ends == "kill":
-            world.kill()
-        else:
-            world.lose_power()
-        await world.restart()
-        await orders(world, 3)
-        assert await state(world) == "starting"
-        assert await lag(world) in ((4,) if ends == "kill" else (4, 8)), "at worst all that there is"
-        assert (await pipelines(world))["orders"]["progress"]["offsets"] in ({"orders": {"0": 4}}, {})
-
-    spark_world(driver, SAFE).run(scenario)
-
-
-def test_a_driver_that_starts_with_nothing_to_read_corrects_what_a_killed_broker_had_not_heard(
-    driver: ScriptedDriver,
+@in_spark_world(SAFE)
+async def test_a_restarted_broker_knows_the_lag_before_a_driver_runs(
+    world: VirtualWorld, driver: ScriptedDriver, ends: str
 ) -> None:
-    async def scenario(world: VirtualWorld) -> None:
-        await orders(world, 5)
-        await trio.sleep(10)
-        await driver.commit(4)
-        await trio.sleep(1)
+    await orders(world, 5)
+    await trio.sleep(10)
+    await driver.commit(4)
+    await trio.sleep(1)
+    driver.start_s = 1e6
+    if ends == "kill":
         world.kill()
-        driver.committed = {"orders": {"0": 5}}
-        await world.restart()
-        assert await lag(world) == 1
-        await trio.sleep(10)
-        assert (await state(world), await lag(world)) == ("running", 0)
-
-    spark_world(driver, SAFE).run(scenario)
-
-
-def test_another_checkpoint_is_another_beginning(driver: ScriptedDriver) -> None:
-    async def scenario(world: VirtualWorld) -> None:
-        await orders(world, 5)
-        await trio.sleep(10)
-        await driver.commit(5)
-        await trio.sleep(1)
-        driver.start_s = 1e6
-        async with world.connect() as client:
-            sink = {"path": "elsewhere", "checkpoint": "elsewhere"}
-            await client.admin.perform("topic.alter", name="orders", settings={"spark_sink": sink})
-        await trio.sleep(10)
-        assert await lag(world) == 5
-
-    spark_world(driver).run(scenario)
+    else:
+        world.lose_power()
+    await world.restart()
+    await orders(world, 3)
+    assert await state(world) == "starting"
+    assert await lag(world) in ((4,) if ends == "kill" else (4, 8)), "at worst all that there is"
+    assert (await pipelines(world))["orders"]["progress"]["offsets"] in ({"orders": {"0": 4}}, {})
 
 
-def test_a_topic_that_is_made_again_is_a_new_one(driver: ScriptedDriver) -> None:
-    async def scenario(world: VirtualWorld) -> None:
-        await orders(world, 5)
-        await trio.sleep(10)
-        await driver.commit(5, "p")
-        await trio.sleep(1)
-        async with world.connect() as client:
-            await client.admin.delete_topic("orders")
-            assert (await state(world, "p"), await lag(world, "p")) == ("failed", 0)
-            await client.admin.create_topic("orders", kind="stream")
-        await orders(world, 7)
-        assert await lag(world, "p") == 7
+@in_spark_world(SAFE)
+async def test_a_driver_that_starts_with_nothing_to_read_corrects_what_a_killed_broker_had_not_heard(
+    world: VirtualWorld, driver: ScriptedDriver
+) -> None:
+    await orders(world, 5)
+    await trio.sleep(10)
+    await driver.commit(4)
+    await trio.sleep(1)
+    world.kill()
+    driver.committed = {"orders": {"0": 5}}
+    await world.restart()
+    assert await lag(world) == 1
+    await trio.sleep(10)
+    assert (await state(world), await lag(world)) == ("running", 0)
 
-    spark_world(driver, TO_CONSOLE).run(scenario)
+
+@in_spark_world()
+async def test_another_checkpoint_is_another_beginning(world: VirtualWorld, driver: ScriptedDriver) -> None:
+    await orders(world, 5)
+    await trio.sleep(10)
+    await driver.commit(5)
+    await trio.sleep(1)
+    driver.start_s = 1e6
+    async with world.connect() as client:
+        sink = {"path": "elsewhere", "checkpoint": "elsewhere"}
+        await client.admin.perform("topic.alter", name="orders", settings={"spark_sink": sink})
+    await trio.sleep(10)
+    assert await lag(world) == 5
+
+
+@in_spark_world(TO_CONSOLE)
+async def test_a_topic_that_is_made_again_is_a_new_one(world: VirtualWorld, driver: ScriptedDriver) -> None:
+    await orders(world, 5)
+    await trio.sleep(10)
+    await driver.commit(5, "p")
+    await trio.sleep(1)
+    async with world.connect() as client:
+        await client.admin.delete_topic("orders")
+        assert (await state(world, "p"), await lag(world, "p")) == ("failed", 0)
+        await client.admin.create_topic("orders", kind="stream")
+    await orders(world, 7)
+    assert await lag(world, "p") == 7
 
 
 def test_a_pipeline_that_begins_at_the_end_has_no_lag_before_it_has_begun(driver: ScriptedDriver) -> None:
@@ -185,37 +179,34 @@ def test_a_pipeline_that_begins_at_the_end_has_no_lag_before_it_has_begun(driver
     spark_world(driver, config).run(scenario)
 
 
-def test_what_no_reader_may_see_yet_is_no_lag_and_all_that_can_be_read_is(driver: ScriptedDriver) -> None:
-    async def scenario(world: VirtualWorld) -> None:
-        await trio.sleep(10)
-        async with world.connect() as client:
-            async with client.transaction("till") as transaction:
-                await transaction.publish("orders", b"an order")
-                assert await lag(world) == 0
-            end = await client.find_offset("orders", 0, "latest")
-        await driver.commit(end)
-        await trio.sleep(1)
-        assert await lag(world) == 0
+@in_spark_world()
+async def test_what_no_reader_may_see_yet_is_no_lag_and_all_that_can_be_read_is(
+    world: VirtualWorld, driver: ScriptedDriver
+) -> None:
+    await trio.sleep(10)
+    async with world.connect() as client:
+        async with client.transaction("till") as transaction:
+            await transaction.publish("orders", b"an order")
+            assert await lag(world) == 0
+        end = await client.find_offset("orders", 0, "latest")
+    await driver.commit(end)
+    await trio.sleep(1)
+    assert await lag(world) == 0
 
-    spark_world(driver).run(scenario)
 
-
-def test_a_disk_without_room_does_not_end_the_service(driver: ScriptedDriver) -> None:
-    async def scenario(world: VirtualWorld) -> None:
-        await orders(world, 5)
-        await trio.sleep(10)
-        world.fill_disk()
-        await driver.commit(3)
-        await trio.sleep(1)
-        assert (await state(world), await lag(world)) == ("running", 2)
-        world.free_disk()
-
-    spark_world(driver).run(scenario)
+@in_spark_world()
+async def test_a_disk_without_room_does_not_end_the_service(world: VirtualWorld, driver: ScriptedDriver) -> None:
+    await orders(world, 5)
+    await trio.sleep(10)
+    world.fill_disk()
+    await driver.commit(3)
+    await trio.sleep(1)
+    assert (await state(world), await lag(world)) == ("running", 2)
+    world.free_disk()
 
 
 # --- alerts ----------------------------------------------------------------------------------------------------------
 
-Series = list[dict[tuple[str, ...], float]]
 MINUTES = 60
 
 

@@ -28,15 +28,6 @@ def test_a_confirmation_has_the_requested_meaning(plugin):
     assert [confirm_when(acks) for acks in ("none", "leader", "all")] == list(ConfirmWhen)
 
 
-def test_names_and_properties_of_the_semantics():
-    assert at_least_once.linn_register_semantics().name == "at-least-once"
-    assert at_most_once.linn_register_semantics().name == "at-most-once"
-    assert not semantics(at_least_once).settles_on_delivery
-    assert semantics(at_most_once).settles_on_delivery
-    assert semantics(at_least_once).survives_restart
-    assert semantics(at_most_once).survives_restart
-
-
 def test_at_least_once_leases_with_the_settings_of_its_topic():
     subscription = SharedSubscription(semantics(at_least_once), 10)
     lease = subscription.acquire(ANN, 5, END, 0.0)
