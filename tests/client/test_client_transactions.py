@@ -180,6 +180,9 @@ async def test_only_what_was_received_in_such_a_way_is_settled(client: Client, n
         for wrong in (lambda: tx.commit(batch), lambda: tx.ack(fetched), lambda: tx.commit(fetched)):
             with pytest.raises(SubscriptionWrongKind):
                 wrong()
+        for settle in (tx.ack, tx.commit):
+            with pytest.raises(MessageInvalid):
+                settle(b"0")  # type: ignore[arg-type]
         for target in ((None, None), ("a", "b")):
             with pytest.raises(TransactionError):
                 await tx.producer(target[0], exchange=target[1])

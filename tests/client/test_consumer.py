@@ -227,7 +227,7 @@ async def test_a_group_continues_at_its_commit(client: Client, name: str) -> Non
         assert values(await read(consumer, 2)) == [4, 5]
 
 
-@on_both_loops
+@on_both_clients
 async def test_a_nack_sets_a_group_back(client: Client, name: str) -> None:
     await client.admin.create_topic(name, kind="stream")
     await publish(client, name, 1_000)

@@ -43,7 +43,7 @@ class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
     def __init__(self, forget: Callable[[Any], None], thread: LoopThread, made: asynchronous.Consumer) -> None:
         super().__init__(forget, thread, made)
         self.topics = made.topics
-        self._settlements = Settlements(thread)
+        self._settlements = Settlements(thread, self._drop_nacked)
         self._ready: deque[Batch] = deque()
         self._current: Batch | None = None
         self._messages: Iterator[Message] = iter(())
@@ -221,6 +221,11 @@ class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
         self._ready = deque(batch for batch in self._ready if batch._origin._is_wanted())
         if self._current is not None and not self._current._origin._is_wanted():
             self._current, self._messages = None, iter(())
+
+    def _drop_nacked(self) -> None:
+        """Drop what a nack has set a group's member back before. Called by the loop."""
+        with self._lock:
+            self._drop_unwanted()
 
     def _take_unread(self, matches: Matches) -> list[Unread]:
         """Take back unread records that were handed over to threads. Called by the loop."""

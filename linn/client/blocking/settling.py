@@ -8,6 +8,7 @@ of times.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio.lowlevel
@@ -61,8 +62,10 @@ def is_void(settled: Settled) -> bool:
 class Settlements:
     """Settlements of one consumer that the loop has not taken yet."""
 
-    def __init__(self, thread: LoopThread) -> None:
+    def __init__(self, thread: LoopThread, on_nacked: Callable[[], None] = lambda: None) -> None:
+        """`on_nacked` is called by the loop when a nack was carried out, before its answer can arrive."""
         self._thread = thread
+        self._on_nacked = on_nacked
         self._lock = threading.RLock()
         self._waiting: list[Settled] = []
 
@@ -97,6 +100,8 @@ class Settlements:
         for settled in waiting:
             batch, verdict, ms, reason = settled._batch, settled._verdict, settled._ms, settled._reason
             settled._carried_out = batch._settle(settled._first, settled._end, verdict, ms, reason)
+        if any(settled._verdict == Verdict.NACK for settled in waiting):
+            self._on_nacked()
 
     def wait(self, settled: Settled, timeout_s: float | None) -> None:
         """Wait for one settlement; see `Settled.wait`."""

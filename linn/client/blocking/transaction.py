@@ -60,4 +60,4 @@ def origin_of(received: Message | Batch) -> asynchronous_message.Message | async
         return received._origin
     if isinstance(received, Message):
         return asynchronous_message.Message(received.batch._origin, received.index)
-    raise MessageInvalid("a transaction settles what a consumer of the same client has received: a message or a batch")
+    raise MessageInvalid(asynchronous.SETTLES_RECEIVED)

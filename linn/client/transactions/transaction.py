@@ -20,6 +20,7 @@ from linn.core.errors.tree import (
     DeliveryNotCurrent,
     GroupFenced,
     LinnError,
+    MessageInvalid,
     SubscriptionWrongKind,
     TransactionAborted,
     TransactionError,
@@ -27,6 +28,7 @@ from linn.core.errors.tree import (
 )
 from linn.wire.messages import ConsumerKind, SettleInTransaction, Settlement, Verdict
 
+SETTLES_RECEIVED = "a transaction settles what a consumer of the same client has received: a message or a batch"
 ABORT_S = 5.0
 """Time limit for the abort of a cancelled block; the broker aborts after its timeout in any case."""
 ENTRIES_MAX = 256
@@ -207,7 +209,7 @@ class Transaction:
     def ack(self, received: Message | Batch) -> None:
         """Ack a message or batch of a queue or shared subscription, with the commit of this transaction.
 
-        Raises SubscriptionWrongKind, TransactionError.
+        Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 
         Example:
             message = await anext(consumer)
@@ -220,7 +222,7 @@ class Transaction:
     def commit(self, received: Message | Batch) -> None:
         """Commit the offset after a message or batch of a group's member, with the commit of this transaction.
 
-        Raises SubscriptionWrongKind, TransactionError.
+        Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 
         Example:
             async with client.consumer("prices", group="billing") as member:
@@ -245,6 +247,8 @@ class Transaction:
         self._return_settled()
 
     def _add(self, received: Message | Batch, kind: ConsumerKind) -> None:
+        if not isinstance(received, Message | Batch):
+            raise MessageInvalid(SETTLES_RECEIVED)
         batch = received if isinstance(received, Batch) else received.batch
         subscription, delivery = batch._subscription, batch._delivery
         if not isinstance(subscription, Subscription) or delivery is None or subscription.kind != kind:

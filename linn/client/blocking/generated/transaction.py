@@ -99,7 +99,7 @@ class Transaction(BaseTransaction):
     def ack(self, received: Message | Batch) -> None:
         """Ack a message or batch of a queue or shared subscription, with the commit of this transaction.
 
-        Raises SubscriptionWrongKind, TransactionError.
+        Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 
         Example:
             message = next(consumer)
@@ -112,7 +112,7 @@ class Transaction(BaseTransaction):
     def commit(self, received: Message | Batch) -> None:
         """Commit the offset after a message or batch of a group's member, with the commit of this transaction.
 
-        Raises SubscriptionWrongKind, TransactionError.
+        Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 
         Example:
             with client.consumer("prices", group="billing") as member:
