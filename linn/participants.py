@@ -1,7 +1,7 @@
 """Participants of exactly-once delivery: stores that take effects and the marks of their records in one transaction.
 
-`SqliteParticipant` is the one that needs nothing else. For a store of your own write a class with the methods of
-`Participant` or `AsyncParticipant`, and run `linn.testing.participants` on it. Each is loaded on first use.
+`SqliteParticipant` needs no other package. For another store write a class with the methods of `Participant` or
+`AsyncParticipant`, and test it with `linn.testing.participants`. Participants are loaded on first use.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MODULES = {
     "RedisParticipant": "redis",
     "SqliteParticipant": "sqlite",
 }
-"""The modules of `linn.client.participants` that participants are in."""
+"""Modules of `linn.client.participants` by participant."""
 
 
 def __getattr__(name: str) -> object:

@@ -52,7 +52,7 @@ PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99_9": 0.999, "max": 1.0}
 
 
 class LoadFailed(LinnError):
-    """Load that could not be started, or whose worker ended by itself."""
+    """The load could not be started, or a worker ended by itself."""
 
     code = "bench.load_failed"
 
@@ -131,7 +131,7 @@ class LoadCoordinator:
         self._workers: list[_Worker] = []
         self._broker_samples: list[Sample] = []
         self._machine_samples: list[Sample] = []
-        """Samples without the broker's usage, which go on while the broker is too busy to answer."""
+        """Samples without the broker's usage, taken even while the broker is too busy to answer."""
         self._check_descriptors()
 
     @property

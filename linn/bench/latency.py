@@ -83,7 +83,7 @@ class LatencyTest:
                     return
 
     def data(self) -> dict[str, Any]:
-        """Return the document for `--json`: of the whole test, or of what was measured until it was interrupted."""
+        """Return the document for `--json`: for the whole test, or for the part before an interruption."""
         return {
             "messages": len(self._confirmed_ms),
             "delivered": len(self._delivered_ms),

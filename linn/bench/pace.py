@@ -9,7 +9,7 @@ BURST_S = 0.05
 
 
 class Pace:
-    """Rate limiter, which starts with the first message. A stall is not followed by a burst."""
+    """Rate limiter; starts with the first message. After a stall there is no burst."""
 
     def __init__(self, rate_per_s: float | None) -> None:
         """`rate_per_s`: maximum messages a second; None: unlimited."""
@@ -17,7 +17,7 @@ class Pace:
         self._next_at: float | None = None
 
     async def room(self, wanted: int) -> int:
-        """Wait until a message may be sent, and return how many of `wanted`, at least 1, may be."""
+        """Wait until a message may be sent, and return the number that may be: from 1 to `wanted`."""
         if self._rate_per_s is None:
             return wanted
         now = anyio.current_time()

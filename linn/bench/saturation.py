@@ -1,6 +1,6 @@
 """Saturation of processors, memory, disk and descriptors during a load, and the resource that is saturated first.
 
-Law: utilization is a share of the capacity, 1.0 is all of it; None where it is not known, as on another machine.
+Law: utilization is a share of the capacity, up to 1.0; None if it is not known, as on another machine.
 """
 
 from __future__ import annotations

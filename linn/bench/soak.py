@@ -1,7 +1,7 @@
-"""Soak test: a long load that checks that no confirmed message is lost or changed, whatever fails meanwhile.
+"""Soak test: a long load that checks that no confirmed message is lost or changed, even if broker or network fail.
 
-Laws: memory is bounded by the messages in flight and the number of gaps in what has arrived; the run has an end. A
-publish whose connection was lost may be stored or not: it counts as unknown, and neither as lost nor as a duplicate.
+Laws: memory is bounded by the messages in flight and the number of gaps among arrived messages; the run has an end. A
+publish whose connection was lost may be stored or not: it counts as unknown, not as lost or duplicate.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class SoakTest:
                         self._take(batch)
                         batch.ack()
             except LinnError as error:
-                # A late settlement, or a broker that is away: what was not settled is delivered again.
+                # A late settlement, or a broker that is away: unsettled messages are delivered again.
                 self._errors[error.code] += 1
                 await anyio.sleep(_RETRY_S)
 

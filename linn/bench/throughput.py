@@ -15,7 +15,7 @@ import anyio
 from linn.client.client import Client
 
 SILENCE_S = 10.0
-"""Time without a message after which the topic is taken to be empty."""
+"""Time without a message after which the topic counts as empty."""
 
 
 @dataclass

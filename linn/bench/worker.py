@@ -4,8 +4,8 @@ A lean client, which leaves the processors to the broker: one loop for all conne
 Until its batch is confirmed a producer accumulates records at its rate, as a client that lingers does; the longer it
 waits, the larger its next batch is.
 
-Laws: each producer has one batch in flight. The worker ends when its stdin is closed, whatever else happens, and when
-its time is up. It prints one JSON object a line: `connected`, a `sample` every second, and in the end `result`.
+Laws: each producer has one batch in flight. The worker ends when its stdin is closed, in any state, and when its time
+is up. It prints one JSON object a line: `connected`, a `sample` every second, and in the end `result`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
 
 class _Producer:
-    """Producer: a connection, and its batch in flight."""
+    """A connection, and its batch in flight."""
 
     __slots__ = ("begun_at", "connection", "in_flight", "is_late", "number", "sent_at", "socket", "unsent")
 

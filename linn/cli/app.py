@@ -1,4 +1,4 @@
-"""Command `linn` and its subcommands, each of which has a file in `linn.cli.commands`.
+"""The command `linn` and its subcommands, one file each in `linn.cli.commands`.
 
 Law: the file of a command imports Typer and nothing slow, so that `linn serve` starts without the client, Rich and the
 demo; slow modules are imported by the functions that use them.
@@ -51,7 +51,7 @@ from linn.cli.exit_code import boundary
 
 
 class Boundary(TyperGroup):
-    """Group of all commands, which turns expected failures into exit codes."""
+    """Root group of commands; turns expected failures into exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. Raises SystemExit for expected failures."""

@@ -95,7 +95,7 @@ def decided_ids(ctx: typer.Context) -> list[str]:
 
 
 def transaction_names(ctx: typer.Context) -> list[str]:
-    """Return the names of transactions, those with an open one in front."""
+    """Return the names of transactions; names with an open transaction come first."""
 
     async def ask(client: Client) -> list[str]:
         return [transaction["name"] for transaction in (await client.admin.transactions())["transactions"]]
@@ -104,7 +104,7 @@ def transaction_names(ctx: typer.Context) -> list[str]:
 
 
 def open_transaction_names(ctx: typer.Context) -> list[str]:
-    """Return the names of transactions that are open, the oldest in front."""
+    """Return the names of open transactions, oldest first."""
 
     async def ask(client: Client) -> list[str]:
         return [transaction["name"] for transaction in (await client.admin.transactions("open"))["transactions"]]
@@ -129,7 +129,7 @@ def target_names(ctx: typer.Context) -> list[str]:
 
 
 def published_to(ctx: typer.Context) -> list[str]:
-    """Return all topics for the first argument; messages follow it, and with --exchange there is no topic."""
+    """Return all topics for the first argument of `linn publish`, unless --exchange is given."""
     return [] if ctx.params.get("arguments") or ctx.params.get("exchange") else topic_names(ctx)
 
 
@@ -139,7 +139,7 @@ def setting_keys(ctx: typer.Context) -> list[str]:
 
     given = ctx.params.get("settings") or []
     if not isinstance(ctx.command, SettingsCommand) or (given and given[-1].endswith("=")):
-        return []  # In the second case the value is completed.
+        return []  # After "KEY=" the value is completed, not a key.
     keys = {pair.partition("=")[0] for pair in given}
     return [f"{key}=" for key in ctx.command.setting_keys() if key not in keys]
 
@@ -152,7 +152,7 @@ def _topics(ctx: typer.Context, *kinds: str) -> list[str]:
 
 
 def _answer(ctx: typer.Context, ask: Callable[[Client], Awaitable[list[str]]]) -> list[str]:
-    """Return the broker's answer; empty where there is none in time, as a shell can't show an error within a line."""
+    """Return the broker's answer, or an empty one if it fails or is late: a shell can't show an error within a line."""
     import anyio
 
     import linn

@@ -114,7 +114,8 @@ def _listeners(config: Config, problems: Problems) -> None:
         if not isinstance(place, str) and not place[0].startswith(_LOOPBACK):
             problems.warn(
                 ("listeners", name, "address"),
-                "whoever reaches this address can read, change and delete everything: there is no login and no TLS yet",
+                "anyone who reaches this address can read, change and delete everything: "
+                "there is no login and no TLS yet",
             )
 
 
@@ -139,7 +140,7 @@ def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) 
 
 
 def _endless_attempts(config: Config, problems: Problems) -> None:
-    """Hint at queues whose attempts never end, other than those for dead letters."""
+    """Hint at queues, other than dead-letter queues, whose attempts never end."""
     dead_letters = {topic.dead_letter for topic in config.topics.values()}
     for name, topic in config.topics.items():
         is_leased = topic.kind != "stream" and topic.lease_ms is not None
@@ -149,7 +150,7 @@ def _endless_attempts(config: Config, problems: Problems) -> None:
 
 
 def _exactly_once(name: str, topic: TopicSettings, config: Config, problems: Problems) -> None:
-    """Warn where exactly once does not outlast a power failure, and say what it means then."""
+    """Warn if exactly-once delivery does not outlast a power failure, and explain the consequence."""
     if config.delivery[topic.delivery or config.broker.default_delivery].kind != "exactly-once":
         return
     storage = config.storage[topic.storage or config.broker.default_storage]

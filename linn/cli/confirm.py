@@ -28,9 +28,9 @@ def confirm(url: str, verb: str, question: str, undone: str, **arguments: Any) -
 
 
 def ask(question: str, undone: str) -> None:
-    """Return where the answer is yes: typed at the terminal, or the first line of stdin.
+    """Ask a question, and return if the answer is yes: typed at the terminal, or the first line of stdin.
 
-    `undone` names what is not done otherwise: "not deleted". Raises typer.Exit.
+    `undone` begins the line that is printed otherwise: "not deleted". Raises typer.Exit.
     """
     at_terminal = sys.stdin.isatty()
     while True:
@@ -43,7 +43,7 @@ def ask(question: str, undone: str) -> None:
         if not line:
             if at_terminal:
                 print(file=sys.stderr)
-            complain(f'{undone}: nobody answered "{question}"; give --yes')
+            complain(f'{undone}: no answer to "{question}"; give --yes')
             raise typer.Exit(1)
         if answer in _NO or not at_terminal:
             complain(f"{undone}: the answer was no")

@@ -64,7 +64,7 @@ class Plugin:
 
 
 def found(config: str | None) -> list[Plugin]:
-    """Find every installed plugin, and those that a configuration loads. Raises ConfigError."""
+    """Find every installed plugin, and every plugin that a configuration loads. Raises ConfigError."""
     settings = PluginSettings() if config is None else plugin_settings(read_toml(config))
     return [_load(entry, settings) for entry in _entries(settings)]
 

@@ -18,7 +18,7 @@ _WORDS = {str: "text", int: "number", float: "number", bool: "boolean", Any: "an
 
 
 def shape_of(described: Any) -> Any:
-    """The shape of a type."""
+    """Return the shape of a type."""
     if described is TopicSettings:
         return {"SETTING": "any"}
     if is_typeddict(described):
@@ -34,12 +34,12 @@ def shape_of(described: Any) -> Any:
 
 
 def _result(verb: verbs.Verb[Any, Any]) -> Any:
-    """The shape of a verb's result."""
+    """Return the shape of a verb's result."""
     return shape_of(verb.result)
 
 
 def _fields(text: str, /, **others: Any) -> dict[str, Any]:
-    """The shape that a text lists by type, "name state: text, lag: number?", with other keys."""
+    """Parse a shape from keys listed by type, as in "name state: text, lag: number?", and add other keys."""
     by_type = (part.split(":") for part in text.split(","))
     return {name: kind.strip() for names, kind in by_type for name in names.split()} | others
 

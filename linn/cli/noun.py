@@ -43,17 +43,17 @@ class Verbs(TyperGroup):
 
 
 class Noun(Verbs):
-    """Group of verbs of things that there are; without a verb it runs `list`."""
+    """Group of verbs whose default is `list`."""
 
     default = "list"
 
 
 class StatusNoun(Verbs):
-    """Group of verbs of things that run; without a verb it runs `status`."""
+    """Group of verbs whose default is `status`."""
 
     default = "status"
 
 
 def noun(text: str, kind: type[Verbs] = Noun) -> typer.Typer:
-    """Make the group of a noun, to be filled with commands; one of them must be called as the default of `kind`."""
+    """Make the empty group of a noun. One of its commands must have the name of the default of `kind`."""
     return typer.Typer(cls=kind, help=f"{text} Without a command: {kind.default}.", subcommand_metavar="[COMMAND]")

@@ -36,7 +36,7 @@ class OutgoingMessage:
 
 
 def message_from_json(line: bytes, number: int, defaults: OutgoingMessage) -> OutgoingMessage:
-    """Decode line `number` of the input; fields that it leaves out are those of `defaults`.
+    """Decode line `number` of the input; missing fields are taken from `defaults`.
 
     Raises MessageInvalid.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RETRIES_MAX = 2
-"""One attempt more than a hiccup needs."""
+"""One attempt more than a short interruption needs."""
 
 
 def with_client(
@@ -26,8 +26,8 @@ def with_client(
 ) -> T:
     """Connect, run `work` with the client, disconnect, and return the result.
 
-    `reconnects`: wait for the broker where the connection is lost, and log that to stderr; by default the command
-    fails soon.
+    `reconnects`: wait for the broker if the connection is lost, and log that to stderr; by default the command fails
+    soon.
 
     Raises BadParameter for an invalid URL; ConnectFailed after `timeout_s`; LinnError, alone or in groups;
     KeyboardInterrupt as usual.

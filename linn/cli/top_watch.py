@@ -1,7 +1,7 @@
 """Loop of `linn top`: read the broker's metrics, show them, and wait.
 
-Laws: a broker that can't be reached at first is a failure of the command; one that goes away later is waited for. The
-terminal is restored when the command ends, however it ends.
+Laws: the command fails if it can't reach the broker at first, and waits for a broker that goes away later. The terminal
+is restored when the command ends, however it ends.
 
 Separate from the command because nearly every function needs trio, which the command has to load without.
 """
@@ -95,7 +95,7 @@ def _watch_on_terminal(url: str, interval_s: float) -> None:
 def _keys(stdin: int) -> Iterator[int | None]:
     """Yield the descriptor of a terminal that delivers keys without Enter; None where stdin is no terminal.
 
-    A read never waits: Ctrl-C throws away the keys before it, perhaps between the news of a key and its reading.
+    A read never waits, as Ctrl-C may discard the keys between the moment that the terminal is readable and the read.
     """
     if not os.isatty(stdin):
         yield None

@@ -1,8 +1,9 @@
-"""Copy of a topic to another broker: its messages, what its subscriptions have settled, and the offsets of its groups.
+"""Copy of a topic to another broker: messages, settled records of its subscriptions, and offsets of its groups.
 
-Laws: the copy of a partition is a partition, in order; an offset of a group goes to the same place between the copies,
-whatever their offsets are. Of a queue what is unsettled is copied; of a stream, and of a topic that is both, all that
-is committed. The target is empty before, so that a copy that was interrupted is begun again and nothing is there twice.
+Laws: a partition is copied to the partition of the same number, in order; a group's offset is translated, so that it
+points to the copy of the same record. From a queue the unsettled records are copied; from a stream, and from a topic of
+kind both, all committed records. The target must be empty, so that an interrupted copy is begun again, and nothing is
+there twice.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ FROM_CLIENT = ("murmur2", "sticky")
 
 
 class TopicPlan(NamedTuple):
-    """Topic on both brokers, and all that refers to its offsets."""
+    """Topic on both brokers, with its subscriptions and its groups' offsets."""
 
     source: TopicDescription
     target: TopicDescription
     subscriptions: Sequence[QueueDetails]
     """Its queue and its named subscriptions at the source."""
     offsets: Mapping[str, Sequence[GroupOffset]]
-    """Members of groups and what they have committed in it, by group and partition."""
+    """Members and committed offsets of the topic's groups, by group."""
 
     @property
     def name(self) -> str:
@@ -44,12 +45,12 @@ class TopicPlan(NamedTuple):
 
     @property
     def is_queue(self) -> bool:
-        """Whether it is a queue and nothing else, of which only unsettled messages are copied."""
+        """Whether the topic is only a queue, so that only unsettled messages are copied."""
         return self.source["settings"]["kind"] == "queue"
 
     @property
     def settled(self) -> list[QueueDetails]:
-        """Subscriptions of a log that is copied whole, of which the target has to know what is settled."""
+        """Subscriptions whose settled records must be settled at the target too, as the log is copied whole."""
         return [] if self.is_queue else [*self.subscriptions]
 
 
@@ -102,7 +103,7 @@ def _settled_count(subscription: QueueDetails) -> Iterator[int]:
 
 
 class TopicCopy:
-    """One run of a plan."""
+    """One run of a topic's plan."""
 
     def __init__(self, plan: TopicPlan, source: Client, target: Client, advance: Callable[[int], None]) -> None:
         self._plan = plan
@@ -114,7 +115,8 @@ class TopicCopy:
         self.offsets = 0
         """Offsets of groups."""
         self._consumers: dict[str, Consumer] = {}
-        """Consumers at the target, which settle what is settled at the source, by subscription."""
+        """Consumers at the target, by subscription: they settle the copies of records that are settled at the source.
+        """
 
     async def run(self) -> None:
         """Copy. Raises LinnError."""
@@ -164,7 +166,7 @@ class TopicCopy:
         return {(group, partition): place for group, place in places.items()}
 
     async def _publish(self, producer: Producer, messages: Sequence[Message], partition: int) -> None:
-        """Publish copies in order, those of one priority at a time."""
+        """Publish copies in order, one priority at a time."""
         only = len(self._plan.target["partitions"]) == 1
         for priority, run in groupby(messages, lambda message: message.priority):
             copies = [*run]
@@ -175,7 +177,7 @@ class TopicCopy:
             self._advance(len(copies))
 
     async def _settle(self, offsets: Sequence[int], partition: int, first: int) -> None:
-        """Settle at the target the copies of what is settled at the source; `first`: offset of the first copy."""
+        """Settle the copies of records that are settled at the source. `first`: offset of the first copy."""
         for subscription in self._plan.settled:
             consumer = self._consumers.get(subscription["subscription"])
             row = subscription["by_partition"][partition]
@@ -193,7 +195,7 @@ class TopicCopy:
                     at = batches[-1].end_offset
 
     async def _move_group(self, group: str, places: Mapping[int, int]) -> None:
-        """Give a group at the target its offsets, by partition; a member makes it first, where there is none."""
+        """Set a group's offsets at the target, by partition. A missing group is created by a member first."""
         if not places:
             return
         async with self._target.consumer(self.name, group=group, mode="pull"):
@@ -232,7 +234,7 @@ async def publish_copies(
 
 
 def total_text(copies: Iterable[TopicCopy]) -> str:
-    """Return what was copied, for a sentence."""
+    """Describe what was copied, as part of a sentence."""
     done = [*copies]
     text = f"{counted(sum(subscription.messages for subscription in done), 'message')} of {counted(len(done), 'topic')}"
     return f"{text} and {counted(sum(subscription.offsets for subscription in done), 'offset')} of groups"

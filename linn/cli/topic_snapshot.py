@@ -1,4 +1,6 @@
-"""Snapshot of a topic: messages are fetched by partition, up to the end at the start, and none is consumed."""
+"""Snapshot of a topic: messages are fetched by partition, up to the end that the partition had at the start, and none
+is consumed.
+"""
 
 from __future__ import annotations
 

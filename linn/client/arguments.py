@@ -1,4 +1,4 @@
-"""Argument checks: a wrong argument is refused by its name in the call that passes it."""
+"""Argument checks: the call with a wrong argument fails, with the argument's name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shown(value: object) -> str:
 
 
 def checked_number(number: object, what: str, highest: int, lowest: int = 0, or_none: str = "") -> int:
-    """Check an int from `lowest` to `highest`; `or_none`: the meaning of None, for the error. Raises MessageInvalid."""
+    """Check an int from `lowest` to `highest`; `or_none`: meaning of None, for the error. Raises MessageInvalid."""
     if not isinstance(number, int) or isinstance(number, bool) or not lowest <= number <= highest:
         none = f", or None, which {or_none}" if or_none else ""
         raise MessageInvalid(f"{what} must be a whole number from {lowest} to {highest}{none}; not {shown(number)}")
@@ -51,7 +51,7 @@ def checked_wait(wait_s: object) -> float:
 
 
 ANYWHERE = (False, 0, 0)
-"""Pull position without a partition: whether it is bound to one, partition, and offset."""
+"""Pull position without a partition: (whether there is a partition, partition, offset)."""
 
 
 def checked_place(partition: int | None, start: int) -> tuple[bool, int, int]:
@@ -80,7 +80,7 @@ def checked_text(text: object, what: str) -> str:
 
 
 def checked_reason(reason: object) -> str:
-    """Check a reason, and return it as it is sent: printable, on one line, and cut. Raises MessageInvalid."""
+    """Check a reason, and return it as it is sent: printable, on one line, and truncated. Raises MessageInvalid."""
     if not isinstance(reason, str):
         raise MessageInvalid(f"a reason must be text, not {type(reason).__name__}")
     return reason_text(reason)

@@ -3,7 +3,7 @@
 Read on: `connection.connector` (staying connected), `connection.connection` (one connection), `produce.producer` with
 `produce.accumulator` and `produce.sender`, `consume.consumer` with `consume.subscription`, `admin`.
 
-Law: all tasks live in one task group that `connect` owns, and none outlives its block.
+Law: all tasks run in one task group that `connect` owns, and end with its block.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ BATCH_BYTES_MAX = 256 << 10
 """Default size of a producer's batches: beyond it the cost per record no longer falls."""
 BUFFER_BYTES_MAX = 32 << 20
 RENEWAL_MAX_S = 3_600.0
+"""Default limit on lease renewal: long enough for a long job. After it, a job that hangs goes to another consumer."""
 TRANSACTION_TIMEOUT_S = 60.0
 SESSION_TIMEOUT_S = 10.0
 SESSION_TIMEOUT_S_MAX = 86_400.0
-"""Default limit on lease renewal: long enough for a long job; one that hangs is tried elsewhere after it."""
 IN_FLIGHT_MAX = 8
-"""Batches of a producer in flight: as many as a broker remembers of an idempotent one."""
+"""Default limit on a producer's batches in flight: the number that a broker remembers of an idempotent producer."""
 
 
 class Client:
@@ -83,7 +83,7 @@ class Client:
 
     @property
     def options(self) -> ClientOptions:
-        """The options that the client was made with."""
+        """Options of the client."""
         return self._connector.options
 
     @property
@@ -109,15 +109,15 @@ class Client:
         """Make a producer for one topic or one exchange; enter it with `async with`.
 
         Args:
-            acks: "leader": confirmed when stored as durably as the topic asks for; "all": by every in-sync replica;
-                "none": handed to the connection and not confirmed.
+            acks: "leader": confirmed when stored as durably as the topic requires; "all": by every in-sync replica;
+                "none": passed to the connection and not confirmed.
             linger_ms: time that a message may wait for others to share its batch; 0: see `Producer`.
             batch_bytes_max: approximate size at which a batch is sent.
             codec: compression of batches, if the broker supports it.
-            in_flight_max: batches sent and not confirmed, at most 8 of an idempotent producer.
+            in_flight_max: limit on unconfirmed batches, at most 8 for an idempotent producer.
             buffer_bytes_max: size of unconfirmed batches beyond which `publish` waits and `publish_nowait` refuses.
             idempotent: whether the broker recognises a batch that is sent again after a lost connection or a refusal:
-                each message is then stored once and in order. Without effect with `acks="none"`.
+                each message is then stored once and in order. No effect with `acks="none"`.
 
         Raises MessageInvalid if an argument is wrong.
 
@@ -208,27 +208,27 @@ class Client:
         Args:
             group: on a stream, the group whose members share the partitions and whose offsets are kept. None: on a
                 queue, a competing consumer; on a stream, an independent reader whose offsets are not kept.
-            prefetch: records that may be on their way or with the application; leased records count until they are
-                settled. None: 4,096 of a stream; of a queue a few at first, then as the application's speed allows.
-            mode: "push": the broker sends up to `prefetch` records; "pull": it sends when it is asked.
+            prefetch: limit on records in flight or held by the application; leased records count until they are
+                settled. None: 4,096 for a stream; for a queue a few at first, then adapted to the application's speed.
+            mode: "push": the broker sends up to `prefetch` records; "pull": it sends on request.
             start: position in a stream without committed offsets, and of a new shared subscription: "earliest",
                 "latest", an offset, or a datetime (the first batch with a timestamp not before it).
             where: on a stream, a predicate over labels and routing key, such as `'label.kind = "late"'`: the broker
-                passes over all other records, and for a group they count as consumed. None: all records.
-            renewal_max_s: time after a delivery for which its lease is renewed while the application refers to its
+                skips all other records, and for a group they count as consumed. None: all records.
+            renewal_max_s: time for which the lease of a delivery is renewed while the application references its
                 records; 0: never.
-            name: name of this consumer in its group, queue or shared subscription; one of that name that is there
-                already is fenced, and what it holds goes to others. None: a random one in a group, otherwise none.
-            session_timeout_s: time for which a group keeps this member's partitions for it when it is not heard of,
-                say because its connection or its process is gone; 0: only as long as the connection lasts.
-            static: whether the group also keeps the partitions for that time when this consumer is closed: another of
-                that name, perhaps after a restart of the program, continues with them. Needs `name`.
-            shared: on a stream, the shared subscription for whose records consumers compete as for those of a queue:
-                each record is leased, and settled by itself. It is made if it is not there.
-            isolation: "read_uncommitted": on a stream, also what belongs to transactions that are open or were aborted.
-            exactly_once: the participant that stores the effects of what is consumed, each of them once: the consumer
-                yields (message, handle), and settles by itself. A queue or a shared subscription needs a topic with
-                `delivery = "exactly-once"` and a name; of a stream the participant keeps the position.
+            name: name of this consumer in its group, queue or shared subscription; a present consumer with the same
+                name is fenced, and its records go to others. None: a random name in a group, otherwise no name.
+            session_timeout_s: time for which a group keeps the partitions of this member after its last sign of life,
+                for instance if its connection or process is gone; 0: only while the connection lasts.
+            static: whether the group also keeps the partitions for that time after this consumer is closed: the next
+                consumer with the name, for instance after a restart, continues with them. Needs `name`.
+            shared: on a stream, the shared subscription for whose records consumers compete, as on a queue:
+                records are leased, and settled separately. It is created if it is missing.
+            isolation: "read_uncommitted": on a stream, also records of open and aborted transactions.
+            exactly_once: the participant that stores the effects of messages exactly once: the consumer yields
+                (message, handle), and settles by itself. A queue or a shared subscription needs a name and a topic with
+                `delivery = "exactly-once"`; for a stream the participant keeps the position.
 
         Raises MessageInvalid if an argument is wrong.
 
@@ -244,12 +244,12 @@ class Client:
         return ExactlyOnceConsumer(self._source(made, group or name, shared, mode), exactly_once)
 
     def transaction(self, name: str, *, timeout_s: float = TRANSACTION_TIMEOUT_S) -> Transaction:
-        """Make a transaction; enter it with `async with`. Those of one name follow one another.
+        """Make a transaction; enter it with `async with`. Transactions of one name follow one another.
 
         Args:
-            name: whoever uses a name later, in this program or another, fences the one that used it before, and aborts
-                what that has open: give each worker a name of its own, and the same one after a restart.
-            timeout_s: time after which the broker aborts a transaction that is still open; it holds back readers.
+            name: a later user of the name, in any program, fences the earlier one and aborts its open transaction:
+                give each worker a name of its own, and the same name after a restart.
+            timeout_s: time after which the broker aborts an open transaction, which holds back readers.
 
         Raises MessageInvalid if an argument is wrong.
 
@@ -271,12 +271,12 @@ class Client:
     def shared_transactions(
         self, name: str, *, run: int, timeout_s: float = TRANSACTION_TIMEOUT_S
     ) -> SharedTransactions:
-        """Make transactions that several processes write and one commits, as the tasks of a distributed job do.
+        """Make transactions that several processes write and one process commits, for distributed jobs.
 
         Args:
-            name: the job's, the same one whenever it is started again.
-            run: a random number from 1 to 2**64 - 1 that all processes of one run have: another one takes the name
-                over, and fences the run before.
+            name: name of the job, the same after each restart.
+            run: a random number from 1 to 2**64 - 1, the same in all processes of a run. Another number takes the
+                name over, and fences the earlier run.
             timeout_s: time after which the broker aborts a transaction that is still open; it holds back readers.
 
         Raises MessageInvalid if an argument is wrong.
@@ -308,19 +308,19 @@ class Client:
         prefetch: int | None = None,
         timeout_s: float = TRANSACTION_TIMEOUT_S,
     ) -> None:
-        """Read a topic, and publish what a function makes of each message, exactly once; runs until it is cancelled.
+        """Read a topic, and publish a function's output for each message, exactly once; runs until it is cancelled.
 
-        Messages, and what is made of them, are settled and published in one transaction for each delivery.
+        For each delivery, one transaction settles the messages and publishes the output.
 
         Args:
             function: takes a message; returns bytes, an `Output`, several of them, or None. It may be a coroutine
-                function. What it does besides may be done again.
-            sink: the topic to publish to; or `exchange`.
-            name: name of this process, which no other has. Started again, it takes over from the one before.
+                function. Its other effects may happen again.
+            sink: the topic to publish to; alternatively `exchange`.
+            name: unique name of this process. After a restart, it takes over from the earlier run.
             group: on a stream, the group whose members share the partitions; on a queue None.
-            workers: number of consumers that work beside each other, each in transactions of its own.
+            workers: number of concurrent consumers, each with transactions of its own.
 
-        Raises TransactionFenced: another process has taken over the name; what the function raises; MessageInvalid,
+        Raises TransactionFenced: another process has taken over the name; errors of the function; MessageInvalid,
         TopicUnknown, SubscriptionWrongKind.
 
         Example:
@@ -343,7 +343,7 @@ class Client:
         return self.producer(exchange=target) if to_exchange else self.producer(target)
 
     def _source(self, consumer: Consumer, name: str | None, shared: str | None, mode: Mode) -> WorkSource:
-        """The source of a consumer with a participant. Raises MessageInvalid."""
+        """Make the source of a consumer with a participant. Raises MessageInvalid."""
         if not name:
             raise MessageInvalid("a consumer with a participant needs a name, which no other consumer has")
         if mode != "push":
@@ -409,12 +409,12 @@ class Client:
         """Read a partition from `offset`: about `bytes_max` bytes, waiting up to `wait_s` for `bytes_min`.
 
         Args:
-            where: a predicate over labels and routing key; the other records are left out. There may be none, however
-                many follow: go on at `next_offset`.
-            unsettled: of a queue, leave out the records that are settled.
-            leader_epoch: that of the last fetch; the broker then says so if it has lost what that one read. 0: none.
-            topic_id: id of the topic that was read, so that another one of that name is not taken for it.
-            isolation: "read_uncommitted": also what belongs to transactions that are open, or were aborted.
+            where: a predicate over labels and routing key; other records are left out. An empty result does not mean
+                the end: go on at `next_offset`.
+            unsettled: for a queue, leave out settled records.
+            leader_epoch: epoch of the last fetch, to detect that the broker has lost the records that it read; 0: none.
+            topic_id: id of the topic, to detect that a new topic has taken its name.
+            isolation: "read_uncommitted": also records of open and aborted transactions.
 
         Raises MessageInvalid, TopicUnknown, PartitionUnknown, OffsetOutOfRange, PredicateInvalid, SubscriptionWrongKind
         (`unsettled` records of a stream), LogTruncated, TopicReplaced, ConnectionLost, RequestTimeout.
@@ -445,7 +445,7 @@ class Client:
     async def find_offset(
         self, topic: str, partition: int, place: Literal["earliest", "latest"] | int | datetime
     ) -> int:
-        """Return an offset: of the start, of the end, or of the first batch with a timestamp not before a time.
+        """Return the offset of the start, of the end, or of the first batch with a timestamp not before a time.
 
         A time is a `datetime`, or a number of milliseconds since 1970, and may lie before that.
 
@@ -459,7 +459,7 @@ class Client:
         return await metadata.find_offset(self._connector, topic, partition, place)
 
     async def describe(self, *topics: str) -> Description:
-        """Return kind, partitions and bounds of topics; of all if none is named. An unknown topic's kind is "".
+        """Return kind, partitions and bounds of topics; of all if no name is given. An unknown topic has the kind "".
 
         Raises MessageInvalid, ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
 
@@ -501,11 +501,11 @@ async def connect(
     """Connect to the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
 
     URLs are linn://HOST[:PORT] (default port 5466) and linn+unix:///PATH. With `wait_s`, a program may start before its
-    broker: attempts are repeated for so many seconds. See `ClientOptions` for the other options; `env` replaces clock,
+    broker: attempts are repeated for that time. See `ClientOptions` for the other options; `env` replaces clock,
     randomness and network, for example by simulated ones.
 
     Raises:
-        MessageInvalid: an option is wrong. AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens
+        MessageInvalid: an option is wrong. AddressInvalid: the URL is malformed. ConnectFailed: nothing listens
             there, for `wait_s` seconds. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no
             linn broker.
     An exception of the block is raised as it is, not in a group. Leaving the block fails what its producers and

@@ -30,9 +30,9 @@ class ClientOptions:
 
     None: the client tries for as long as it is open; a request or a publish fails when its timeout is over."""
     backoff_s: float = 0.05
-    """Wait before the second attempt; it doubles from one to the next, less up to half of it at random."""
+    """Wait before the second attempt. It doubles with each attempt; a random part, up to half, is subtracted."""
     backoff_max_s: float = 2.0
-    """Longest such wait."""
+    """Longest wait between attempts."""
     metadata_age_max_s: float = 60.0
     """Age at which a producer asks again how many partitions its topic has."""
 

@@ -10,7 +10,7 @@ from linn.client.blocking.generated.client import Client, connect
 from linn.core.errors.tree import ConnectFailed, ConnectionLost
 
 OUTAGE_S_MAX = 30.0
-"""Time for which a task waits for a broker that restarts; as long as a client waits that was connected."""
+"""Time for which a task waits for a broker that restarts, as long as a connected client waits to reconnect."""
 ATTEMPT_PAUSE_S = 0.25
 
 _clients: dict[tuple[int, str], Client] = {}
@@ -20,13 +20,13 @@ _clients: dict[tuple[int, str], Client] = {}
 def pooled_client(url: str, *, wait_s: float = 0.0) -> Client:
     """Return this process's client of a broker, connected at the first call.
 
-    `wait_s`: time for which it tries again while nobody answers. Raises ConnectFailed, ConnectionLost and others.
+    `wait_s`: time for which it tries again while no broker answers. Raises ConnectFailed, ConnectionLost and others.
     """
     place = os.getpid(), url
     client = _clients.get(place)
     if client is None:
         client = _clients[place] = _connected(url, monotonic() + wait_s)
-        # PySpark's worker collects garbage after each task: what was imported need not be looked through each time.
+        # PySpark's worker collects garbage after each task: imported objects need not be visited each time.
         gc.freeze()
     return client
 

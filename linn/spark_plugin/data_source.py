@@ -122,10 +122,10 @@ class TaskPartition(InputPartition):
 
 
 class _Reading:
-    """The part of a reader that runs in tasks."""
+    """Part of a reader that runs in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises SparkOptionInvalid: the user's schema is another one."""
+        """Raises SparkOptionInvalid: the user's schema differs from the source's."""
         self._options = options
         self._includes = {"includes_headers": options.includes_headers, "includes_id": options.includes_id}
         declared = columns(**self._includes).simpleString()
@@ -167,7 +167,7 @@ class LinnStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._plan().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit where an option sets one; which one it is, the planner knows."""
+        """Return a limit if an option sets one; the planner applies it."""
         limits = self._options.limits
         number = limits.offsets_max or limits.offsets_min
         return ReadAllAvailable() if number is None else ReadMaxRows(number)
@@ -178,12 +178,12 @@ class LinnStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._plan().end_after(StreamOffset.from_json(start), is_limited=is_limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the end of what there is, for the query's progress."""
+        """Return the present end of the topics, for the query's progress."""
         latest = self._plan().latest()
         return None if latest is None else latest.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read no further than what is there now. Raises ConnectionLost and others."""
+        """Read no further than the present end of the topics. Raises ConnectionLost and others."""
         self._plan().stop_at_present_end()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -204,7 +204,7 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 
 
 class LinnWriter(DataSourceArrowWriter):
-    """Writer of a batch job: all of it takes effect at its end, once, or nothing does."""
+    """Writer of a batch job: at its end all of it takes effect, exactly once, or nothing does."""
 
     def __init__(self, job: WriteJob, sequence: int, identity: str | None) -> None:
         self._job = job
@@ -216,16 +216,16 @@ class LinnWriter(DataSourceArrowWriter):
         return TaskWritten(self._job.write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks have written. Raises LinnError."""
+        """Commit the output of the tasks. Raises LinnError."""
         commit(_written(messages), self._sequence, self._identity)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort what the tasks have written, unless it was committed."""
+        """Abort the output of the tasks, unless it was committed."""
         abandon(self._job)
 
 
 class LinnStreamWriter(DataSourceStreamArrowWriter):
-    """Writer of a streaming query: each micro-batch takes effect at its end, once, or nothing of it does."""
+    """Writer of a streaming query: at its end all of a micro-batch takes effect, exactly once, or nothing does."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -235,7 +235,7 @@ class LinnStreamWriter(DataSourceStreamArrowWriter):
         return TaskWritten(self._job().write(iterator))
 
     def _job(self) -> WriteJob:
-        """Return the write of this task's micro-batch; Spark tells tasks which one that is."""
+        """Return the write job of this task's micro-batch, whose number Spark tells each task."""
         context = TaskContext.get()
         assert context is not None, "a task runs in a context"
         query, run = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("spark.jobGroup.id")

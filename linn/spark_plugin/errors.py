@@ -12,7 +12,7 @@ class SparkOptionInvalid(LinnError):
 
 
 class SparkWriteInterrupted(LinnError):
-    """A write has lost its transaction in the middle; nothing of it counts, and it can be done again."""
+    """A write has lost its transaction midway; nothing of it counts, and it can be repeated."""
 
     code = "spark.write_interrupted"
     retriable = True
@@ -37,7 +37,7 @@ class PipelineInvalid(LinnError):
 
 
 class CheckpointMissing(LinnError):
-    """A pipeline has written to its sink, and the checkpoint that says how far is gone."""
+    """A pipeline has written to its sink, and its checkpoint is gone."""
 
     code = "spark.checkpoint_missing"
 
@@ -49,6 +49,6 @@ class CheckpointOutdated(LinnError):
 
 
 class LakeSchemaMismatch(LinnError):
-    """The rows of a pipeline do not fit the columns of the table that they are for."""
+    """The rows of a pipeline do not fit the columns of its table."""
 
     code = "spark.schema_mismatch"

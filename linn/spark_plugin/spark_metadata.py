@@ -1,4 +1,4 @@
-"""Spark's log of a folder of files, `_spark_metadata`: it names those that are committed. Pure."""
+"""Spark's log of a folder of files, `_spark_metadata`, which names the committed files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _read_entry = msgspec.json.Decoder(_Entry).decode
 
 
 def committed_urls(names: Iterable[str], read_text: Callable[[str], str]) -> list[str]:
-    """The URLs of the committed files, from the names in the log's folder and what reads one of them.
+    """Return the URLs of the committed files, from the names in the log's folder and a function that reads a file
+    there.
 
-    Raises ValueError: the log is not one; what `read_text` raises.
+    Raises ValueError: the log is malformed; errors of `read_text`.
     """
     logs = {int(name.removesuffix(_COMPACT)): name for name in names if name[:1].isdecimal()}
-    # A compact log holds everything up to its number.
+    # A compact file holds all entries up to its number.
     compact = max((number for number, name in logs.items() if name.endswith(_COMPACT)), default=0)
     found: dict[str, None] = {}
     for number, name in sorted(logs.items()):

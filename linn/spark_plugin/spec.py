@@ -1,7 +1,7 @@
-"""The specification that a driver process is given on its first line of standard input, as JSON.
+"""Specification of a driver process, which it reads as JSON from the first line of standard input.
 
-Laws: it holds all that the driver needs to know; it imports nothing but msgspec, so that the broker can make it without
-PySpark. One function says what contradicts itself in a pipeline, for the tables of the configuration and for this.
+Laws: it holds everything that the driver needs; the module imports nothing but msgspec, so that the broker can make it
+without PySpark. One function finds contradictions in a pipeline, for the tables of the configuration and for this.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _TRANSFORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_FILES = ("parquet", "json", "delta")
 """Formats whose sink is a folder."""
 _APPEND_ONLY = (*_OF_FILES, "iceberg")
-"""Formats of tables, in which a row stays as it was written."""
+"""Formats to which rows can only be appended."""
 
 
 class _Shape(Protocol):
-    """The settings of a pipeline that depend on each other."""
+    """Settings of a pipeline that depend on each other."""
 
     @property
     def format(self) -> SinkFormat: ...
@@ -76,7 +76,7 @@ def _check_sink(pipeline: _Shape) -> None:
 
 
 class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One pipeline: topics, what is made of them, and a sink."""
+    """A pipeline: topics, transformation and sink."""
 
     name: str
     topics: tuple[str, ...]
@@ -105,7 +105,7 @@ class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checkpoint_of(state_dir: str, pipeline: PipelineSpec) -> str:
-    """The place of a pipeline's checkpoint."""
+    """Return the place of a pipeline's checkpoint."""
     return pipeline.checkpoint or f"{state_dir.rstrip('/')}/{pipeline.name}/checkpoint"
 
 

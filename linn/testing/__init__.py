@@ -1,4 +1,4 @@
-"""Tools for tests of programs and plugins that use linn. Each is loaded on first use.
+"""Tools for tests of programs and plugins that use linn, loaded on first use.
 
 For programs: `BrokerThread` (a broker in this process, for trio, asyncio and blocking code), `VirtualWorld` (broker and
 clients in simulated time) and `CrashableBroker` (a process to kill); the pytest fixtures `linn_broker`, `linn_virtual`

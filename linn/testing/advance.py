@@ -1,8 +1,7 @@
-"""Advancing the clock of a test without waiting, in the loop of a `MockClock`: everything falls due in order, at its
-time.
+"""Advancing the clock of a test without waiting, in the loop of a `MockClock`: timers fire in order, at their times.
 
-Only the broker's periodic tasks, which run every few seconds, run less often meanwhile, or a day would be a hundred
-thousand runs. They run once more at the end.
+Only the broker's periodic tasks run less often meanwhile, as a day has a hundred thousand of their intervals. They run
+once more at the end.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from linn.core.env.env import Clock
 from linn.core.loop import lag as loop_lag
 
 CHORE_INTERVALS_S = (broker.RETENTION_INTERVAL_S, loop_lag.INTERVAL_S)
-"""Compared by identity, so that a lease of ten seconds is none of them."""
+"""Intervals of periodic tasks. They are compared by identity: a lease of ten seconds is no such interval."""
 LOOKS = 200
-"""Runs of such a task in one advance."""
+"""Runs of a periodic task in one advance."""
 _SETTLE_S = 0.05
-"""The longest wait at the end of an advance for a loop that is never idle."""
+"""Time limit for a loop to become idle at the end of an advance."""
 
 
 def seconds_of(days: float, hours: float, minutes: float, seconds: float) -> float:
-    """The sum in seconds. Raises ValueError if it is negative."""
+    """Return the sum in seconds. Raises ValueError if it is negative."""
     total_s = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
     if total_s < 0:
         raise ValueError("time does not go backwards")
@@ -36,21 +35,21 @@ def seconds_of(days: float, hours: float, minutes: float, seconds: float) -> flo
 
 
 class Advance:
-    """The time that a test lets pass for one broker."""
+    """Advance of one broker's time by a test."""
 
     def __init__(self) -> None:
         self._until = -math.inf
         self._look_s = 0.0
 
     def sleep_s(self, seconds: float, clock: Clock) -> float:
-        """The duration to sleep now instead of `seconds`."""
+        """Return the duration to sleep instead of `seconds`."""
         left_s = self._until - clock.monotonic()
         if left_s <= 0 or not any(seconds is interval for interval in CHORE_INTERVALS_S):
             return seconds
         return min(max(seconds, self._look_s), left_s)
 
     async def run(self, total_s: float, clock: Clock) -> None:
-        """Let `total_s` seconds pass. Cancellation: some of them have."""
+        """Let `total_s` seconds pass. Cancellation: a part of the time has passed."""
         with _jumping():
             self._until, self._look_s = clock.monotonic() + total_s, total_s / LOOKS
             try:

@@ -5,7 +5,7 @@
         def harness(self) -> AssignorHarness:
             return AssignorHarness(make=ByWeight, balanced=False)
 
-Law: a test does not know the purpose of the assignor; it checks what the broker relies on.
+Law: a test does not know the purpose of the assignor; it checks the promises on which the broker relies.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _GROUPS: Sequence[Group] = (
     {"member-7": ["orders", "single"]},
     {},
 )
-"""Members of a group as they come and go; a topic without partitions, and one that is gone, are among theirs."""
+"""Members of a group as they come and go; their topics include one without partitions and one that is gone."""
 
 
 @dataclass(frozen=True)
 class AssignorHarness:
-    """An assignor, and groups that are typical for it."""
+    """Assignor, and groups that are typical for it."""
 
     make: Callable[[], Assignor]
-    """Makes the assignor."""
+    """Make the assignor."""
     balanced: bool = True
     """Whether members that read the same topics get shares that differ by at most one partition."""
     groups: Sequence[Group] = ()
-    """Groups to try besides the usual ones, in this order."""
+    """Additional groups to try, in this order."""
 
 
 class AssignorConformance:
@@ -92,5 +92,5 @@ class AssignorConformance:
 
 
 def _owners(assignor: Assignor, members: Group, previous: Owners) -> dict[TopicPartition, str]:
-    """Ask an assignor; a failure is raised."""
+    """Ask an assignor for the owners. Raises its errors."""
     return dict(checked_owners(assignor, members, _SIZES, previous))

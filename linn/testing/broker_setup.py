@@ -1,8 +1,8 @@
-"""The setup of a test's broker: TOML, tables of topics and exchanges, and the configuration made of them.
+"""Setup of a test's broker: TOML, tables of topics and exchanges, and the resulting configuration.
 
-Laws: whatever the configuration says, a test's broker listens on loopback, at a free port, and writes into a folder of
-its own. Topics that name no storage are in memory. Otherwise it is the configuration that `linn serve` would make of
-the text.
+Laws: a test's broker always listens on loopback, at a free port, and writes into a folder of its own; the configuration
+can't change that. Topics that name no storage are in memory. The rest of the configuration is the same as `linn serve`
+would make of the text.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 LOOPBACK = "127.0.0.1:0"
 SILENCE_MAX = "3650d"
-"""The keepalive and the hello timeout: a client's time may stand still while a test advances the broker's."""
+"""Keepalive and hello timeout: a client's time may stand still while a test advances the broker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSetup:
-    """The keyword arguments of `@pytest.mark.linn` and of `BrokerThread`."""
+    """Keyword arguments of `@pytest.mark.linn` and of `BrokerThread`."""
 
     config: str | Path | None = None
     """TOML text, or the path of a file."""
@@ -38,7 +38,7 @@ class BrokerSetup:
     exchanges: Tables = field(default_factory=dict)
 
     def text(self) -> str:
-        """All of it as one TOML text. Raises ConfigUnreadable, ConfigError."""
+        """Return the setup as one TOML text. Raises ConfigUnreadable, ConfigError."""
         text = read_toml(str(self.config)).text if isinstance(self.config, Path) else self.config or ""
         tables = {"exchanges": self.exchanges, "topics": self.topics}
         return text + "".join(
@@ -52,7 +52,7 @@ class BrokerSetup:
         source = TomlSource(self.text(), self._name())
         plugins = PluginManager(plugin_settings(source), _installed())
         if "listeners" in source.data:
-            load_config(source, plugins)  # They are replaced, and have to be right all the same.
+            load_config(source, plugins)  # The listeners are replaced, but have to be valid all the same.
         broker = source.data.get("broker", {})
         source.data["broker"] = {"default_storage": "dram"} | broker | {"data_dir": data_dir}
         silence = {"keepalive": SILENCE_MAX, "hello_timeout": SILENCE_MAX}
@@ -65,7 +65,7 @@ class BrokerSetup:
 
 @cache
 def _installed() -> Sequence[EntryPoint]:
-    # Reading what is installed takes a third of the time that such a broker takes to start.
+    # Reading the installed packages would take a third of the start of such a broker.
     return tuple(installed())
 
 

@@ -1,8 +1,8 @@
 """BrokerThread: a broker in a thread of the test's process, for trio, asyncio and blocking code alike.
 
-Laws: it listens on loopback at a free port and shares nothing with any other, so that tests may run in parallel and use
-the same topic names. It runs in real time, which a test may advance. Calls are carried out by the broker's own loop;
-every wait has a timeout. Leaving the block ends the thread whatever clients still do.
+Laws: it listens on loopback at a free port and shares nothing with other brokers, so that tests may run in parallel and
+use the same topic names. It runs in real time, which a test may advance. Calls are carried out by the broker's own
+loop; every wait has a timeout. Leaving the block ends the thread even if clients are still connected.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Call(Generic[T]):
         except Exception as error:
             self.result.set_exception(error)
         finally:
-            self.result.cancel()  # No effect where there is a result.
+            self.result.cancel()  # No effect if there is a result already.
 
     def cancel(self) -> None:
         """Cancel the call; in the broker's loop."""
@@ -108,7 +108,7 @@ class BrokerThread:
 
         Args:
             config: TOML text, or the path of a file. Its listeners and its data_dir are not used.
-            topics: settings by name, as below `[topics.NAME]`, beside those of `config`.
+            topics: settings by name, as below `[topics.NAME]`, in addition to the topics of `config`.
             exchanges: as below `[exchanges.NAME]`.
         """
         self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})
@@ -156,9 +156,7 @@ class BrokerThread:
                 await trio.sleep_forever()
 
     def stop(self) -> None:
-        """End it at once, with the connections that clients still have. Idempotent. Raises the error that ended it
-        before.
-        """
+        """End the broker at once, with its connections. Idempotent. Raises the error that ended it before, if any."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -183,11 +181,11 @@ class BrokerThread:
     ) -> None:
         self.stop()
 
-    # --- looking ---
+    # --- inspection ---
 
     @property
     def broker(self) -> Broker:
-        """The broker itself. It belongs to its thread: only `call` may do anything with it."""
+        """The broker itself. It belongs to its thread: use it only within `call`."""
         return self._started.result(0)
 
     def call(self, work: Work[T]) -> T:
@@ -202,17 +200,17 @@ class BrokerThread:
         return self._result(self._submit(work), "a call", _ANSWER_S)
 
     def records(self, topic: str) -> list[Message]:
-        """The records of a topic, by partition and offset; of a queue, the unsettled ones. Raises TopicUnknown."""
+        """Return a topic's records, by partition and offset; of a queue, the unsettled ones. Raises TopicUnknown."""
         return self.call(lambda broker: broker_view.records(broker, topic))
 
     def summary(self) -> str:
-        """A line for each topic: published, kept, unsettled, and so on. It is shown when a test fails."""
+        """Describe each topic in a line: published, kept, unsettled, and so on. Shown when a test fails."""
         return self.call(_summary)
 
     # --- acting ---
 
     def publish(self, topic: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
-        """Publish messages with the same properties, those of `linn.client.Producer.publish`. Raises as that.
+        """Publish messages with the same properties. Takes and raises the same as `linn.client.Producer.publish`.
 
         Example:
             broker.publish("orders", b"two coffees", b"one tea", key=b"table 4")
@@ -228,7 +226,7 @@ class BrokerThread:
         return self.call(lambda _: publish(self.url, None, exchange, values, properties, AnyEnv()))
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Advance the broker's time, and do what falls due: leases end, retention drops. Clients' time stays real.
+        """Advance the broker's time: leases end, retention drops records. Clients' time stays real.
 
         Raises ValueError for a negative time.
         """

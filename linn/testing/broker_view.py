@@ -1,6 +1,6 @@
-"""Views of a broker, for tests: the records of its topics, and waits until code under test has done its part.
+"""Views of a broker, for tests: the records of its topics, and waits for the code under test.
 
-All of it runs in the broker's own loop. Nothing here changes anything.
+All functions run in the broker's own loop, and change nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from linn.core.groups.group import ConsumerGroup
 from linn.core.topics.topic import Topic
 
 POLL_S = 0.002
-"""Interval of polls for a group's commits, which wake no one."""
+"""Polling interval for a group's commits, which send no notification."""
 _READ_BYTES = 1 << 20
 
 
 async def records(broker: Broker, topic: str) -> list[Message]:
-    """The records of a topic, by partition and offset; of a queue, the unsettled ones. Raises TopicUnknown."""
+    """Return the records of a topic, by partition and offset; of a queue, the unsettled ones. Raises TopicUnknown."""
     opened = broker.topic(topic)
     found: list[Message] = []
     for index in opened.partitions:
@@ -94,7 +94,7 @@ async def wait_committed(broker: Broker, topic: str, group: str) -> None:
 
 def _lag(topic: Topic, group: ConsumerGroup) -> int:
     return sum(
-        # Those behind an open transaction are still to come.
+        # Records behind an open transaction are not readable yet.
         partition.readable_count(group.position(topic.name, index) or 0)
         + partition.high_watermark
         - partition.stable_offset
@@ -103,7 +103,7 @@ def _lag(topic: Topic, group: ConsumerGroup) -> int:
 
 
 def summary(broker: Broker) -> str:
-    """A line for each topic, for people who look for the cause of a failure."""
+    """Describe each topic in a line, to help find the cause of a failure."""
     return "\n".join(_described(broker, topic) for topic in broker.topics.values()) or "no topics"
 
 

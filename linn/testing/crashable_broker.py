@@ -12,7 +12,8 @@ _LOG_LINES_SHOWN = 50
 
 
 class CrashableBroker(BrokerProcess):
-    """A `BrokerProcess` with the configuration of a test. Use it with `with`: leaving the block kills what still runs.
+    """A `BrokerProcess` with the configuration of a test. Use it with `with`: leaving the block kills a running
+    process.
 
     Example:
         with CrashableBroker(tmp_path, topics={"orders": {"kind": "queue"}}) as broker:
@@ -32,7 +33,7 @@ class CrashableBroker(BrokerProcess):
     ) -> None:
         """Prepare, but start nothing yet; `folder` takes data, log and configuration.
 
-        The other arguments are those of `BrokerThread`; but topics that name no storage are on the disk.
+        The other arguments are the same as for `BrokerThread`, but topics that name no storage are on the disk.
 
         Raises ConfigError.
         """
@@ -49,10 +50,10 @@ class CrashableBroker(BrokerProcess):
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after `pause`."""
+        """Continue the process after `pause`."""
         self.signal(signal.SIGCONT)
 
     def summary(self) -> str:
-        """The end of its log. It is shown when a test fails."""
+        """Return the end of the log. Shown when a test fails."""
         lines = self.log_text().splitlines()
         return "\n".join(lines[-_LOG_LINES_SHOWN:]) or "its log is empty"

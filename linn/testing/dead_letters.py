@@ -26,8 +26,8 @@ class _Letter:
 
 
 class DeadLetters:
-    """Takes every entry of a history, in order; judges the topics that were read to their end, for the queues, or for
-    the named subscriptions, that `queues` judges.
+    """Checks the dead-letter topics that were read to their end, for the queues or named subscriptions of `queues`. It
+    takes every entry of a history, in order.
     """
 
     def __init__(self, lives: LogLives, stored: StoredRecords, queues: QueueDeliveries, findings: Findings) -> None:
@@ -77,7 +77,7 @@ class DeadLetters:
             self._check_reason((source, eras[-1], labels.offset), letter)
 
     def _was_forgotten(self, *topics: str) -> bool:
-        """Whether a power loss may have taken a topic's knowledge of the copy."""
+        """Whether a power loss may have taken the topic's record of the copy."""
         return any(self._lives.may_lose(topic, math.inf, 1, self._lives.life) for topic in topics)
 
     def _check_reason(self, key: Key, letter: _Letter) -> None:

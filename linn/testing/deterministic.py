@@ -1,8 +1,8 @@
 """Deterministic runs of trio: the same seed gives the same schedule, in any process.
 
-trio shuffles the tasks that are ready on purpose. Two of its private names make that repeatable; a test asserts that
-they exist and do it. With a `MockClock` and a `SimEnv` nothing is left that does not follow from the seed, as long as
-the code under test does not iterate over sets or sort by `id`.
+trio shuffles ready tasks on purpose. Two of its private names make the shuffle repeatable; a test asserts that they
+exist and work. With a `MockClock` and a `SimEnv` everything follows from the seed, as long as the code under test does
+not iterate over sets or sort by `id`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ T = TypeVar("T")
 _SCHEDULER = trio._core._run
 _FLAG = "_ALLOW_DETERMINISTIC_SCHEDULING"
 VIRTUAL_S_MAX = 24 * 3600.0
-"""Limit of virtual time, after which a simulation counts as stuck."""
+"""Virtual time after which a simulation counts as stuck."""
 
 
 @contextmanager
 def deterministic_schedule(seed: int) -> Iterator[None]:
-    """Make the `trio.run` inside follow from `seed`; trio's scheduler is restored afterwards."""
+    """Make the schedule of a `trio.run` in the block follow from `seed`; trio's scheduler is restored afterwards."""
     before, state = getattr(_SCHEDULER, _FLAG), _SCHEDULER._r.getstate()
     setattr(_SCHEDULER, _FLAG, True)
     _SCHEDULER._r.seed(seed)

@@ -5,8 +5,8 @@
         def harness(self, tmp_path: Path) -> EngineHarness:
             return EngineHarness(RealEnv(), lambda env: PaperTapeEngine(str(tmp_path), PaperTapeSettings(), env))
 
-Laws: a test asks an engine's capabilities and never its name; settings should be small (segments of some KiB), so that
-these few batches cross every boundary that the engine has.
+Laws: a test asks for an engine's capabilities, never for its name. Settings should be small (segments of some KiB), so
+that the suite's few batches cross every boundary of the engine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from linn.core.log.storage import (
 PARTITION = PartitionId("orders", 0)
 READ_ALL = 1 << 40
 HELD_BYTES_MORE = 64 << 10
-"""Memory that a read may keep besides twice its result: a piece that was read before the batches' size was known."""
+"""Memory that a read may hold besides twice its result: a piece read before the size of the batches was known."""
 
 
 def make_batch(count: int, *, value_bytes: int = 100, timestamp_ms: int = 1_000, fill: int = 0x61) -> RecordBatch:
@@ -46,7 +46,7 @@ def make_batch(count: int, *, value_bytes: int = 100, timestamp_ms: int = 1_000,
 
 @dataclass(frozen=True)
 class EngineHarness:
-    """A maker of engines, also of another one on the same files, as after a restart of the broker."""
+    """Maker of engines, also of a second engine on the same files, as after a restart of the broker."""
 
     env: Env
     make: Callable[[Env], StorageEngine]
@@ -72,7 +72,7 @@ def append_batches(log: PartitionLog, count: int = 12, *, first_ms: int = 1_000)
 
 
 def append_numbered(log: PartitionLog, count: int) -> None:
-    """Append so many batches of one record of producer 7, as a partition does."""
+    """Append `count` batches of one record of producer 7, as a partition does."""
     for first in range(count):
         batch = make_batch(1, value_bytes=300)
         batch.number(7, 0, first, 0)
@@ -81,14 +81,14 @@ def append_numbered(log: PartitionLog, count: int) -> None:
 
 
 def append_in_epochs(log: PartitionLog, counts: Mapping[int, int]) -> None:
-    """Append so many batches of one record in each leader epoch, as a partition does."""
+    """Append batches of one record, as many in each leader epoch as `counts` says, as a partition does."""
     for epoch, count in counts.items():
         for _ in range(count):
             log.facts.epochs.note(epoch, log.append(make_batch(1, value_bytes=300), epoch))
 
 
 def known_offsets(log: PartitionLog, count: int) -> list[int | None]:
-    """The offset at which each of the first batches of producer 7 is known; None if it is not."""
+    """Return the known offset of each of the first batches of producer 7; None for an unknown batch."""
     found: list[int | None] = []
     for first in range(count):
         try:
@@ -99,12 +99,12 @@ def known_offsets(log: PartitionLog, count: int) -> list[int | None]:
 
 
 def messages_of(batches: Sequence[RecordBatch]) -> list[bytes]:
-    """The bytes of batches."""
+    """Return the bytes of batches."""
     return [bytes(batch.message) for batch in batches]
 
 
 def held_bytes(batches: Sequence[RecordBatch]) -> int:
-    """The size of the buffers that batches keep in memory, each counted once and whole."""
+    """Return the size of the buffers that batches keep in memory, counting each buffer once and whole."""
     buffers = {id(batch.message.obj): memoryview(batch.message.obj).nbytes for batch in batches}
     return sum(buffers.values())
 
@@ -312,7 +312,7 @@ class EngineConformance:
         await self.check_at_once(harness, value_bytes=20)
 
     async def check_at_once(self, harness: EngineHarness, value_bytes: int) -> None:
-        """Read from each batch on several times, as returning readers do."""
+        """Read several times from each batch on, as returning readers do."""
         async with harness.log() as log:
             batches = [make_batch(1 + number % 3, value_bytes=value_bytes * number) for number in range(12)]
             numbers = {"base_id": 1, "first_timestamp_ms": 1, "max_timestamp_ms": 1}
@@ -425,7 +425,7 @@ class EngineConformance:
         async with harness.log() as log:
             assert log.bounds()[0] == (10 if log.capabilities.survives_restart else 0)
 
-    # --- forgetting --------------------------------------------------------------------------------------------------
+    # --- trimming --------------------------------------------------------------------------------------------------
 
     async def test_trimming_moves_the_start_and_leaves_the_rest(self, harness: EngineHarness) -> None:
         async with harness.log() as log:

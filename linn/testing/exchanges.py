@@ -10,8 +10,8 @@
                 matching=[Subject("ab", {}), Subject("abc", {})],
             )
 
-Laws: a test does not know the meaning of keys and arguments; the harness lists subjects that must match, and everything
-else is compared with the exchange's own other answers.
+Laws: a test does not know the meaning of keys and arguments; the harness lists subjects that must match, and all other
+answers of the exchange are compared with one another.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ FIELD = re.compile(r"key|size|header:.+", re.DOTALL)
 MATCH_S_MAX = 0.5
 """Time limit for one subject of the largest size on the wire; a pattern that backtracks takes hours."""
 LONG_KEY_WORDS = 8_192
-"""Words of two bytes each, which make a routing key of 16 KiB, the longest in a batch."""
+"""Words, of two bytes each, in a routing key of 16 KiB, the longest in a batch."""
 
 _MANY = settings(
     max_examples=60,
     deadline=None,
-    # A harness only makes exchanges, so it can be used again; and subclasses share these methods on purpose.
+    # A harness only makes exchanges, so it can be reused; subclasses share these methods on purpose.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
 )
 _LABELS: st.SearchStrategy[LabelValue] = st.one_of(
@@ -67,7 +67,7 @@ class Rule:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def to(self, name: str, *, is_exchange: bool = False) -> Binding:
-        """The binding of this rule to a topic, or an exchange."""
+        """Make the binding of this rule to a topic or an exchange."""
         return Binding(Target(name, is_exchange), self.key, self.arguments)
 
 
@@ -76,18 +76,18 @@ class ExchangeHarness:
     """An exchange, and bindings for it."""
 
     make: Callable[[], Exchange]
-    """A new exchange without bindings."""
+    """Make a new exchange without bindings."""
     bindings: Sequence[Rule]
-    """Different rules that it accepts; at least two, if it knows as many."""
+    """Different rules that it accepts; at least two, if there are as many."""
     matching: Sequence[Subject]
-    """Messages that each match at least one of `bindings`, when all are bound."""
+    """Messages that match at least one of `bindings`, when all are bound."""
     refused: Sequence[Rule] = ()
     """Rules that it refuses."""
     independent: bool = True
     """Whether a binding's matches are independent of other bindings; not so for an exchange that divides messages."""
 
     def bound(self) -> tuple[Exchange, list[Binding]]:
-        """An exchange with all bindings, each to a topic of its own, and the bindings."""
+        """Make an exchange with all bindings, each to a topic of its own; also return the bindings."""
         exchange = self.make()
         made = [rule.to(f"topic-{number}") for number, rule in enumerate(self.bindings)]
         for binding in made:
@@ -247,18 +247,18 @@ class ExchangeConformance:
         for word in [*words, "a", "#", ""]:
             key = ".".join([word] * LONG_KEY_WORDS)[: 2 * LONG_KEY_WORDS]
             started = time.perf_counter()
-            with contextlib.suppress(LinnError):  # It may say that this is too much.
+            with contextlib.suppress(LinnError):  # It may refuse the size.
                 exchange.match(Subject(key, {}))
             assert time.perf_counter() - started < MATCH_S_MAX
 
 
 def as_stored(binding: Binding) -> Binding:
-    """The binding as a broker restores it after a restart: live bindings are stored as JSON."""
+    """Return the binding as a broker restores it after a restart: live bindings are stored as JSON."""
     return Binding(binding.target, binding.key, json.loads(json.dumps(dict(binding.arguments))))
 
 
 def only(subject: Subject, fields: frozenset[str]) -> Subject:
-    """The subject that the router shows to an exchange with these fields."""
+    """Return the subject that the router passes to an exchange with these fields."""
     headers = {name: value for name, value in subject.headers.items() if f"header:{name}" in fields}
     return Subject(
         subject.routing_key,

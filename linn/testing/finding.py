@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from linn.testing.history import Entry, History
 
 SHOWN_MAX = 5
-"""Findings that an error shows; the first ones say most."""
+"""Maximum number of findings that an error shows; the first ones matter most."""
 
 
 @dataclass(frozen=True, slots=True)

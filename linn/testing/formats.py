@@ -5,8 +5,8 @@
         def harness(self) -> FormatHarness:
             return FormatHarness(make=Pages)
 
-Law: a test does not know the format. It writes bodies with it, damages them, and compares what is read with what linn
-keeps of the same records.
+Law: a test does not know the format. It writes bodies with it, damages them, and compares the records with linn's own
+encoding of them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _DAMAGES = 300
 
 @dataclass(frozen=True)
 class FormatHarness:
-    """A format, and bodies of its own making."""
+    """Format, and bodies in it."""
 
     make: Callable[[], BodyFormat]
-    """Makes the codec."""
+    """Make the codec."""
     bodies: Sequence[tuple[bytes, int]] = ()
-    """(body, number of records), as another program writes them, such as compressed ones."""
+    """Bodies with their numbers of records, as another program writes them, such as compressed ones."""
 
     def written(self) -> Iterator[tuple[RecordBatch, bytes]]:
-        """Every sample that the format can carry, in linn's own format and in this one; at least one."""
+        """Return every sample that the format can carry, in linn's own format and in this one; at least one."""
         codec, found = self.make(), 0
         for sample in SAMPLES.values():
             batch = RecordBatch(bytearray(sample.message))
@@ -56,12 +56,12 @@ class FormatHarness:
         assert found, "no sample can be carried"
 
     def all_bodies(self) -> list[tuple[bytes, int]]:
-        """All bodies, with the number of their records."""
+        """Return all bodies, with their numbers of records."""
         return [*self.bodies, *((body, batch.count) for batch, body in self.written() if len(body) < 100_000)]
 
 
 def content_of(record: Record) -> tuple[object, ...]:
-    """The part of a record that its body holds."""
+    """Return the part of a record that a body holds."""
     return record.value, record.key, tuple(record.headers), record.timestamp_ms
 
 
@@ -127,7 +127,7 @@ class FormatConformance:
 
 
 def _damaged(body: bytes, rng: Rng) -> Iterator[bytes]:
-    """The body cut short, made longer, and with some bytes changed."""
+    """Yield the body cut short, made longer, and with some bytes changed."""
     yield from (b"", body + b"\0", body + body)
     for _ in range(_DAMAGES):
         yield body[: rng.integer(len(body))]

@@ -1,10 +1,10 @@
 """GroupReading: checks the partitions, deliveries and commits of consumer groups' members.
 
 Laws:
-- A member is told its share before it is sent records under it, so the generation that it knows tells which of its
-  shares a delivery belongs to. Nothing is concluded if no generation is known.
-- A commit counts only under the share that its records were delivered under: if the member lost the partition and
-  gained it again meanwhile, it is refused.
+- A member learns its share before it is sent records of it, so the generation that it knows determines the share of a
+  delivery. Nothing is concluded if no generation is known.
+- A commit counts only under the share in which its records were delivered: if the member lost the partition and gained
+  it again meanwhile, the commit is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Commit:
 
 @dataclass(slots=True)
 class _Share:
-    """A member's ownership of a partition, from gain to loss."""
+    """Ownership of a partition by a member, from gain to loss."""
 
     entry: Entry
     event: Assigned
@@ -46,7 +46,7 @@ class _Share:
 
 
 class GroupReading:
-    """Takes every entry of a history, in order, after `lives`."""
+    """Checks the reading of groups; takes every entry of a history, in order, after `lives`."""
 
     def __init__(self, lives: LogLives, findings: Findings) -> None:
         self._lives = lives
@@ -76,7 +76,7 @@ class GroupReading:
             case Asked(group=group) if group:
                 self._ask(entry, entry.event)
             case Answered(asked, code) if asked in self._commits:
-                # Refused for another reason, a full disk say, it may count nevertheless.
+                # A commit refused for another reason, such as a full disk, may count nevertheless.
                 if code == FENCED_CODE:
                     del self._commits[asked]
                 else:
@@ -145,7 +145,7 @@ class GroupReading:
             self._check_place(entry, event, share)
 
     def _check_owner(self, commit: _Commit) -> None:
-        """Report a commit accepted though another member was told before that it owns the partition."""
+        """Report a commit that was accepted although another member owned the partition before."""
         event, answer = commit.event, commit.answer
         assert answer is not None
         for member, shares in self._owned.items():
@@ -164,7 +164,7 @@ class GroupReading:
             return
         commits = [commit for commit in self._commits.values() if _is_of(commit.event, event)]
         if not all(commit.event.generation for commit in commits):
-            return  # It is not known under which share these commits counted.
+            return  # The share of these commits is not known.
         earlier = [commit for commit in commits if self._is_before(commit, event, share)]
         earlier.sort(key=lambda commit: (commit.event.life, commit.event.generation, commit.entry.index))
         ends, shown = self._places_after(earlier, event)
@@ -174,7 +174,9 @@ class GroupReading:
         self._findings.add(GOES_ON, text, entry.index, *shown)
 
     def _places_after(self, commits: list[_Commit], event: Delivered) -> tuple[Sequence[int], list[int]]:
-        """Possible positions of a group after these commits, the likeliest last; and the events that show it."""
+        """Return the possible positions of a group after these commits, the likeliest last, and the events that show
+        them.
+        """
         ends: list[int] = []
         for commit in reversed(commits):
             ends.insert(0, commit.event.end)
@@ -188,7 +190,7 @@ class GroupReading:
 
     @staticmethod
     def _is_before(commit: _Commit, event: Delivered, share: _Share) -> bool:
-        """Whether a commit can only have come before the share began."""
+        """Whether a commit must have come before the share began."""
         mine = commit.event
         if mine.life == event.life:
             return 0 < mine.generation < share.event.generation
@@ -196,5 +198,5 @@ class GroupReading:
 
 
 def _is_of(commit: Asked, event: Delivered) -> bool:
-    """Whether a commit is about the partition and the group of a delivery."""
+    """Whether a commit concerns the partition and the group of a delivery."""
     return (commit.topic, commit.group, commit.partition) == (event.topic, event.group, event.partition)

@@ -1,9 +1,9 @@
-"""History: the events that clients saw of a broker, for `linn.testing.invariants` to judge.
+"""History: the events that clients of a broker saw, for `linn.testing.invariants` to check.
 
-Laws: an event is recorded when its client sees it, so one in flight may be recorded after a later action of the broker;
-each invariant decides what to conclude from that. Records are told apart by their value, which names each once. A
-**life** is the time from one start of the broker to its end; they are numbered from 1, and an event belongs to the life
-in which its connection was made. Offsets, delivery ids and generations are the broker's own.
+Laws: an event is recorded when its client sees it, so an event in flight may be recorded after a later action of the
+broker; each invariant allows for that. Records are told apart by their values, which are unique. A **life** is the time
+from one start of the broker to its end; they are numbered from 1, and an event belongs to the life in which its
+connection was made. Offsets, delivery ids and generations are the broker's own.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class TopicPromise:
     flush_interval_s: float = 0.1
     """Interval for the durability "interval"."""
     flush_slack_s: float = 1.0
-    """Extra time that a sync may take on a slow disk."""
+    """Additional time that a sync may take on a slow disk."""
     delivery: Literal["at-least-once", "at-most-once"] = "at-least-once"
     lease_ms: int = 30_000
     redelivery_delay_ms: int = 0
     max_deliveries: int | None = None
     dead_letter: str | None = None
     is_kept: bool = True
-    """Whether the log begins at 0 for ever: a stream without retention that was never only a queue."""
+    """Whether the log always begins at 0: a stream without retention that was never only a queue."""
     retains: bool = False
     """Whether retention or overflow may drop unsettled records."""
     grows: bool = False
-    """Whether partitions were added, after which a key may go to another one."""
+    """Whether partitions were added, after which a key may go to another partition."""
 
 
 class DeadLabels(NamedTuple):
@@ -51,7 +51,7 @@ class DeadLabels(NamedTuple):
     reason: str
     attempts: int
     shared: str = ""
-    """The named subscription that gave the record up; "": the topic's queue."""
+    """Named subscription that dead-lettered the record; "": the topic's queue."""
 
 
 class Copy(NamedTuple):
@@ -72,7 +72,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Event):
-    """A partition at the beginning of a life, before any other client of that life did anything."""
+    """A partition at the beginning of a life, before any client of that life acted."""
 
     life: int
     topic: str
@@ -83,7 +83,7 @@ class Recovered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Event):
-    """A life is over."""
+    """A life has ended."""
 
     life: int
     how: How
@@ -117,8 +117,8 @@ class Altered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Drained(Event):
-    """A queue, or a named subscription, at the end, after consumers had all the time they needed. They leave when they
-    have read everything.
+    """A queue, or a named subscription, at the end, after consumers had enough time. They leave when they have read
+    everything.
     """
 
     topic: str
@@ -139,7 +139,7 @@ class Published(Event):
     producer: str
     number: int
     topics: tuple[str, ...]
-    """Topics in which it is to be stored, once in each."""
+    """Topics in which it is to be stored once."""
     key: str = ""
     committed: bool = True
     """Whether a confirmation means that it is committed; False with acks "none": it is in the log."""
@@ -194,7 +194,7 @@ class ReadThrough(Event):
 class Joined(Event):
     """A consumer subscribed; `group` is "" for a queue's, and `shared` names the subscription of a stream.
 
-    A name belongs to one consumer for ever.
+    A name is never used by another consumer.
     """
 
     life: int

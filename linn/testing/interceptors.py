@@ -5,8 +5,8 @@
         def harness(self) -> InterceptorHarness:
             return InterceptorHarness(make=lambda: Stamp("orders", TopicSettings(), StampSettings()))
 
-Laws: a test does not know the purpose of the interceptor; it checks its results against what the broker does with them
-next. An interceptor may refuse any of these batches with a LinnError.
+Laws: a test does not know the purpose of the interceptor; it checks that the broker can process the results. An
+interceptor may refuse any of these batches with a LinnError.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ LIMITS = BatchLimits()
 
 @dataclass(frozen=True)
 class InterceptorHarness:
-    """An interceptor, and typical batches for it, besides `SAMPLES`."""
+    """Interceptor, and typical batches for it, besides `SAMPLES`."""
 
     make: Callable[[], Interceptor]
-    """Makes an interceptor for the topic `orders`."""
+    """Make an interceptor for the topic `orders`."""
     batches: Sequence[RecordBatch] = ()
 
     def all_batches(self) -> list[RecordBatch]:
-        """Fresh copies of all batches."""
+        """Return fresh copies of all batches."""
         found = [*SAMPLES.values(), *self.batches]
         return [RecordBatch(bytearray(batch.message)) for batch in found]
 
 
 def left_of(interceptor: Interceptor, batch: RecordBatch) -> RecordBatch | str | None:
-    """The result of an interceptor: another batch, None, or the code of its error."""
+    """Return the result of an interceptor: another batch, None, or the code of its error."""
     try:
         return interceptor.intercept(TOPIC, batch)
     except LinnError as error:

@@ -1,10 +1,11 @@
-"""The promises of linn as invariants: `check` holds a history of what clients saw against all of them.
+"""Promises of linn as invariants: `check` compares a history of clients' events with all of them.
 
-Read on: `history` (the events), `log_lives` (the losses that a crash may cause), then the judges: `stored_records`,
+Read on: `history` (the events), `log_lives` (the losses that a crash may cause), then the checkers: `stored_records`,
 `queue_deliveries`, `dead_letters`, `group_reading`.
 
-Laws: everything follows from what clients saw, so it holds for any broker, simulated or real. Nothing is concluded from
-an event that proves nothing, because a message was lost or late: a finding is a bug, of the broker or of an invariant.
+Laws: all conclusions follow from what clients saw, so the checks work for any broker, simulated or real. An event that
+proves nothing, because a message was lost or late, leads to no conclusion: a finding is a bug, of the broker or of an
+invariant.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ __all__ = ["INVARIANTS", "Finding", "InvariantBroken", "broken", "check"]
 
 INVARIANTS: dict[str, str] = {
     stored.STAYS: "An offset holds one record, in every life, until a crash that may take it has taken it.",
-    stored.LOST: "What was confirmed or read outlives what the topic's durability says it outlives.",
-    stored.READABLE: "Whoever asks after a confirmation finds the record below the high watermark, and reads it.",
-    stored.WATERMARK: "Whoever asks later sees no lower high watermark than anybody saw before.",
-    stored.START: "Whoever asks later, in the same life, sees no lower start.",
+    stored.LOST: "A confirmed or read record survives the failures that the topic's durability covers.",
+    stored.READABLE: "A request after a confirmation finds the record below the high watermark, and reads it.",
+    stored.WATERMARK: "A later request sees no lower high watermark than any client saw before.",
+    stored.START: "A later request in the same life sees no lower start.",
     stored.ORDER: "Records of one producer are stored in the order of its calls, in each partition.",
     stored.ONCE: "A record is in a topic once, however often its producer sends it.",
     stored.KEYS: "Records with one key are in one partition of a topic, as long as it does not grow.",
@@ -41,8 +42,8 @@ INVARIANTS: dict[str, str] = {
     queue.CURRENT: "A settlement counts only for the latest lease of a record.",
     queue.ATTEMPTS: "Each lease of a record is one attempt more; none is beyond `max_deliveries`.",
     queue.HOLDS: "A settlement is not refused before the lease's deadline, unless it was settled already.",
-    queue.PLACE: "What is returned without delay is leased again before what was never delivered.",
-    queue.IN_ORDER: "What was never delivered is leased from the lowest offset on.",
+    queue.PLACE: "A record returned without delay is leased again before records that were never delivered.",
+    queue.IN_ORDER: "Records that were never delivered are leased from the lowest offset on.",
     queue.LEASES: "With consumers that ack, a queue becomes empty: no lease, delay or dead letter stays for ever.",
     dead.DEAD_ONCE: "A dead letter is copied once.",
     dead.DEAD_TRUE: "A dead letter names its source, a reason that happened, and its attempts.",
@@ -51,14 +52,14 @@ INVARIANTS: dict[str, str] = {
     dead.SETTLED_ONE_WAY: "A record whose ack was answered is no dead letter.",
     group.OWNER: "In a generation of a group a partition has one owner.",
     group.FENCED: "A commit counts only from the member that owns the partition.",
-    group.GOES_ON: "Who comes to own a partition begins where the group committed.",
+    group.GOES_ON: "A new owner of a partition begins where the group committed.",
     group.READS_ON: "A member reads a partition without gaps and without repetition.",
 }
 """The text of each invariant, by name."""
 
 
 def broken(history: History) -> list[Finding]:
-    """The findings about a history, in the order in which they show."""
+    """Return the findings about a history, in the order in which they occur."""
     findings = Findings(history)
     lives = LogLives(history)
     records = StoredRecords(lives, findings)

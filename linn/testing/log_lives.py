@@ -1,4 +1,4 @@
-"""LogLives: the contents that each life of a broker found on its disk, and the losses at its end.
+"""LogLives: the contents that each life of a broker found on its disk, and possible losses at its end.
 
 Laws: a recovered log is a prefix of the earlier one. Offsets at or beyond a recovered end are assigned anew, so a
 record's place is its offset together with the life since which that offset is in use: its **era**.
@@ -22,7 +22,7 @@ Place = tuple[str, int]
 
 
 class LogLives:
-    """Takes every entry of a history, in order."""
+    """Tracks lives and their losses; takes every entry of a history, in order."""
 
     def __init__(self, history: History) -> None:
         self.topics = history.topics
@@ -41,7 +41,7 @@ class LogLives:
                 self._ends[life] = entry
 
     def era(self, place: Place, life: int, offset: int) -> int:
-        """The life since which the offset is in use, as seen in the given life."""
+        """Return the life since which the offset is in use, as seen in the given life."""
         if self.topics[place[0]].durability == "memory":
             return life
         bounds = self._bounds.get(place, {})
@@ -51,7 +51,9 @@ class LogLives:
         return 0
 
     def lost_in(self, place: Place, life: int, offset: int) -> int | None:
-        """The life that began without an earlier one's record at this offset; None: it still exists."""
+        """Return the first life without the record that an earlier life had at this offset; None: the record still
+        exists.
+        """
         bounds = self._bounds.get(place, {})
         for later in range(life + 1, self.life + 1):
             if later in bounds and bounds[later][1] <= offset:
@@ -59,11 +61,11 @@ class LogLives:
         return None
 
     def known_before(self, place: Place, life: int) -> int:
-        """The latest life before this one whose recovered content there is known; 0: none."""
+        """Return the latest life before this one whose recovered content is known; 0: none."""
         return max((earlier for earlier in self._bounds.get(place, {}) if earlier < life), default=0)
 
     def may_lose(self, topic: str, seen_at_s: float, since: int, until: int, *, committed: bool = True) -> Entry | None:
-        """The end of a life, from `since` up to and without `until`, that may have lost something seen at that time."""
+        """Return the end of a life in [since, until) that may have lost something seen at that time."""
         promise = self.topics[topic]
         for life in range(since, until):
             end = self._ends.get(life)
@@ -72,7 +74,7 @@ class LogLives:
         return None
 
     def lost_power(self, since: int, until: int) -> bool:
-        """Whether a life, from `since` up to and without `until`, ended such that unsynced bytes may be lost."""
+        """Whether the end of a life in [since, until) may have lost unsynced bytes."""
         ends = [self._ends[life].event for life in range(since, until) if life in self._ends]
         return any(isinstance(end, Ended) and _is_hard(end) for end in ends)
 

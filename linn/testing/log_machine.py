@@ -1,4 +1,5 @@
-"""PartitionLogMachine: any storage engine against a plain list of batches, in any order of operations, by Hypothesis.
+"""PartitionLogMachine: compares a storage engine with a plain list of batches, in random order of operations, by
+Hypothesis.
 
 class PaperTape(PartitionLogMachine):
     def make_harness(self) -> EngineHarness:
@@ -35,8 +36,8 @@ class Kept:
 
 
 class PartitionLogMachine(RuleBasedStateMachine):
-    """A Hypothesis machine of any engine against a plain list of batches. Subclass it with `make_harness`, and
-    `teardown` if that is needed.
+    """Hypothesis machine that compares an engine with a plain list of batches. Subclass it with `make_harness`, and
+    `teardown` if needed.
 
     Each step runs in a trio run of its own, under virtual time.
     """

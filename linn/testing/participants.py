@@ -8,7 +8,7 @@
                 make=lambda: LedgerParticipant(path), write=lambda ledger, text: ledger.add(text), effects=...
             )
 
-Laws: a test knows a participant by the methods of its port alone, and its store by what the harness tells. An
+Laws: a test uses a participant only through the methods of its port, and the store only through the harness. An
 `AsyncParticipant` runs under asyncio.
 """
 
@@ -41,7 +41,7 @@ _PLACES = (
     *(Place(UUID(int=7), 0, ""), Place(UUID(int=8), 0, ""), Place(UUID(int=7), 1, ""), Place(UUID(int=7), 10, "")),
     *(Place(UUID(int=7), 0, reader) for reader in ("a", "A", "a/b", "a-b", "a_b", "a%2fb", "..", "0", "é", "a" * 250)),
 )
-"""Places that a store could confuse."""
+"""Places that a store might confuse."""
 
 
 def _nothing(handle: Any) -> None:
@@ -50,46 +50,46 @@ def _nothing(handle: Any) -> None:
 
 @dataclass(frozen=True)
 class ParticipantHarness:
-    """A store, and ways to look at it from outside. Each function may be a coroutine function."""
+    """A store, and functions that inspect it from outside; they may be coroutine functions."""
 
     make: Callable[[], Participant[Any] | AsyncParticipant[Any]]
-    """Makes a participant, always on the same store, as after a restart of the program."""
+    """Make a participant, always on the same store, as after a restart of the program."""
     write: Callable[[Any, str], object]
-    """Writes an effect through a handle. The same text may be written again, and is another effect then."""
+    """Write an effect through a handle. The same text may be written again, as another effect."""
     effects: Callable[[], Any]
-    """Reads all effects that are stored, in any order, without a participant."""
+    """Read all stored effects, in any order, without a participant."""
     abandon: Callable[[Any], object] = _nothing
-    """Cuts a handle off from the store, as the death of its process does."""
+    """Cut a handle off from the store, as the death of its process does."""
     end: Callable[[Any], object] | None = None
-    """Ends the transaction through the handle, as an application must not; None if that can't be done."""
+    """End the transaction through the handle, as an application must not; None if that can't be done."""
     stored: Callable[[], Any] | None = None
-    """Counts the rows, keys or bytes that marks and floors take; None if they can't be told from the effects."""
+    """Count the rows, keys or bytes of marks and floors; None if they can't be told from the effects."""
     waits: bool = False
     """Whether `begin` waits until no other instance has a transaction about the same place."""
 
 
 class Instance:
-    """A participant whose methods return when they are done, also if they are coroutines."""
+    """Blocking facade of a participant, whose methods may be coroutines."""
 
     def __init__(self, harness: ParticipantHarness, run: Callable[[object], Any]) -> None:
         self.harness, self.run = harness, run
         self.made = harness.make()
 
     def open(self) -> Instance:
-        """Open it, and return this instance."""
+        """Open the participant, and return this instance."""
         self.run(self.made.open())
         return self
 
     def floor(self, place: Place = PLACE) -> Floor:
-        """The floor of a place."""
+        """Return the floor of a place."""
         return Floor(*self.run(self.made.floor(place)))
 
     def begin(self, place: Place = PLACE) -> Any:
-        """Begin a transaction; its handle."""
+        """Begin a transaction, and return its handle."""
         return self.run(self.made.begin(place))
 
     def applied(self, mark: Mark) -> list[int]:
-        """The offsets of a mark that had their effect, from parts that are in order and do not overlap."""
+        """Return the offsets of a mark that had their effect; checks that the ranges are in order and disjoint."""
         parts = [(first, end) for first, end in self.run(self.made.applied(mark))]
         assert all(mark.first <= first < end <= mark.end for first, end in parts), parts
         assert all(before[1] <= after[0] for before, after in pairwise(parts)), parts
@@ -123,13 +123,13 @@ class Instance:
         self.commit(*marks, floor=floor)
 
     def apply_again(self, text: str, *marks: Mark, floor: Floor = NO_FLOOR) -> None:
-        """Apply marks, whose conflict is expected, and roll back."""
+        """Apply marks again, expect the conflict, and roll back."""
         with pytest.raises(ParticipantConflict):
             self.apply(text, *marks, floor=floor)
         self.rollback()
 
     def found(self, mark: Mark, place: Place = PLACE) -> list[int]:
-        """The offsets of a mark that had their effect, asked in a transaction of its own."""
+        """Return the offsets of a mark that had their effect, in a transaction of its own."""
         self.begin(place)
         offsets = self.applied(mark)
         self.rollback()
@@ -138,7 +138,7 @@ class Instance:
 
 @contextmanager
 def instances(harness: ParticipantHarness) -> Iterator[Callable[[], Instance]]:
-    """A maker of opened instances, which are closed in the end."""
+    """Yield a maker of opened instances, and close them in the end."""
     made: list[Instance] = []
     with asyncio.Runner() as runner:
 
@@ -161,13 +161,13 @@ def instances(harness: ParticipantHarness) -> Iterator[Callable[[], Instance]]:
 
 @contextmanager
 def instance_of(harness: ParticipantHarness) -> Iterator[Instance]:
-    """One opened instance, which is closed in the end."""
+    """Yield an opened instance, and close it in the end."""
     with instances(harness) as make:
         yield make()
 
 
 def effects_of(instance: Instance) -> Counter[str]:
-    """The effects that are stored."""
+    """Return the stored effects."""
     return Counter(instance.run(instance.harness.effects()))
 
 
@@ -227,7 +227,7 @@ class ParticipantConformance:
             assert participant.found(Mark(2, 38, 50)) == [38, 39]
 
     def test_a_floor_at_offset_0_says_that_something_was_committed(self, harness: ParticipantHarness) -> None:
-        """A consumer asks for that, to find out whether the kind of a topic was changed since."""
+        """A consumer uses that to find out whether the kind of a topic has changed."""
         with instances(harness) as make:
             make().apply("first", Mark(1, 0, 3), floor=Floor(1, 0))
             assert make().floor() == Floor(1, 0) != NO_FLOOR

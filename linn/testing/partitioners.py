@@ -5,8 +5,7 @@
         def harness(self) -> PartitionerHarness:
             return PartitionerHarness(make=ByCustomer, by_key=True)
 
-Law: a test does not know the purpose of the partitioner; it checks the chosen partitions against what the broker does
-with them next.
+Law: a test does not know the purpose of the partitioner; it checks that the broker can use the chosen partitions.
 """
 
 from __future__ import annotations
@@ -26,21 +25,23 @@ _PARTITIONS = (2, 3, 7, 4_096, 5, 2)
 
 @dataclass(frozen=True)
 class PartitionerHarness:
-    """A partitioner, and typical batches for it, besides `SAMPLES` of interceptors."""
+    """Partitioner, and typical batches for it, besides the `SAMPLES` of interceptors."""
 
     make: Callable[[], Partitioner]
-    """Makes a partitioner for a topic."""
+    """Make a partitioner for a topic."""
     by_key: bool = False
-    """Whether the key alone decides: it has the same partition in any batch, and after a restart."""
+    """Whether the partition depends on the key alone: it is the same in any batch, and after a restart."""
     batches: Sequence[RecordBatch] = ()
 
     def all_batches(self) -> list[RecordBatch]:
-        """Fresh copies of all batches."""
+        """Return fresh copies of all batches."""
         return [RecordBatch(bytearray(batch.message)) for batch in (*SAMPLES.values(), *self.batches)]
 
 
 def places_of(partitioner: Partitioner, batch: RecordBatch, partitions: int) -> list[int]:
-    """The partition of each record. Asserts that the partitioner chose one for the batch, or one for each record."""
+    """Return the partition of each record. Asserts that the partitioner chose one for the batch, or one for each
+    record.
+    """
     place = partitioner.place(batch, partitions)
     places = [place] * batch.count if isinstance(place, int) else list(place)
     assert len(places) == batch.count, f"{len(places)} places for {batch.count} records"

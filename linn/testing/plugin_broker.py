@@ -24,7 +24,7 @@ URL = "linn://127.0.0.1:5466"
 
 @asynccontextmanager
 async def plugin_broker(env: SimEnv, toml: str, *modules: str) -> AsyncIterator[Broker]:
-    """Run a broker on a configuration, with linn's own plugins and those in `modules`, whatever else is installed.
+    """Run a broker with linn's own plugins and the plugins in `modules`; other installed plugins are not loaded.
 
     Raises LinnError: the configuration or a plugin is wrong.
     """

@@ -1,7 +1,7 @@
-"""`linn serve` as a real process, for tests and the demo. Every wait has a timeout, and every process is stopped.
+"""`linn serve` as a process, for tests and the demo. Every wait has a timeout, and every process is stopped.
 
-Laws: only processes that this object started are signalled, by their id; a broker ends when the process that started it
-does, however that ends; after a restart the broker has the same data folder and addresses.
+Laws: only processes that this object started are signalled, by their id; a broker ends when its parent process ends, in
+any way; after a restart the broker has the same data folder and addresses.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class BrokerProcess:
         Args:
             folder: takes the data (`data`), the log (`stderr.log`) and the configuration (`linn.toml`).
             config: the TOML text, or None for defaults.
-            listen: addresses; none for those of the configuration.
-            options: more of `linn serve`'s.
-            environment: variables, besides those of this process.
+            listen: addresses; empty: the addresses of the configuration.
+            options: further options of `linn serve`.
+            environment: variables, in addition to this process's environment.
         """
         self.folder = folder
         self.data_dir = folder / "data"
@@ -104,7 +104,7 @@ class BrokerProcess:
         return self
 
     def configure(self, config: str) -> None:
-        """Replace the configuration by this TOML text; the next start takes it."""
+        """Replace the configuration by this TOML text, from the next start on."""
         self._config.write_text(config)
 
     def _command(self) -> list[str]:
@@ -123,7 +123,7 @@ class BrokerProcess:
         ]
 
     def _await_ready(self, deadline: float) -> str:
-        """The broker's output, up to the line for people that follows the last ready line."""
+        """Return the broker's output, up to the line for people that follows the last ready line."""
         process = self._running()
         assert process.stdout is not None
         output = b""
@@ -162,9 +162,7 @@ class BrokerProcess:
         self._running().send_signal(number)
 
     def wait(self) -> int:
-        """Wait for the end of a process that was told to; returns its exit code, or -9 if it was late and was
-        killed.
-        """
+        """Wait for a process that was told to end. Returns its exit code, or -9 if it was late and was killed."""
         process = self._running()
         try:
             process.wait(STOP_TIMEOUT_S)
@@ -188,7 +186,7 @@ class BrokerProcess:
     ) -> None:
         self.kill()
 
-    # --- looking ---
+    # --- inspection ---
 
     @property
     def url(self) -> str:
@@ -207,7 +205,7 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """Process id."""
         return self._running().pid
 
     def log_text(self) -> str:

@@ -7,10 +7,10 @@
                 protocol="lines", peer=LinesPeer, greeting=b"HELLO\n", request=b"PING\n", modules=["lines.plugin"]
             )
 
-The suite runs a broker in a simulated world whose one listener speaks the protocol, and talks to it through the
-harness: as a client should, and as no client should.
+The suite runs a broker in a simulated world whose only listener speaks the protocol, and sends it valid and invalid
+input through the harness.
 
-Laws: whatever one connection sends or leaves out, the others are served; memory and time are bounded; a stop ends every
+Laws: no input or silence of a connection affects the service of others; memory and time are bounded; a stop ends every
 connection. Each test follows from its seed.
 """
 
@@ -50,7 +50,7 @@ STRANGERS: tuple[bytes, ...] = (
     b"\xff" * 64,
     b"\x7f" + b"\xff" * 7 + b"{" * 200,
 )
-"""Input at ports that are open to the world: other protocols, scans, nothing, and everything at once."""
+"""Input as it arrives at public ports: other protocols, scans, nothing, and floods."""
 
 _CONFIG = f"""
 [broker]
@@ -76,18 +76,18 @@ class ProtocolPeer(Protocol):
         """Make a request that always succeeds, and check the whole answer."""
 
     async def be_refused(self) -> str:
-        """Make a request that is always refused; returns the error that the client gets, code and all."""
+        """Make a request that is always refused; return the error that the client gets, including its code."""
 
 
 @dataclass(frozen=True)
 class ProtocolHarness:
-    """The means to speak a protocol."""
+    """A protocol's client, and examples of its bytes."""
 
     protocol: str
     """The name in `[listeners.*]`."""
     peer: Callable[[Stream], ProtocolPeer]
     greeting: bytes
-    """The bytes that `greet` sends; empty if the server speaks first, or nobody greets."""
+    """The bytes that `greet` sends; empty if the server speaks first, or there is no greeting."""
     request: bytes
     """The bytes that `ask` sends; repeated, they must not make the broker store more."""
     hostile: Sequence[bytes] = ()
@@ -99,7 +99,7 @@ class ProtocolHarness:
     tables: str = ""
     """Additional tables, as TOML, such as topics that `ask` needs."""
     modules: Sequence[str] = ()
-    """The plugin's module, unless it is one of linn's own, and others that `tables` need."""
+    """The plugin's module, unless it is built in, and modules of plugins that `tables` need."""
     silence_s_max: float | None = 60.0
     """Longest silence before a connection is accepted; None: no limit."""
     memory_bytes_max: int = 3 << 20
@@ -107,7 +107,7 @@ class ProtocolHarness:
 
     @asynccontextmanager
     async def broker(self, env: SimEnv) -> AsyncIterator[Broker]:
-        """A broker that listens at ADDRESS."""
+        """Run a broker that listens at ADDRESS."""
         listener = f'[listeners.tested]\nprotocol = "{self.protocol}"\naddress = "{ADDRESS}"\n{self.settings}\n'
         async with plugin_broker(env, _CONFIG + listener + self.tables, *self.modules) as broker:
             yield broker
@@ -152,7 +152,7 @@ class OneByOne:
 class ProtocolConformance:
     """The promises of `linn.core.gateway.protocol`. A subclass gives the fixture `harness`."""
 
-    # --- clients that do what they should ----------------------------------------------------------------------------
+    # --- well-behaved clients ----------------------------------------------------------------------------
 
     def test_a_client_is_let_in_and_answered(self, harness: ProtocolHarness) -> None:
         async def scenario(env: SimEnv) -> None:
@@ -196,7 +196,7 @@ class ProtocolConformance:
 
         simulate(scenario)
 
-    # --- clients that don't ------------------------------------------------------------------------------------------
+    # --- hostile clients ------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("greeted", [False, True])
     def test_another_protocol_disturbs_nobody(self, harness: ProtocolHarness, greeted: bool) -> None:
@@ -254,7 +254,7 @@ class ProtocolConformance:
 
     @staticmethod
     async def _say(env: SimEnv, said: bytes, wait_s: float = 1.0) -> None:
-        """Connect, say something, wait a little, and leave."""
+        """Connect, send bytes, wait a little, and leave."""
         stream = await env.net.connect(ADDRESS)
         with suppress(ConnectionLost), trio.move_on_after(PATIENCE_S):
             await stream.send([said])
@@ -335,7 +335,7 @@ class ProtocolConformance:
 
 
 def simulate(scenario: Callable[[SimEnv], Awaitable[None]], seed: int = 0) -> None:
-    """Run a scenario in simulated time; one that waits in vain ends within a simulated hour."""
+    """Run a scenario in simulated time; a scenario that hangs ends within a simulated hour."""
     run_simulation(seed, scenario, virtual_s_max=3_600)
 
 
@@ -354,7 +354,7 @@ async def until_ended(stream: Stream) -> None:
 
 
 async def wait_disconnected(broker: Broker, left: int) -> None:
-    """Wait until no more than so many connections are left. Raises AssertionError."""
+    """Wait until at most `left` connections are open. Raises AssertionError."""
     with trio.move_on_after(4 * PATIENCE_S):
         while open_connections(broker) != left:
             await broker.env.clock.sleep(0.1)
@@ -367,7 +367,7 @@ def open_connections(broker: Broker) -> int:
 
 
 async def flood(env: SimEnv, begun: bytes, chunk: bytes) -> None:
-    """Send without reading until it is enough, or the connection blocks or ends."""
+    """Send without reading, up to a limit, or until the connection blocks or ends."""
     stream = await env.net.connect(ADDRESS)
     with suppress(ConnectionLost), trio.move_on_after(PATIENCE_S):
         await stream.send([begun])
@@ -394,7 +394,7 @@ def damaged(dialogue: bytes, rng: Rng) -> bytes:
 
 @contextmanager
 def memory_below(bytes_max: int) -> Iterator[None]:
-    """Assert that Python's memory never grows by more than this."""
+    """Assert that Python's memory never grows by more than `bytes_max`."""
     tracemalloc.start()
     try:
         tracemalloc.reset_peak()

@@ -1,8 +1,8 @@
 """The pytest plugin: fixtures `linn_broker`, `linn_brokers`, `linn_virtual` and `linn_crash`, and the marker `linn`.
 
 Laws: it loads with every pytest of an environment that has linn, so it imports nothing of linn before a fixture is
-used. It needs neither pytest-trio nor anyio's plugin, and nothing must be awaited before a test begins. A fixture ends
-everything that it starts, however the test ends.
+used. It needs neither pytest-trio nor anyio's plugin, and awaits nothing before a test begins. A fixture ends
+everything that it starts, even if the test fails.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _show(request: pytest.FixtureRequest, title: str, write: Callable[[], str]) 
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The arguments of the nearest marker; a path is relative to the test's file."""
+    """Return the arguments of the nearest marker; a path is relative to the test's file."""
     marker = request.node.get_closest_marker("linn")
     if marker is None:
         return {}

@@ -1,8 +1,8 @@
 """QueueDeliveries: checks deliveries to the consumers of queues or named subscriptions, and their settlements.
 
-Laws: delivery ids of a partition grow with every lease, so they tell the order in which leases were taken, however late
-a delivery came. A delivery that no client saw may have been lost on its way; attempts are checked exactly only if
-nothing was disturbed.
+Laws: delivery ids of a partition grow with every lease, so they give the order of the leases, even if deliveries arrive
+late. A delivery that no client saw may have been lost on its way; attempts are checked exactly only if nothing was
+disturbed.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Settlement:
 
 
 class QueueDeliveries:
-    """Takes every entry of a history, in order, after `lives` and `stored`; judges the queues of all topics, or their
-    subscriptions of the name `shared`.
+    """Checks the queues of all topics, or their subscriptions with the name `shared`. It takes every entry of a
+    history, in order, after `lives` and `stored`.
     """
 
     def __init__(self, lives: LogLives, stored: StoredRecords, findings: Findings, shared: str = "") -> None:
@@ -80,7 +80,7 @@ class QueueDeliveries:
         """Deliveries of each record, ordered by delivery id at the end."""
         self.settled: dict[Key, list[Settlement]] = {}
         self._noise: list[Entry] = []
-        """Disturbances, departures and alterations: a delivery may have gone unseen at these times."""
+        """Disturbances, departures and alterations, at which deliveries may have gone unseen."""
         self._left_last = -1
         self._disturbances = 0
         self._disk_was_full = False
@@ -117,7 +117,7 @@ class QueueDeliveries:
                 self._noise.append(entry)
                 self._left_last = entry.index
                 if consumer in self._releasers:
-                    # What it had not read went back when it began to leave, at some time after it took the last.
+                    # Its unread records were returned when it began to leave, at some time after its last delivery.
                     self._released_from(self._releasers[consumer], self._busy_s.get(consumer, entry.at_s))
             case Altered(topic):
                 self._noise.append(entry)
@@ -129,7 +129,7 @@ class QueueDeliveries:
     # --- at the end ---
 
     def finish(self) -> None:
-        """Check everything against everything."""
+        """Make the checks that need the whole history."""
         self._arrange()
         self._check_ids()
         for key, deliveries in self.by_record.items():
@@ -236,7 +236,7 @@ class QueueDeliveries:
         for entry, event in self._of(key[0], asked.life):
             overtakes = event.attempt == 1 and event.first > key[2] and event.granted_after_s > answer.at_s
             if self._is_noisy(answer, entry):
-                return  # It may have been leased again, and nobody saw it.
+                return  # It may have been leased again without any client seeing it.
             if overtakes and (again is None or event.delivery_id < again):
                 text = f"offset {key[2]} of {key[0]} was returned, and offset {event.first} came before it"
                 self._findings.add(PLACE, text, answer.index, entry.index)
@@ -296,7 +296,7 @@ class QueueDeliveries:
                     text = f"offset {other.first} of {place} came after offset {one.first}"
                     self._findings.add(IN_ORDER, text, first.index, second.index)
 
-    # --- nothing is left ---
+    # --- drained queues ---
 
     def _check_drained(self) -> None:
         for topic, entry in self.drained.items():
@@ -341,7 +341,7 @@ class QueueDeliveries:
 
 
 def _is_earlier(one: Settlement, other: Settlement) -> bool:
-    """Whether the same consumer had sent another request for the same delivery before."""
+    """Whether the same consumer had sent another request for the same delivery earlier."""
     mine, theirs = one.event, other.event
     return (
         one.entry.index < other.entry.index

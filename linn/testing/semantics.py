@@ -5,9 +5,9 @@
         def semantics(self) -> DeliverySemantics:
             return Mine(MySettings())
 
-Laws: a test asks for a semantics' decisions, and never for its name. The broker's state machine carries the decisions
-out: under each semantics no record is given to two consumers at once, skipped, or given again once it is settled, and
-every record is settled in the end.
+Laws: a test asks for the decisions of a semantics, never for its name. The broker's state machine carries the decisions
+out: under any semantics no record is delivered to two consumers at once, skipped, or delivered again after it is
+settled, and every record is settled in the end.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ANN, BOB = 1, 2
 LONG_S = 2 * LEASE_MS_MAX / 1000
 """A time after which every lease has ended and every delay has passed."""
 LEASES_MAX = 2 * END
-"""Limit of the leases of at least one record that a test takes in a row: each record is ready once."""
+"""Maximum number of leases that a test takes in a row: each record is ready once."""
 ROUNDS_MAX = 200
-"""Limit of the deliveries of one record that a test waits for; it acks before if a semantics delivers for ever."""
+"""Maximum number of deliveries of one record in a test; it acks then if the semantics delivers without limit."""
 
 
 def begun(semantics: DeliverySemantics, rows: list[bytes] | None = None, now: float = 0.0) -> SharedSubscription:

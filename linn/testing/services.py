@@ -5,7 +5,8 @@
         def harness(self) -> ServiceHarness:
             return ServiceHarness(linn_register_service(), '[backup]\\nto = "elsewhere"', modules=("my_backup.plugin",))
 
-Law: a test does not know the purpose of the service; it checks what the broker relies on, in virtual time.
+Law: a test does not know the purpose of the service; it checks the promises on which the broker relies, in virtual
+time.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from linn.testing.sim_env import SimEnv
 from linn.testing.sim_programs import SimPrograms
 
 LIFE_S = 300.0
-"""Time that a service is given to do something, in virtual seconds."""
+"""Virtual time in which a service must act."""
 STOP_S_MAX = 60.0
-"""Longest stop of a broker: its drain_timeout, once for its services and once for its clients, and some more."""
+"""Time limit for a broker's stop: drain_timeout once for services and once for clients, and a margin."""
 _SETTINGS = '[broker]\ndata_dir = "data"\ndefault_storage = "dram"\n'
 
 
 @dataclass(frozen=True)
 class ServiceHarness:
-    """A service, and a configuration that turns it on."""
+    """Service, and a configuration that enables it."""
 
     kind: ServiceKind
     toml: str
     """Tables besides `[broker]`."""
     modules: tuple[str, ...] = ()
-    """The plugin's modules, if it is not one of linn's own."""
+    """The plugin's modules, if it is not built in."""
     install: Callable[[SimPrograms], None] = lambda programs: None
-    """Installs the programs that it runs."""
+    """Install the programs that the service runs."""
 
 
 class ServiceConformance:

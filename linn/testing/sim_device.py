@@ -1,10 +1,10 @@
 """SimDevice: storage in memory that can lose power, tear, fill, fail a sync and become read-only, by a seed.
 
-The model, which is what POSIX promises and no more:
+The model follows POSIX and promises no more:
 
 - A file's bytes and a folder's entries exist twice: as a process sees them, and as they surely are on stable storage.
-  What lies between is a list of pending changes. `sync` moves those of one file over, `sync_dir` those of one folder;
-  neither does the other's work, so a synced file whose folder was not synced may be gone after a crash.
+  Changes between the two are pending. `sync` makes the changes of one file durable, `sync_dir` the changes of one
+  folder; neither does the other's work, so a synced file whose folder was not synced may be gone after a crash.
 - Power loss (`crash`) decides each pending write: kept, lost or torn. A torn write leaves a prefix, of any length in
   bytes, or any of its 512-byte sectors; where the file grew over sectors that are missing there are zeros or garbage.
   Truncations are kept or lost. Bytes that no pending change covers are as they were.
@@ -65,13 +65,13 @@ class SimDevice:
         self.sync_count = 0
         self.death: str | None = None
         self.on_death: list[Callable[[], None]] = []
-        """Called at once when the device dies, before anything can notice."""
+        """Called when the device dies, before any other code can notice."""
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
     def crash(self, *, torn: Inode | None = None) -> None:
-        """Lose power. The fate of unsynced changes is decided now; this process's handles refuse everything from here
-        on.
+        """Lose power. The fate of unsynced changes is decided now; from now on this process's handles refuse
+        everything.
         """
         if self.death is not None:
             return
@@ -83,7 +83,7 @@ class SimDevice:
         self._die(LOST_POWER)
 
     def kill(self) -> None:
-        """Kill the process: its handles and locks are gone, its writes are not (but a later crash may take them)."""
+        """Kill the process: its handles and locks are gone; its writes stay, but a later crash may take them."""
         if self.death is None:
             self._die(WAS_KILLED)
 
@@ -93,7 +93,7 @@ class SimDevice:
             call()
 
     def restart(self) -> Self:
-        """The device as the next process finds it, without planned faults; the same capacity."""
+        """Return the device as the next process finds it: the same capacity, and no planned faults."""
         assert self.death is not None, "only a dead process is followed by another"
         successor = copy.copy(self)
         successor._be_born()

@@ -35,7 +35,7 @@ class SimDisk(SimDevice):
         return node
 
     def _folder(self, deed: str, path: str, *, at: str | None = None) -> Folder:
-        """The folder `at`, or at `path`, which the error names."""
+        """Return the folder `at`, or the one at `path`, which the error names."""
         node = self._find(path if at is None else at)
         if not isinstance(node, Folder):
             reason = "No such file or directory" if node is None else "Not a directory"
@@ -43,7 +43,7 @@ class SimDisk(SimDevice):
         return node
 
     def _place(self, deed: str, path: str) -> tuple[Folder, str]:
-        """The parent folder of a path, and the name in it."""
+        """Return the parent folder of a path, and the name in it."""
         parts = _parts(path)
         assert parts, "the root has no name"
         return self._folder(deed, path, at="/".join(parts[:-1])), parts[-1]

@@ -1,9 +1,9 @@
 """SimEnv: an `Env` whose time is virtual and whose every event follows from a seed.
 
-It runs under a trio `MockClock`, as `linn.testing.deterministic.run_simulation` gives it. One SimEnv is one process of
-one node. `crash()` is power loss and `kill()` is SIGKILL; after either, `restart()` is the Env of the node's next
-process. The disk dies first, then the network, and only then is the node's code cancelled, so that no `finally` block
-and no `except` saves or sends anything.
+It runs under a trio `MockClock`, as `linn.testing.deterministic.run_simulation` gives it. A SimEnv is one process of a
+node. `crash()` is power loss and `kill()` is SIGKILL; after either, `restart()` is the Env of the node's next process.
+The disk dies first, then the network, and the node's code is cancelled last, so that no `finally` or `except` block
+stores or sends anything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SimClock:
 
 
 class SimRng:
-    """Random numbers from one seed, including those that RealEnv takes from the operating system."""
+    """Random numbers from one seed, also where RealEnv takes them from the operating system."""
 
     def __init__(self, seed: int | str) -> None:
         self._random = random.Random(f"{seed}/rng")

@@ -13,7 +13,7 @@ from linn.testing.sim_platter import Inode
 
 
 class SimFileRegion:
-    """Bytes of a file, which it keeps alive."""
+    """Bytes of a file, which the region keeps alive."""
 
     def __init__(self, inode: Inode, position: int, size: int) -> None:
         self._inode = inode
@@ -24,18 +24,16 @@ class SimFileRegion:
         return self._size
 
     def behind(self, count: int) -> SimFileRegion:
-        """The region without its first `count` bytes."""
+        """Return the region without its first `count` bytes."""
         return SimFileRegion(self._inode, self._position + count, self._size - count)
 
     def content(self) -> bytes:
-        """The bytes as they are now; fewer if the file was cut."""
+        """Return the present bytes; fewer if the file was cut."""
         return bytes(self._inode.data[self._position : self._position + self._size])
 
 
 class SimFile:
-    """A handle on a file. As with `RealFile`, a file has one writing handle at a time; here a second one
-    is detected.
-    """
+    """Handle on a file. As with `RealFile`, a file has one writing handle at a time; here a second one is an error."""
 
     def __init__(self, disk: SimDevice, inode: Inode, path: str) -> None:
         self._disk = disk
@@ -61,7 +59,7 @@ class SimFile:
         dying = disk.begin("write", self._path)
         room = disk.room_bytes()
         if len(data) > room:
-            # As the real one: write what fits, then cut it off. A crash may keep the first without the second.
+            # As with the real file: write what fits, then cut it off. A crash may keep the write without the cut.
             disk.change(inode, self._end, data[:room])
             disk.change(inode, self._end, None)
             disk.end(dying)
@@ -97,13 +95,13 @@ class SimFile:
         if self._disk.rng.random() < 0.5:
             await trio.lowlevel.checkpoint()
         else:
-            # The real one doesn't yield for what the page cache holds.
+            # The real file does not yield for bytes in the page cache.
             await trio.lowlevel.checkpoint_if_cancelled()
         self._disk.check_alive()
         return self._inode.data[position : position + max(0, bytes_max)]
 
     def read_cached(self, position: int, size: int) -> bytes | None:
-        """Read as if half of the file were not in the page cache, another half each time."""
+        """Read as if half of the file were not in the page cache, a different half each time."""
         data = self._live("read").data[position : position + size]
         return bytes(data) if len(data) == size and self._disk.rng.random() < 0.5 else None
 

@@ -1,14 +1,14 @@
 """SimNet: a network between simulated nodes in one process, in virtual time, with delays and chunks by a seed.
 
 Laws: bytes of one direction arrive in order and are never damaged. They may arrive in any chunks. A direction holds a
-bounded number of bytes, in flight and unread together; then its sender waits. A cut link holds everything back, the
-end of a connection too, and loses nothing, as TCP does until a side gives up; it may be cut in one direction only. A
-severed connection is reset for both sides, and of what was in flight any part may be lost, in the middle of a frame.
+bounded number of bytes, in flight and unread together; then its sender waits. A cut link holds back everything,
+including the end of a connection, and loses nothing, as TCP does until a side gives up; a cut may affect one direction
+only. A severed connection is reset for both sides, and any part of the bytes in flight may be lost, even half a frame.
 A connection closed with bytes unread is reset. A process that is killed closes its connections; a machine that loses
-power goes silent, and its connections are reset when the next process starts there. Whoever uses a dead node gets
+power goes silent, and its connections are reset when the next process starts there. Use of a dead node raises
 `SimulatedCrash`.
 
-All nodes share one space of addresses; a listener is found by the very text it is bound to.
+All nodes share one space of addresses; a listener is found by the exact text of its address.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class SimListener:
         self._closed = True
         self.node.listeners.pop(self, None)
         self.node.world.listeners.pop(self.address, None)
-        # Without power nobody tells the clients that wait to be accepted.
+        # Without power the waiting clients get no reset.
         if self.node.death != LOST_POWER:
             for stream in self._waiting:
                 stream.close(is_reset=True)
@@ -194,7 +194,7 @@ class SimListener:
 
 
 class SimNode:
-    """The network as seen by one process of one node: the port `Net`."""
+    """Network as seen by one process of a node: the port `Net`."""
 
     def __init__(self, world: SimNet, name: str) -> None:
         self.world = world
@@ -263,7 +263,7 @@ class SimNode:
 
 
 class SimNet:
-    """The network of all nodes: their links, and the listeners by address."""
+    """Network of all nodes: their links, and the listeners by address."""
 
     def __init__(self, seed: int | str) -> None:
         self.rng = random.Random(f"{seed}/net")

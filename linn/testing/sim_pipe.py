@@ -56,7 +56,7 @@ class Pipe:
         link.pipes[self] = None
 
     def _arrival(self, size: int) -> float:
-        """The arrival time of bytes sent now: never before that of earlier ones."""
+        """Return the arrival time of bytes sent now: never before the arrival of earlier bytes."""
         earliest = trio.current_time() + self._rng.uniform(*self._link.delay_s)
         self._last_arrival = max(self._last_arrival, earliest) + size / self._link.bytes_per_s
         return self._last_arrival
@@ -67,11 +67,11 @@ class Pipe:
 
     @property
     def _is_deaf(self) -> bool:
-        """Whether nothing comes back from the reader."""
+        """Whether the writer hears nothing from the reader."""
         return self._receiver in self._link.cut_senders and not self._is_severed
 
     def room(self) -> int:
-        """Bytes that may be sent now. A reader that is gone takes everything, and discards it."""
+        """Return the number of bytes that may be sent now. A closed reader takes everything, and discards it."""
         if self._reader_gone_at < math.inf:
             return PIPE_BYTES_MAX
         return PIPE_BYTES_MAX - self._flying_bytes - len(self._landed)
@@ -160,7 +160,7 @@ class Pipe:
         await self._wait_until(math.inf if self._is_deaf else self._reader_gone_at)
 
     async def _wait_until(self, until: float) -> None:
-        if until == math.inf:  # Most waits; a scope without a deadline would only cost time.
+        if until == math.inf:  # Most waits have no deadline, and a scope would only cost time.
             await self.changed.park()
             return
         with trio.move_on_at(until):

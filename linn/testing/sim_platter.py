@@ -1,7 +1,6 @@
-"""The content of a simulated disk: files' bytes and folders' entries, as a process sees them and as they surely are.
+"""Content of a simulated disk: bytes of files and entries of folders, as a process sees them and as they are durable.
 
-The model is described in `sim_device`; this part of it decides the fate of unsynced changes. It knows no task and no
-clock.
+`sim_device` describes the model; this module decides the fate of unsynced changes. It uses no task and no clock.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def each_its_own(rng: random.Random, count: int) -> list[Fate]:
 
 
 MOODS: tuple[Fates, ...] = (_all_lost, _all_kept, _cut_once, each_its_own)
-"""One is chosen per crash, because independent choices alone would hardly ever lose, or keep, many writes at once."""
+"""A crash chooses one of them, as independent choices alone would hardly ever lose, or keep, many writes at once."""
 
 
 def _apply(content: bytearray, position: int, data: bytes | None) -> None:
@@ -81,8 +80,8 @@ class Inode:
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         self.settled = 0
-        """Number of changes that have ever left `pending`: a sync uses it to name those it covers, whatever settles
-        meanwhile.
+        """Number of changes that have ever left `pending`. A sync uses it to name the changes that it covers, as others
+        may settle meanwhile.
         """
         self.linked = True
 
@@ -91,7 +90,7 @@ class Inode:
         self.pending.append((position, data))
 
     def pending_bytes(self) -> int:
-        """The number of bytes that a sync has to write."""
+        """Return the number of bytes that a sync has to write."""
         return sum(len(data) for _, data in self.pending if data is not None)
 
     def make_durable(self, covered: int) -> None:
@@ -171,9 +170,7 @@ def _rewrite(entries: dict[str, Inode | Folder], effects: Effects) -> None:
 
 
 def take_stock(folder: Folder) -> int:
-    """Mark the files below `folder` as linked, including those whose removal was lost; returns the sum of
-    their bytes.
-    """
+    """Mark the files below `folder` as linked, including files whose removal was lost; return the sum of bytes."""
     total = 0
     for node in folder.entries.values():
         if isinstance(node, Folder):

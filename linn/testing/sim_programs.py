@@ -1,4 +1,4 @@
-"""SimPrograms: programs of a simulated machine, which are functions of the test that run as tasks in virtual time.
+"""SimPrograms: programs of a simulated machine: functions of the test that run as tasks in virtual time.
 
     async def driver(program: SimProgram) -> int:
         spec = await program.read_line()
@@ -10,7 +10,7 @@
     env.programs.install("python", driver)
 
 Laws: a program ends when its function returns, when it is killed, and together with its machine or process. It is found
-by the name of its command's first word. Its end is seen by the broker after everything that it has said before.
+by the name in its command's first word. The broker sees its end after all of its output.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SimProgram:
         self._signal = 0
         self.code = 0
 
-    # --- as the function that plays it sees it ---
+    # --- the side of the test's function ---
 
     async def read_line(self) -> str | None:
         """Wait for a line of its standard input; None at its end."""
@@ -64,7 +64,7 @@ class SimProgram:
         await self._to_status.send(json.dumps(status))
 
     async def say_line(self, line: str) -> None:
-        """Write a line of status that may be anything."""
+        """Write any line as a line of status."""
         await self._to_status.send(line)
 
     async def print(self, line: str) -> None:
@@ -87,7 +87,7 @@ class SimProgram:
                 end.close()
             self._ended.set()
 
-    # --- as the broker sees it ---
+    # --- the side of the broker ---
 
     async def send_line(self, line: str) -> None:
         try:
@@ -127,7 +127,7 @@ class SimPrograms:
     def __init__(self) -> None:
         self._functions: dict[str, Callable[[SimProgram], Awaitable[int]]] = {}
         self.started: list[SimProgram] = []
-        """Every program that was started, in order; also those that have ended."""
+        """Every program that was started, in order, including ended ones."""
         self.running = 0
         """The number of programs that run now."""
 

@@ -1,4 +1,4 @@
-"""StoredRecords: compares what all clients saw of the logs: records have one place, and stay there.
+"""StoredRecords: compares all clients' views of the logs: records have one place, and stay there.
 
 A record that a client saw at an offset is a fact, for that offset's era. Facts that contradict one another, or that a
 later life has lost although it must not, are findings.
@@ -51,7 +51,7 @@ class Fact:
 
 
 class StoredRecords:
-    """Takes every entry of a history, in order, after `lives`."""
+    """Checks stored records; takes every entry of a history, in order, after `lives`."""
 
     def __init__(self, lives: LogLives, findings: Findings) -> None:
         self._lives = lives
@@ -70,7 +70,7 @@ class StoredRecords:
         """The partitions of each topic at the broker's start."""
 
     def observe(self, entry: Entry) -> None:
-        """Record what was seen, and its place."""
+        """Record the records and their places that an event shows."""
         match entry.event:
             case Published():
                 self.published[entry.event.record] = entry.index, entry.event
@@ -193,7 +193,7 @@ class StoredRecords:
     # --- at the end ---
 
     def alive(self, place: Place, life: int) -> list[tuple[int, Fact]]:
-        """(offset, fact) of all that a life had, as far as any client saw it, in order."""
+        """Return the records of a life that any client saw, with their offsets, in order."""
         found = [
             (offset, fact)
             for (era, offset), fact in self.facts.get(place, {}).items()
@@ -202,7 +202,7 @@ class StoredRecords:
         return sorted(found, key=lambda each: each[0])
 
     def finish(self, entries: list[Entry]) -> None:
-        """Check whatever shows only at the end."""
+        """Make the checks that need the whole history."""
         for place in self.facts:
             for life in range(1, self._lives.life + 1):
                 self._check_order(place, life)
@@ -244,7 +244,7 @@ class StoredRecords:
             last[event.producer] = event.number, fact
 
     def _check_once(self, life: int) -> None:
-        """Check that no record is in two partitions of a topic; those of a key may move when a topic grows."""
+        """Check that no record is in two partitions of a topic."""
         for topic, promise in self._lives.topics.items():
             if promise.grows:
                 continue
@@ -260,7 +260,7 @@ class StoredRecords:
         published = self.published[event.record][1]
         is_whole = len(published.topics) == 1 and self._partitions[published.topics[0]] == {0}
         if event.code.startswith("storage.") and not is_whole:
-            return  # One partition may have had room for its part, and the next one none.
+            return  # The disk may have had room for the part of one partition, and not for the next.
         for place, facts in self.facts.items():
             for fact in facts.values():
                 if fact.record == event.record and place[0] in published.topics:
@@ -268,11 +268,11 @@ class StoredRecords:
                     self._findings.add(REFUSED, text, entry.index, fact.index)
 
     def was_dropped(self, place: Place, offset: int, life: int) -> bool:
-        """Whether the log was seen to begin after an offset, in this life or later."""
+        """Whether a client saw the log begin after an offset, in this life or later."""
         return any(start > offset for seen, start in self._begins.get(place, {}).items() if seen >= life)
 
     def places(self, topic: str) -> Iterator[Place]:
-        """The partitions of a topic of which anything was seen."""
+        """Return the partitions of a topic that any client saw."""
         return (place for place in self.facts if place[0] == topic)
 
 
@@ -290,6 +290,6 @@ class _Floor:
             self._steps.append((value, index, by_confirmation))
 
     def at(self, asked_at: int) -> tuple[int, int, int, bool] | None:
-        """(place, value, index, by confirmation) of the greatest value seen before; None: there is none."""
+        """Return the greatest value seen before, as (place, value, index, by confirmation); None if there is none."""
         place = bisect_left(self._indices, asked_at) - 1
         return (place, *self._steps[place]) if place >= 0 else None

@@ -1,7 +1,7 @@
 """VirtualWorld: a broker and clients in simulated time, on a simulated network and disk, in the test's own trio loop.
 
-Laws: no real time passes in a wait; everything follows from the seed. Leaving the block stops the broker in order.
-Clients that take part are given `env`, or made with `connect`.
+Laws: no real time passes in a wait; everything follows from the seed. Leaving the block stops the broker in order. Make
+clients with `connect`, or give them `env`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from linn.testing.sim_programs import SimPrograms
 T = TypeVar("T")
 ADDRESS = "127.0.0.1:5466"
 WAIT_S = 3600.0
-"""Default timeout, in virtual time, of a test's wait for its own code; a wait in vain takes a moment."""
+"""Default timeout, in virtual time, of a test's wait for its own code; a timeout takes no real time."""
 _DATA = "/linn"
 _FREE_BYTES = 1 << 40
 
@@ -49,7 +49,7 @@ class _BrokerClock(SimClock):
 
 def check_virtual() -> None:
     """Raise RuntimeError unless time is virtual."""
-    with contextlib.suppress(RuntimeError):  # It is not trio that runs.
+    with contextlib.suppress(RuntimeError):  # The loop is not trio's.
         clock = trio.lowlevel.current_clock()
         if isinstance(clock, trio.testing.MockClock) and clock.autojump_threshold == 0:
             return
@@ -82,8 +82,8 @@ class VirtualWorld:
         """Prepare, but start nothing yet.
 
         Args:
-            config, topics, exchanges: as those of `BrokerThread`.
-            seed: another one gives another order of events, and other delays of the network.
+            config, topics, exchanges: as for `BrokerThread`.
+            seed: determines the order of events, and the delays of the network.
         """
         self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})
         self.seed = seed
@@ -101,9 +101,7 @@ class VirtualWorld:
     # --- life ---
 
     def run(self, scenario: Callable[[VirtualWorld], Awaitable[T]]) -> T:
-        """Run `scenario(world)` in a trio loop of its own, with the broker running. Raises the errors of the
-        scenario.
-        """
+        """Run `scenario(world)` in a trio loop of its own, with the broker running. Raises the scenario's errors."""
 
         async def main() -> T:
             async with self:
@@ -138,7 +136,7 @@ class VirtualWorld:
             raise_once(group)
 
     async def restart(self) -> None:
-        """Start the broker again after `kill` or `lose_power`, on the rest of its disk."""
+        """Start the broker again after `kill` or `lose_power`, on what is left of its disk."""
         assert self._broker is None, "it runs"
         await self._start()
 
@@ -164,11 +162,11 @@ class VirtualWorld:
     # --- clients ---
 
     def connect(self, **options: Any) -> AbstractAsyncContextManager[Client]:
-        """Make a client in this world; the options are those of `linn.connect`."""
+        """Make a client in this world, with the options of `linn.connect`."""
         return connect(self.url, env=self.env, **options)
 
     async def publish(self, topic: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
-        """Publish messages with the same properties, those of `linn.client.Producer.publish`. Raises as that."""
+        """Publish messages with the same properties. Takes and raises the same as `linn.client.Producer.publish`."""
         return await publish(self.url, topic, None, values, properties, self.env)
 
     async def publish_to(self, exchange: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
@@ -178,7 +176,7 @@ class VirtualWorld:
     # --- time ---
 
     async def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Advance the time of the broker and all clients, and do what falls due.
+        """Advance the time of the broker and all clients; timers fire in order.
 
         Raises ValueError for a negative time.
         """
@@ -194,7 +192,7 @@ class VirtualWorld:
         self._broker = None
 
     def lose_power(self) -> None:
-        """Turn the broker's machine off: its disk keeps synced writes, and some of the others, by the seed."""
+        """Turn the broker's machine off: its disk keeps synced writes, and some of the others, chosen by the seed."""
         self._broker_env.crash()
         self._broker = None
 
@@ -203,7 +201,7 @@ class VirtualWorld:
         self._broker_env.world.cut("broker", "client")
 
     def heal_network(self) -> None:
-        """Let through again everything that `cut_network` held back."""
+        """Let everything through that `cut_network` held back."""
         self._broker_env.world.heal("broker", "client")
 
     def fill_disk(self) -> None:
@@ -214,7 +212,7 @@ class VirtualWorld:
         """Make room again."""
         self._broker_env.disk.capacity_bytes = _FREE_BYTES
 
-    # --- looking and waiting ---
+    # --- inspection and waits ---
 
     @property
     def broker(self) -> Broker:
@@ -224,11 +222,11 @@ class VirtualWorld:
         return self._broker
 
     async def records(self, topic: str) -> list[Message]:
-        """The records of a topic, by partition and offset; of a queue, the unsettled ones. Raises TopicUnknown."""
+        """Return a topic's records, by partition and offset; of a queue, the unsettled ones. Raises TopicUnknown."""
         return await broker_view.records(self.broker, topic)
 
     def summary(self) -> str:
-        """A line for each topic: published, kept, unsettled, and so on. It is shown when a test fails."""
+        """Describe each topic in a line: published, kept, unsettled, and so on. Shown when a test fails."""
         return broker_view.summary(self._broker) if self._broker is not None else "the broker is down"
 
     async def wait_records(self, topic: str, count: int, *, timeout_s: float = WAIT_S) -> list[Message]:

@@ -186,7 +186,7 @@ def test_what_is_there_is_altered_and_what_the_file_does_not_name_stays(
             'would bind topic orders: exchange = "new", key = "x"',
             "unchanged: 1 exchange, 1 binding",
         ]
-        assert "changes.toml: [broker] is passed over" in dry.stderr
+        assert "changes.toml: [broker] is ignored" in dry.stderr
         assert [topic["name"] for topic in admin.topics()] == ["orders", "unnamed"]
         done = within(*command, "--json", url=empty.url)
         assert [change["done"] for change in json.loads(done.stdout)["changes"]] == [True] * 4

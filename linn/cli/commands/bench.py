@@ -73,7 +73,7 @@ Producers = Annotated[
         min=1,
         max=100_000,
         metavar="COUNT",
-        help="Load a stream with so many producers, each on its own connection, and name the first bottleneck.",
+        help="Load a stream with this many producers, each on its own connection, and name the first bottleneck.",
     ),
 ]
 Processes = Annotated[
@@ -114,7 +114,7 @@ def publish(
 
 @app.command("consume")
 def consume(topic: Topic, count: CountMax = 1_000_000, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Measure the throughput of consuming and acking messages. On a queue they are gone then.
+    """Measure the throughput of consuming and acking messages. This removes them from a queue.
 
     Ctrl-C prints the figures so far.
     """
@@ -202,8 +202,8 @@ def soak(
 
     The broker may be stopped, killed and started meanwhile: the test is that nothing it confirmed is lost.
 
-    With --producers it is another test: so many connections load a temporary stream, and the result is the share of
-    their rate that the broker confirmed, and the first bottleneck. Ends with 1 if publishes failed.
+    With --producers the test is different: that many connections load a temporary stream, and the result is the share
+    of their rate that the broker confirmed, and the first bottleneck. Ends with 1 if publishes failed.
 
     Ctrl-C ends the test with the partial result; without --producers `lost` and `ok` are left out, as messages that
     have not arrived yet may be on their way.
@@ -231,7 +231,7 @@ def soak(
         )
         _run_load(coordinator, producers, url, as_json=as_json)
         return
-    _refuse("is about --producers, and there are none", {"--processes": processes, "--linger": linger})
+    _refuse("has no effect without --producers", {"--processes": processes, "--linger": linger})
     from linn.bench.soak import SoakTest
 
     if settings.get("kind") == "stream":

@@ -44,13 +44,13 @@ Argument = Annotated[
 
 @app.command("list")
 def list_bindings(exchange: AnyExchange = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List all bindings, or those of one exchange."""
+    """List all bindings, or the bindings of one exchange."""
     _list(url, exchange, None, as_json=as_json)
 
 
 @app.command("describe")
 def describe(exchange: Exchange, target: AnyTarget = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List the bindings of one exchange, or only those to one target."""
+    """List the bindings of one exchange, or only its bindings to one target."""
     _list(url, exchange, target, as_json=as_json)
 
 

@@ -51,7 +51,7 @@ Shared = Annotated[
     typer.Option(
         "--shared",
         metavar="NAME",
-        help="Shared subscription of a stream: compete for its messages, each acked by itself.",
+        help="Shared subscription of a stream: compete for its messages, and ack each message separately.",
         autocompletion=shared_names,
     ),
 ]
@@ -93,9 +93,9 @@ def consume(
     command: Exec = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print messages as they arrive, and ack each once it is written.
+    """Print messages as they arrive, and ack each message after it is written.
 
-    A stream without --group or --shared is only read.
+    Without --group or --shared a stream is only read: nothing is acked or committed.
 
     In a pipe, messages are acked once they are in the pipe, even if its reader fails: use `linn move` to move
     messages, or --exec to wait for the reader. --exec runs COMMAND in a shell again and again, each time with the
@@ -223,7 +223,7 @@ class Consumption:
     async def _explain_acks(self, client: Client) -> None:
         if self._group or self._shared or "queue" in await client.admin.topic(self._topic):
             complain(
-                "in a pipe, messages are acked once they are written, whatever the reader makes of them; "
+                "in a pipe, messages are acked once they are written, even if the reader fails; "
                 "`linn move` moves them, and --exec COMMAND waits for the reader"
             )
 
@@ -264,10 +264,10 @@ class Consumption:
         if self._ack and not self._returncode:
             await _ack(messages[:handled])
 
-    # --- either ---
+    # --- both ---
 
     async def _has_more(self, client: Client, consumer: Consumer) -> bool:
-        """Tell whether any message is still to come: the broker may have to pass over many others before it."""
+        """Tell whether another message follows: with --where the broker may skip many messages before it."""
         if self._where is None:
             return False
         from linn.cli.topic_snapshot import TopicSnapshot
@@ -299,7 +299,7 @@ class Consumption:
             return
         if self._start is not None:
             raise typer.BadParameter(
-                f"the queue {self._topic} delivers whatever is unsettled, and has no other starting point; "
+                f"the queue {self._topic} delivers its unsettled messages, and has no other starting point; "
                 f"`linn browse {self._topic} --since ...` reads from anywhere without taking anything",
                 param_hint="--since",
             )
@@ -310,7 +310,7 @@ class Consumption:
         )
 
     def _chosen(self, messages: Sequence[Message]) -> tuple[int, list[Message]]:
-        """Return the number of messages handled within --count, skipped ones included, and those that are printed."""
+        """Return the number of messages handled within --count, including skipped ones, and the messages to print."""
         chosen: list[Message] = []
         for handled, message in enumerate(messages):
             if len(chosen) == self._left:
@@ -326,7 +326,7 @@ async def _ack(messages: Sequence[Message]) -> None:
 
 
 async def _acked(settled: Sequence[Settled]) -> None:
-    """Wait for acks. Those that an outage made void are no failure: the client has logged them, and they come again."""
+    """Wait for acks. An ack that an outage made void is no failure: the client logs it, and the message comes again."""
     from linn.client.consume.settling import is_void
     from linn.core.errors.tree import LinnError
 

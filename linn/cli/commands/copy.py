@@ -1,4 +1,4 @@
-"""`linn copy`: copy topics to another broker, with the offsets of their groups: the way to a new version."""
+"""`linn copy`: copy topics to another broker, with the offsets of their groups, for a move to a new version."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ To = Annotated[str, typer.Option("--to", metavar="URL", help="URL of the broker 
 
 
 def copy(to: To, topics: Topics = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Copy topics to another broker: messages in their order, what is settled, and the offsets of groups.
+    """Copy topics to another broker: messages in order, settlements, and the offsets of groups.
 
-    The topics are there already, and empty: `linn definitions import` makes them. Of a queue what is unsettled is
-    copied; of a stream, and of a topic that is both, everything. Copies keep partition, value, key, routing key,
-    labels, headers, id, time and priority. Offsets differ at the target; those of groups point to the same messages
-    there. Stop producers and consumers first: what is published meanwhile is not copied.
+    The topics must exist at the target and be empty: `linn definitions import` creates them. From a queue the unsettled
+    messages are copied; from a stream, and from a topic of kind both, all messages. Copies keep partition, value, key,
+    routing key, labels, headers, id, time and priority. Offsets differ at the target; the offsets of groups are
+    translated, so that they point to the same messages. Stop producers and consumers first: messages published
+    meanwhile are not copied.
 
     Everything is checked before the first copy. After a failure or Ctrl-C delete the topics at the target, import their
     definitions, and copy again.
@@ -77,7 +78,7 @@ async def _all(source: Client) -> list[str]:
 
 
 async def _unfinished(source: Client, topics: set[str]) -> list[str]:
-    """Return the names of transactions that have written in one of the topics, or settle in it, and have not ended."""
+    """Return the names of open transactions that write to one of the topics, or ack messages of it."""
     found = (await source.admin.transactions("open"))["transactions"]
     found += (await source.admin.transactions("ending"))["transactions"]
     described = [await source.admin.transaction(transaction["name"]) for transaction in found]
@@ -89,7 +90,7 @@ async def _unfinished(source: Client, topics: set[str]) -> list[str]:
 
 
 def _refuse(plans: list[TopicPlan], transactions: list[str]) -> None:
-    """Print why something can't be copied. What is behind an open transaction can't be read, and would be left out.
+    """Print why a topic can't be copied. Records behind an open transaction can't be read, so the copy would lack them.
 
     Raises Exit.
     """

@@ -38,7 +38,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="TOPIC",
-        help="Send them to this topic, instead of the one that each came from.",
+        help="Send them to this topic, instead of the topics they came from.",
         autocompletion=topic_names,
     ),
 ]
@@ -54,8 +54,7 @@ def list_dead_letters(
 ) -> None:
     """List dead-letter topics with the number of waiting messages, and the topics they come from.
 
-    With TOPIC, lists each message as well: source, reason, what the consumer said, attempts and time. Nothing
-    is consumed.
+    With TOPIC, lists each message as well: source, reason, the consumer's text, attempts and time. Nothing is consumed.
     """
     if topic is not None:
         _list_messages(url, topic, where, count, as_json=as_json)
@@ -173,7 +172,8 @@ def replay(
 ) -> None:
     """Send dead letters back to the topics they came from. As with `linn move`, none is lost.
 
-    They arrive as they were published, without the labels of dead letters. Those whose topic no longer exists stay.
+    They arrive as they were published, without the labels of dead letters. A message whose topic no longer exists
+    stays.
     """
     if to == topic:
         raise typer.BadParameter(f"the messages are in {topic} already", param_hint="--to")

@@ -1,4 +1,4 @@
-"""`linn deliveries`: list and describe decided deliveries, and end those of a consumer that is lost."""
+"""`linn deliveries`: list and describe decided deliveries, and end the deliveries of a lost consumer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from linn.client.consume.message import Message
     from linn.descriptions import DecidedDeliveries
 
-app = noun("List and describe decided deliveries, and end those of a consumer that is lost.")
+app = noun("List and describe decided deliveries, and end the deliveries of a lost consumer.")
 
 Topic = Annotated[
     str,
     typer.Argument(metavar="TOPIC", help='Name of a topic with delivery = "exactly-once".', autocompletion=topic_names),
 ]
 OfTopic = Annotated[
-    str | None, typer.Argument(metavar="[TOPIC]", help="Only those of this topic.", autocompletion=topic_names)
+    str | None, typer.Argument(metavar="[TOPIC]", help="Only deliveries of this topic.", autocompletion=topic_names)
 ]
 Partition = Annotated[
     int,
@@ -47,7 +47,7 @@ Subscription = Annotated[
     str | None,
     typer.Option("--subscription", metavar="NAME", help="Named subscription of a stream, in place of the queue."),
 ]
-Consumer = Annotated[str | None, typer.Option("--consumer", metavar="NAME", help="Only those of this consumer.")]
+Consumer = Annotated[str | None, typer.Option("--consumer", metavar="NAME", help="Only deliveries to this consumer.")]
 Shown = Annotated[int, typer.Option("--count", min=1, metavar="COUNT", help="Maximum number of records shown.")]
 First = Annotated[int | None, typer.Option("--first", min=0, metavar="OFFSET", help="Only from this offset on.")]
 End = Annotated[int | None, typer.Option("--end", min=0, metavar="OFFSET", help="Only before this offset.")]
@@ -56,7 +56,7 @@ _KEY_CHARACTERS_MAX = 40
 
 
 class Outcome(StrEnum):
-    """An end of a decided delivery."""
+    """Way to end a decided delivery."""
 
     DONE = "done"
     RETURN = "return"
@@ -86,7 +86,7 @@ def list_deliveries(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """List what the broker has decided to consumers, and they have not said to be done with: the first 1,000."""
+    """List the first 1,000 deliveries that are decided, and that their consumers have not reported as done."""
     if subscription is not None and topic is None:
         raise typer.BadParameter("needs a topic: linn deliveries list TOPIC --subscription NAME")
     found = with_client(url, lambda client: client.admin.decided_deliveries(topic, subscription, consumer))
@@ -134,7 +134,7 @@ def describe(
 async def _records(
     client: Client, topic: str, partition: int, ranges: Sequence[tuple[int, int]], count: int
 ) -> tuple[list[Message], LinnError | None]:
-    """Read the first records of some ranges of offsets; also returns the error that ended that early."""
+    """Read the first records of ranges of offsets; also return the error that ended the reading early, if any."""
     found: list[Message] = []
     for first, end in ranges:
         offset = first
@@ -190,7 +190,7 @@ def resolve(
     topic: Topic,
     partition: Partition,
     delivery_id: DeliveryId,
-    consumer: Annotated[str, typer.Option("--consumer", metavar="NAME", help="The consumer that it was decided to.")],
+    consumer: Annotated[str, typer.Option("--consumer", metavar="NAME", help="The consumer of the delivery.")],
     outcome: As,
     subscription: Subscription = None,
     first: First = None,

@@ -15,7 +15,7 @@ Paths = Annotated[
         metavar="PATH...",
         exists=True,
         readable=True,
-        help="A segment (.log), the rest cut off one (.cut), or the folder of a partition.",
+        help="A segment (.log), the part cut off a damaged segment (.cut), or the folder of a partition.",
     ),
 ]
 Records = Annotated[

@@ -57,7 +57,7 @@ def list_groups(topic: AnyTopic = None, url: Url = DEFAULT_URL, as_json: Json = 
         print_json(groups)
         return
     if not groups:
-        print("no groups yet: one comes into being when its first member subscribes to a stream")
+        print("no groups yet: a group is created when its first member subscribes to a stream")
         return
     rows = [
         [group["group"], ", ".join(group["topics"]), *(f"{group[name]:,}" for name in ("members", "epoch", "lag"))]

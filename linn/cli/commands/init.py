@@ -40,7 +40,7 @@ _BROKER = """\
 # Every key, with its default: docs/reference/configuration.md
 
 [broker]
-data_dir = "linn-data"              # all that is kept; a path from where `linn serve` is started
+data_dir = "linn-data"              # all data; relative to the folder where `linn serve` is started
 # message_bytes_max = "1MiB"        # the largest message; a topic may ask for less
 # connections_max = 10_000
 
@@ -65,8 +65,8 @@ _QUEUE = """
 [topics.jobs]
 kind = "queue"
 lease = "30s"                       # a worker that has not acked by then loses the message to another one
-max_deliveries = 5                  # so often at most,
-dead_letter = "jobs.dead"           # and then it goes here
+max_deliveries = 5                  # a message is delivered at most this often,
+dead_letter = "jobs.dead"           # and then goes here
 """
 
 _DEAD = """

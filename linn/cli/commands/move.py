@@ -1,9 +1,9 @@
 """`linn move`: move messages out of a queue; `linn dead-letters replay` moves in the same way.
 
 Laws: a message is settled at the source after its copy was confirmed at the target, so that a crash leaves it in both
-and never in neither. Each partition is traversed once, from its start to its end at the beginning of the run: a move
-ends whatever it skips and whoever publishes meanwhile, and it holds at most one pull of messages. Skipped messages go
-back before anything is copied, and the attempt does not count.
+and never in neither. Each partition is traversed once, from its start to its end at the beginning of the run: so a move
+ends although it skips messages and producers go on, and it holds at most one pull of messages. Skipped messages are
+released before anything is copied, and the attempt does not count.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class MovePlan(NamedTuple):
 
     source: str
     target: Target | None = None
-    """Target of all messages; None: each has its own."""
+    """Target of all messages; None: `target_of` gives the target of each message."""
     target_of: Callable[[Message], Target | None] | None = None
-    """Target of one message where there is none for all; it stays where this returns None."""
+    """Return the target of a message if `target` is None. A message without a target stays."""
     copy_of: Callable[[Message], Record] | None = None
     """Make the copy of a message; None: an exact copy."""
     selects: MessageFilter | None = None
@@ -101,7 +101,7 @@ class MovePlan(NamedTuple):
 
 
 class Move:
-    """Move of messages, according to a plan."""
+    """One run of a move."""
 
     def __init__(self, plan: MovePlan, *, dry_run: bool) -> None:
         """`dry_run`: release all messages again, and only count them."""
@@ -113,20 +113,21 @@ class Move:
         self._moved: Counter[str] = Counter()
         """Number of messages by target name."""
         self._in_progress = 0
-        """Messages whose copies may be stored, and that are not settled yet."""
+        """Messages that are not settled yet, and whose copies may be stored."""
         self._without_copy = 0
-        """Messages whose copies no topic takes, or the broker refused."""
+        """Messages whose copies were unroutable or refused."""
         self._refusal: LinnError | None = None
-        """Why one of these was refused; None: all of them are unroutable."""
+        """Error of a refused copy; None: all are unroutable."""
         self._without_target: Counter[str] = Counter()
-        """Number of messages by the missing topic that they name; "" where they name none."""
+        """Number of messages by the missing topic that they name; "" for messages that name none."""
         self._held = 0
         """Messages that are in flight to consumers, or delayed."""
 
     def run(self, url: str, *, as_json: bool) -> None:
         """Move, and print the result.
 
-        Raises LinnError, BadParameter, KeyboardInterrupt; at the end Unroutable, or another error of those that stay.
+        Raises LinnError, BadParameter, KeyboardInterrupt; at the end Unroutable, or the error of another message that
+        stays.
         """
         with on_interrupt(lambda: complain(f"interrupted: {self._progress()}")):
             with_client(url, self._work)
@@ -171,7 +172,7 @@ class Move:
         self._held = queue["leased"] + queue["decided"] + queue["delayed"]
 
     async def _move(self, client: Client, stack: AsyncExitStack, messages: Sequence[Message]) -> None:
-        """Move the selected ones of these messages, and release the rest."""
+        """Move the selected messages, and release the rest."""
         selected: dict[Target, list[Message]] = {}
         rest: list[Message] = []
         for message in messages:

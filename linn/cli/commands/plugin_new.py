@@ -15,7 +15,7 @@ from linn.core.errors.texts import nearest, one_line
 from linn.core.errors.tree import ConfigExists, ConfigUnreadable
 
 KINDS = {
-    "assignor": "divides a group's partitions: `assignor =` of a group",
+    "assignor": "assigns a group's partitions: `assignor =` of a group",
     "engine": "stores logs: `storage =` of a topic",
     "exchange": "chooses topics for a message: `type =` of an exchange",
     "format": "reads and writes the bodies of another protocol's batches",
@@ -30,7 +30,7 @@ KINDS = {
 _KIND_LINES = "\n".join(f"- {kind}: {does}" for kind, does in KINDS.items())
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name in TOML: small letters, digits and single hyphens.")]
-Kind = Annotated[str, typer.Option("--kind", metavar="KIND", help="Kind of the plugin, one of those above.")]
+Kind = Annotated[str, typer.Option("--kind", metavar="KIND", help="Kind of the plugin, as listed above.")]
 Into = Annotated[
     str, typer.Option("--into", metavar="FOLDER", help="Parent of the new folder, which is named linn-NAME.")
 ]

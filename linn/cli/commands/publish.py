@@ -1,6 +1,6 @@
 """`linn publish`: publish messages from the command line, files or stdin.
 
-Law: memory is bounded by what the source yields at a time and what the client has in flight.
+Law: memory is bounded by the source's largest yield and the client's messages in flight.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Publication:
 
     def run(self, url: str, source: MessageSource, *, as_json: bool) -> None:
         """Publish all messages, and print the result. Raises LinnError."""
-        # A bar would overwrite the lines that somebody types.
+        # A bar would overwrite lines that are being typed.
         shown = not (source.is_stdin and sys.stdin.isatty())
         with (
             on_interrupt(self._report_interruption),
@@ -201,7 +201,7 @@ class Publication:
         complain(f"{text}, {self._in_flight:,} more may be stored" if self._in_flight else text)
 
     def _too_large(self, messages: Sequence[OutgoingMessage], bytes_max: int) -> str | None:
-        """Return the text that numbers the message among all; None where only the broker knows which it is."""
+        """Return an error text with the number of the message that is too large; None if only the broker knows it."""
         for number, message in enumerate(messages, self._total.count + 1):
             if message.size > bytes_max:
                 return (
@@ -210,7 +210,7 @@ class Publication:
         return None
 
     def _numbered(self, error: LinnError, count: int) -> LinnError:
-        """Return the error of some of the last `count` messages with indexes among all."""
+        """Return a copy of an error about the last `count` messages; its indexes count all messages of the run."""
         before, failed = self._total.count, len(error.indexes)
         places = [before + index for index in error.indexes]
         numbered = copy(error)

@@ -48,7 +48,7 @@ def recover(
 ) -> None:
     """Report damaged logs and the loss if they are cut; cut one with --cut. The broker must not be running.
 
-    A broker refuses to start over a log that has whole batches behind damage. The rest that is cut off is kept in the
+    A broker refuses to start over a log that has whole batches behind damage. The part that is cut off is kept in the
     log's folder, in files whose names end with .cut; offsets from there on are assigned again. Ends with 1 if a log is
     damaged and was not cut.
     """
@@ -79,7 +79,7 @@ def recover(
 async def damaged_logs(
     config: Config, plugins: PluginManager, env: Env, partition: str = "", cut: bool = False
 ) -> dict[PartitionId, DamagedTail]:
-    """Find the logs, or the one, that keep a broker from starting; with `cut` they are cut.
+    """Find the damaged logs, among all or in one partition, that keep a broker from starting. With `cut`, cut them.
 
     Raises DataDirLocked, PartitionUnknown, StorageError.
     """

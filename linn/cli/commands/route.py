@@ -1,4 +1,4 @@
-"""`linn route`: explain the routing of a message, and compare that of two configurations."""
+"""`linn route`: explain the routing of a message, and compare the routing of two configurations."""
 
 from __future__ import annotations
 

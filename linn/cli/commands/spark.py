@@ -1,4 +1,4 @@
-"""`linn spark`: show, start, stop and restart Spark pipelines, print what their drivers say, and list their files."""
+"""`linn spark`: show, start, stop and restart Spark pipelines, print their drivers' logs, and list their files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from linn.client.client import Client
 
 app = noun(
-    "Show, start, stop and restart Spark pipelines, print what their drivers say, and list their files.", StatusNoun
+    "Show, start, stop and restart Spark pipelines, print their drivers' logs, and list their files.", StatusNoun
 )
 
 SERVICE = "spark"
 FOLLOW_S = 1.0
-"""Time between two looks at the log of a driver that is followed."""
+"""Interval at which `linn spark logs --follow` polls."""
 LINES = 100
 _COLOURS = {"running": "green", "failed": "red", "backing off": "yellow"}
 
@@ -39,16 +39,16 @@ Names = Annotated[
 OneName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.", autocompletion=pipeline_names)]
 Follow = Annotated[bool, typer.Option("--follow", help="Go on with new lines, until Ctrl-C.")]
 Lines = Annotated[
-    int, typer.Option("--lines", min=0, max=1_000, metavar="COUNT", help="Number of lines that are there already.")
+    int, typer.Option("--lines", min=0, max=1_000, metavar="COUNT", help="Number of existing lines to print first.")
 ]
 
 
 @app.command("status")
 def status(name: Name = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Show the states of pipelines, their progress, and the reasons of those that don't run.
+    """Show the states and the progress of pipelines, and why a pipeline does not run.
 
     States are stopped, starting, running, draining (a stop waits for the micro-batch in progress), backing off (the
-    driver failed, and starts again after a delay) and failed (it needs somebody's help; the line says which).
+    driver failed, and starts again after a delay) and failed (it stays down; the line says what to do).
     """
     found = with_client(url, _status)
     if name is not None:
@@ -168,7 +168,7 @@ def _print_lines(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
 
 @app.command("files")
 def files(name: OneName, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List the files that a pipeline has committed: what any tool can read, without those of attempts that failed.
+    """List the files that a pipeline has committed, without the files of failed attempts. Any tool can read them.
 
     They are the whole output of the formats parquet, json, delta and iceberg at this moment: paths on the broker's
     machine, or URLs.

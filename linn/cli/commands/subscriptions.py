@@ -18,7 +18,8 @@ app = noun("List, describe, create and delete the named shared subscriptions of 
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the stream.", autocompletion=stream_names)]
 OfTopic = Annotated[
-    str | None, typer.Argument(metavar="[TOPIC]", help="Only those of this stream.", autocompletion=stream_names)
+    str | None,
+    typer.Argument(metavar="[TOPIC]", help="Only subscriptions of this stream.", autocompletion=stream_names),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.", autocompletion=shared_names)]
 Start = Annotated[
@@ -30,7 +31,7 @@ Start = Annotated[
         '("10m").',
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Delete it also if it has consumers; they are told.")]
+Force = Annotated[bool, typer.Option("--force", help="Delete it even if it has consumers; they are told.")]
 
 
 @app.command("list")
@@ -76,7 +77,7 @@ def delete(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Delete a subscription, with what it has settled. The records of the stream stay."""
+    """Delete a subscription, with its settlements. The records of the stream stay."""
     if not yes:
         question = f"Delete the subscription {name} of {topic}?"
         asked = {"topic": topic, "subscription": name, "force": force}

@@ -1,4 +1,4 @@
-"""`linn transactions`: list and describe transactions, and abort those of a client that is lost or in the way."""
+"""`linn transactions`: list and describe transactions, and abort the transaction of a lost or blocking client."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from linn.core.errors.texts import counted, one_line
 if TYPE_CHECKING:
     from linn.descriptions import TransactionDescription, TransactionSummaries, TransactionSummary
 
-app = noun("List and describe transactions, and abort those of a client that is lost or in the way.")
+app = noun("List and describe transactions, and abort the transaction of a lost or blocking client.")
 
 _SHOWN_MAX = 1_000
 
 
 class State(StrEnum):
-    """A state of the transactions of a name."""
+    """State of a transactional name."""
 
     OPEN = "open"
     ENDING = "ending"
@@ -52,7 +52,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would b
 def list_transactions(
     state: InState = None, count: Shown = _SHOWN_MAX, url: Url = DEFAULT_URL, as_json: Json = False
 ) -> None:
-    """List the names of transactions: those with an open one first, the oldest in front."""
+    """List the names of transactions: names with an open transaction first, the oldest in front."""
     asked: Any = None if state is None else state.value
     found = with_client(url, lambda client: client.admin.transactions(asked, limit=count))
     if as_json:
@@ -92,7 +92,7 @@ def _row(transaction: TransactionSummary) -> list[str]:
 
 @app.command("describe")
 def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Show what the transaction of a name has touched so far, and from where it holds readers back."""
+    """Show what a name's open transaction has touched so far, and the offsets at which readers wait for it."""
     shown = with_client(url, lambda client: client.admin.transaction(name))
     if as_json:
         print_json(shown)
@@ -129,8 +129,8 @@ def abort(
 ) -> None:
     """Abort the open transaction of a name: nothing of it takes effect. The broker logs it.
 
-    What it has published is never read, and what it has acked is delivered again. The client, if it is still there,
-    gets transaction.aborted, and may begin the next one under this name.
+    Messages that it published are never read, and messages that it acked are delivered again. The client, if it still
+    runs, gets transaction.aborted, and may begin another transaction under this name.
     """
     verb = "transaction.abort"
     asked: dict[str, Any] = {"name": name}
@@ -143,7 +143,7 @@ def abort(
     if not yes:
         question = f"Nothing of the open transaction of {one_line(name)} takes effect then. Abort it?"
         checked = confirm(url, verb, question, "not aborted", **asked)
-        asked["number"] = checked["number"]  # Not the one after it, which its client may have begun meanwhile.
+        asked["number"] = checked["number"]  # Only this transaction: its client may have begun the next one meanwhile.
     aborted = with_client(url, lambda client: client.admin.perform(verb, **asked))
     _print_aborted(name, aborted, dry_run=False, as_json=as_json)
 

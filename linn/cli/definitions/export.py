@@ -1,7 +1,7 @@
 """The definitions of a broker, as the `[exchanges]` and `[topics]` of a configuration file.
 
-Laws: equal brokers give equal text, in which exchanges, topics and bindings are sorted; what is read back from the text
-is what the broker said.
+Laws: equal brokers give equal text, in which exchanges, topics and bindings are sorted; reading the text back gives
+what the broker described.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Definitions = Mapping[str, Mapping[str, Table]]
 
 _QUEUES_ONLY = [field.encode_name for field in fields_of(TopicSettings) if field.name in FROM_DELIVERY]
 _STREAMS_ONLY = {key: encode_settings(TopicSettings())[key] for key in ("retention", "retention_bytes")}
-"""With their defaults."""
+"""Settings that only streams have, with their defaults."""
 
 
 def export(url: str, file: str, *, as_json: bool) -> None:
-    """Write what a broker has to a new file, or to stdout for "-". Raises LinnError."""
+    """Write the definitions of a broker to a new file, or to stdout for "-". Raises LinnError."""
     found = with_client(url, definitions)
     text = json.dumps(found, indent=2) + "\n" if as_json else toml_text(found)
     if file == "-":
@@ -44,14 +44,14 @@ def export(url: str, file: str, *, as_json: bool) -> None:
 
 
 async def definitions(client: Client) -> Definitions:
-    """The exchanges, topics and bindings of a broker. Raises LinnError."""
-    # All bindings are in the one answer. A topic that comes or goes until the next comes without any, or takes its own.
+    """Ask a broker for its exchanges, topics and bindings. Raises LinnError."""
+    # All bindings are in the first answer. A topic made or deleted before the second has none, or takes them with it.
     exchanges = await client.admin.exchanges()
     return tables_of(exchanges, await client.admin.topics())
 
 
 def tables_of(exchanges: Iterable[ExchangeDescription], topics: Iterable[TopicDescription]) -> Definitions:
-    """The tables of a file that say what a broker describes. Raises ConfigError where TOML can't say it."""
+    """Convert a broker's descriptions to the tables of a file. Raises ConfigError for what TOML can't express."""
     found: dict[str, dict[str, Any]] = {"exchanges": {}, "topics": {}}
     bindings: dict[tuple[str, str], list[Table]] = {}
     for exchange in exchanges:
@@ -71,7 +71,7 @@ def tables_of(exchanges: Iterable[ExchangeDescription], topics: Iterable[TopicDe
 
 
 def identity(binding: Table) -> tuple[str, str, bytes]:
-    """The identity of a binding among those of its target. Raises ConfigError for values that JSON does not have."""
+    """Identify a binding among the bindings of its target. Raises ConfigError for values that JSON does not have."""
     arguments = {name: value for name, value in binding.items() if name not in ("exchange", "key")}
     try:
         return binding["exchange"], binding.get("key", ""), msgspec.json.encode(arguments, order="deterministic")
@@ -89,7 +89,7 @@ def _arguments(exchange: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A topic's table but for its bindings, and for what is filled in and has no effect while it is of this kind."""
+    """Return a topic's table without its bindings, and without defaults that have no effect on a topic of its kind."""
     idle = settings["kind"] == "stream", settings["kind"] == "queue"
     return {
         key: value
@@ -104,7 +104,7 @@ def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml_text(found: Definitions) -> str:
-    """The text of a file. Raises ConfigError where there is a value that TOML does not have."""
+    """Return the text of a file. Raises ConfigError for a value that TOML does not have."""
     tables = [_table((top, name), table) for top, named in found.items() for name, table in named.items()]
     return "\n".join(tables)
 
@@ -139,6 +139,6 @@ def _value(value: object, path: Path) -> str:
 
 
 def _string(text: str) -> str:
-    """A basic string: with JSON's escapes, which TOML has too, and code points for other control characters."""
+    """Return a basic string: with JSON's escapes, which TOML shares, and code points for other control characters."""
     written = json.dumps(text, ensure_ascii=False)
     return "".join(part if part.isprintable() else f"\\U{ord(part):08x}" for part in written)

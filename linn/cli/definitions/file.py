@@ -1,7 +1,7 @@
-"""A file that is to be imported, and its problems: by itself, and beside what the broker has.
+"""File to import, and its problems, by itself and together with the broker's definitions.
 
-Laws: everything that can be known without asking the broker for each thing is found here, all at once and with its
-line; what only the broker can know, such as its storage, its limits and its plugins, is left to it.
+Laws: every problem that can be found without a request for each topic or exchange is found here, all at once and with
+its line; the broker checks what depends on its storage, its limits and its plugins.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from linn.core.routing.graph import circle_text, way_between
 
 TOPS = ("exchanges", "topics")
 _NOT_KNOWN = {"message_bytes_max": "that of another broker"}
-"""A wrong value: from it nothing is concluded about the sizes of topics."""
+"""Not a size, so that no check compares it with the sizes of topics."""
 
 
 class DefinitionFile:
     """The `[exchanges]` and `[topics]` of a file."""
 
     def __init__(self, source: TomlSource, there: Definitions) -> None:
-        """`there`: what the broker has."""
+        """`there`: the broker's definitions."""
         self.tables: dict[str, dict[str, Any]] = {top: _named(source.data, top) for top in TOPS}
         plugins, _ = loadable(PluginSettings())
         others = [*TABLES, *plugins.services]
@@ -44,7 +44,7 @@ class DefinitionFile:
         self._check_circles(there, found)
 
     def _check_circles(self, there: Definitions, found: Problems) -> None:
-        """Add an error for each link of the file that closes a circle with those of the broker."""
+        """Add an error for each link of the file that closes a circle with links of the broker."""
         exits: dict[str, list[str]] = {}
         for source, target, _ in _links(there["exchanges"]):
             exits.setdefault(source, []).append(target)
@@ -57,12 +57,12 @@ class DefinitionFile:
 
 
 def _is_of_the_file(problem: Problem) -> bool:
-    """Whether it is not left to the broker: its kinds and limits are not known here."""
+    """Tell whether a problem is reported here. The broker checks its own kinds and limits, which are not known here."""
     return problem.error is not PluginUnknown and not problem.key.startswith("broker.")
 
 
 def bindings_of(table: object) -> list[Any]:
-    """The `bindings` of a table, which may be anything but is right in what `DefinitionFile` has no problem with."""
+    """Return the `bindings` of a table; the list is valid if `DefinitionFile` found no problem in the table."""
     bindings = table.get("bindings", ()) if isinstance(table, dict) else ()
     return list(bindings) if isinstance(bindings, list | tuple) else []
 
@@ -73,7 +73,7 @@ def _named(data: Mapping[str, Any], top: str) -> dict[str, Any]:
 
 
 def _beside(data: Mapping[str, Any], there: Definitions, others: Sequence[str]) -> dict[str, Any]:
-    """The file's tables, each over the broker's, without the links and bindings of the broker: those are right."""
+    """Merge the file's tables into the broker's, without the broker's own links and bindings, which are valid."""
     beside = {top: value for top, value in data.items() if top not in others}
     for top in TOPS:
         tables = data.get(top, {})
@@ -89,14 +89,14 @@ def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _over(known: Mapping[str, Any], table: object) -> object:
-    """The broker's table, overridden by the file's. The settings of an exchange are those of its type."""
+    """Override the broker's table with the file's; the table of an exchange of another type replaces it."""
     if not isinstance(table, dict) or table.get("type", known.get("type")) != known.get("type"):
         return table
     return {**known, **table}
 
 
 def _links(exchanges: Mapping[str, Any]) -> Iterator[tuple[str, str, Path]]:
-    """(source, target, where it says so), but for what is no link at all."""
+    """Yield the source, the target and the key path of each link; values of a wrong type are skipped."""
     for name, table in exchanges.items():
         alternate = table.get("alternate") if isinstance(table, dict) else None
         if isinstance(alternate, str):

@@ -22,10 +22,10 @@ _DONE = {"create": "created", "alter": "altered", "bind": "bound"}
 
 
 class Import:
-    """One run."""
+    """One run of `linn definitions import`."""
 
     def __init__(self, file: str, *, dry: bool) -> None:
-        """`dry`: everything is checked, and nothing is done. Raises ConfigUnreadable."""
+        """`dry`: check everything, and change nothing. Raises ConfigUnreadable."""
         self._source = read_toml("/dev/stdin" if file == "-" else file)
         if file == "-":
             self._source.file = "stdin"
@@ -35,7 +35,7 @@ class Import:
         self._as_json = False
 
     def run(self, url: str, *, as_json: bool) -> None:
-        """Import, and say what was done. Raises LinnError, KeyboardInterrupt; typer.Exit where something is wrong."""
+        """Import, and print what was done. Raises LinnError, KeyboardInterrupt; typer.Exit if there are problems."""
         self._as_json = as_json
         try:
             with on_interrupt(self._tell_of_interruption):
@@ -54,7 +54,7 @@ class Import:
         there = await definitions(client)
         self._file = DefinitionFile(self._source, there)
         for table in self._file.passed_over:
-            complain(f"{self._source.file}: [{table}] is passed over: it belongs to the configuration of a broker")
+            complain(f"{self._source.file}: [{table}] is ignored: it belongs to the configuration of a broker")
         plan = Plan(self._file, there)
         await plan.make(client)
         self._plan = plan

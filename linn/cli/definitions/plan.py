@@ -1,6 +1,6 @@
-"""The changes that bring a broker to a file's definitions: found, and validated by the broker, before any is made.
+"""The changes that bring a broker to a file's definitions. The broker validates all of them before the first is made.
 
-Laws: what is needed comes first, an alternate before the exchange that names it and a dead-letter topic before its
+Laws: dependencies come first, an alternate before the exchange that names it and a dead-letter topic before its
 sources; nothing is deleted, and nothing that the file does not name is changed.
 """
 
@@ -52,7 +52,7 @@ class Change:
 
 
 class Plan:
-    """The changes, and how many things are as the file says already."""
+    """The changes to make, and the number of definitions that need none."""
 
     def __init__(self, file: DefinitionFile, there: Definitions) -> None:
         self.changes: list[Change] = []
@@ -63,7 +63,7 @@ class Plan:
         self._wrong = {problem.key for problem in file.problems.found}
 
     async def make(self, client: Client) -> None:
-        """Find all changes, and add what is refused to the problems of the file. Raises LinnError."""
+        """Find all changes, and add refusals to the problems of the file. Raises LinnError."""
         exchanges, topics = self._file.tables["exchanges"], self._file.tables["topics"]
         for name in _needed_first(exchanges, _sources_of):
             await self._thing(client, "exchanges", name, exchanges[name], self._exchange)
@@ -72,7 +72,7 @@ class Plan:
         self._late_dead_letters()
 
     async def _thing(self, client: Client, top: str, name: str, table: Any, alter: Callable[..., Any]) -> None:
-        """Plan one exchange or topic with its bindings, but for what is known to be wrong with it."""
+        """Plan one exchange or topic with its bindings, without the parts in which problems are known."""
         path: Path = (top, name)
         if dotted(path) in self._wrong:
             return
@@ -113,7 +113,7 @@ class Plan:
             self.unchanged["topic"] += 1
 
     async def _bind(self, client: Client, path: Path, bindings: Iterable[Mapping[str, Any]]) -> None:
-        """Plan the bindings to something that is there."""
+        """Plan the bindings of an exchange or topic that exists."""
         top, name = str(path[0]), str(path[1])
         there = {identity(binding) for binding in self._there[top][name].get("bindings", ())}
         for index, binding in enumerate(bindings):
@@ -130,9 +130,7 @@ class Plan:
                 self.changes.append(made)
 
     async def _probe(self, client: Client, path: Path, verb: str, arguments: Mapping[str, Any]) -> Any:
-        """Validate a request on the broker; returns its answer, or None if it is refused, which is added to the
-        problems.
-        """
+        """Validate a request on the broker. Returns its answer, or None after adding the refusal to the problems."""
         try:
             return await client.admin.perform(verb, **arguments, validate_only=True)
         except (ConfigError, PluginError, TopicError, LimitExceeded) as error:
@@ -144,7 +142,7 @@ class Plan:
             return None
 
     def _known_part(self, top: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments without what names exchanges and topics that will only be made: the file's checks saw it."""
+        """Drop arguments that name exchanges and topics yet to be created; the file's checks have covered them."""
         settings = dict(arguments["settings"])
         named = "alternate" if top == "exchanges" else "dead_letter"
         if named in settings and settings[named] not in self._there[top]:
@@ -155,9 +153,7 @@ class Plan:
         return {**arguments, "settings": settings}
 
     def _late_dead_letters(self) -> None:
-        """Break circles of dead-letter topics: the topic that is created first gets its dead-letter topic in
-        the end.
-        """
+        """Break circles of dead-letter topics: the topic created first gets its dead-letter topic at the end."""
         there = set(self._there["topics"])
         late: list[Change] = []
         for change in self.changes:
@@ -173,20 +169,20 @@ class Plan:
 
 
 def _sources_of(table: object) -> Iterator[object]:
-    """The exchanges that must be there before the one that a table says."""
+    """Return the exchanges that must exist before the exchange of a table."""
     if isinstance(table, dict):
         yield table.get("alternate")
         yield from (binding.get("exchange") for binding in bindings_of(table) if isinstance(binding, dict))
 
 
 def _dead_letter_of(table: object) -> Iterator[object]:
-    """The topic that must be there before the one that a table says."""
+    """Return the topic that must exist before the topic of a table."""
     if isinstance(table, dict):
         yield table.get("dead_letter")
 
 
 def _needed_first(tables: Mapping[str, Any], needs: Callable[[object], Iterable[object]]) -> list[str]:
-    """Names in an order in which each comes behind what it needs, but for circles."""
+    """Sort names so that each follows the names that it needs, except in circles."""
     order: dict[str, None] = {}
     seen: set[str] = set()
     waiting = [(name, False) for name in reversed(list(tables))]

@@ -1,4 +1,4 @@
-"""The bank: accounts in a SQLite database, and what is booked there."""
+"""The bank: accounts and bookings in a SQLite database."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_tables(connection: sqlite3.Connection) -> None:
 
 
 def book(connection: sqlite3.Connection, payment: Payment) -> None:
-    """Move the money, in the transaction that is open. Nothing here would notice a payment that comes twice."""
+    """Move the money, in the open transaction. A payment that is delivered twice would be booked twice."""
     connection.execute(_MOVE, (payment.payer, -payment.cents))
     connection.execute(_MOVE, (payment.payee, payment.cents))
     connection.execute("INSERT INTO bookings VALUES (?)", (payment.number,))

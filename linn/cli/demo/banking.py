@@ -28,11 +28,11 @@ from linn.testing.process import BrokerProcess
 
 CLERKS = 2
 KILLS: tuple[tuple[float, int | None], ...] = ((0.15, 0), (0.3, None), (0.45, 1), (0.6, None), (0.75, 0), (0.85, 1))
-"""The share of the work at which somebody is killed: a clerk, by number, or the broker."""
+"""Shares of the work at which a process is killed: a clerk, by number, or the broker (None)."""
 SILENCE_S = 20.0
 """Time without a booking after which the rest counts as missing."""
 _LOOK_S = 0.001
-"""Interval of looks into the database, so that a kill comes soon after a commit, when it hurts."""
+"""Polling interval of the database: short, so that a kill comes soon after a commit, when it does most harm."""
 _CHUNK = 2_000
 
 How = Literal["exactly-once", "at-least-once"]
@@ -149,5 +149,5 @@ def counts_of_books(books: Books, limit: int) -> list[Count]:
 
 
 def wrong_accounts(found: Counter[str], expected: Counter[str]) -> list[str]:
-    """List the accounts whose balance is another."""
+    """List the accounts whose balance is wrong."""
     return [name for name in sorted({*found, *expected}) if found[name] != expected[name]]

@@ -1,6 +1,6 @@
-"""Processes below one that the demo has started, from /proc, and their end by id.
+"""Descendants of a process that the demo has started: found in /proc, and killed by id.
 
-Law: an id that was given to another process since is not signalled.
+Law: an id that the kernel has given to another process since is not signalled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOOK_S = 0.02
 
 
 class ChildProcess(NamedTuple):
-    """A process, with what tells it from a later one with the same id."""
+    """A process, told from a later one with the same id by its start time."""
 
     pid: int
     parent: int
@@ -33,7 +33,7 @@ class ChildProcess(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        """Whether it is there, and not a zombie. Its parent may have changed, its start has not."""
+        """Whether the process exists and is no zombie. Compares the start time: the parent may have changed."""
         now = _read(self.pid)
         return now is not None and now.started == self.started
 
@@ -61,7 +61,7 @@ def descendants(pid: int) -> list[ChildProcess]:
 
 
 def kill(processes: list[ChildProcess]) -> None:
-    """Kill (SIGKILL) those that live still, and wait for their end, for a bounded time."""
+    """Send SIGKILL to the processes that still live, and wait for their end, for a bounded time."""
     for process in processes:
         if process.lives:
             with contextlib.suppress(ProcessLookupError):

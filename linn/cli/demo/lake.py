@@ -19,9 +19,9 @@ class Written(NamedTuple):
 
 
 def committed_files(folder: Path) -> list[Path]:
-    """List the files that Spark's log names: others belong to attempts that failed, and don't count.
+    """List the files that Spark's log names. Other files belong to failed attempts, and don't count.
 
-    Raises OSError; ValueError: the log is not one.
+    Raises OSError; ValueError: the log is malformed.
     """
     log = folder / LOG
     urls = committed_urls((path.name for path in log.glob("[0-9]*")), lambda name: (log / name).read_text())

@@ -1,6 +1,6 @@
-"""Counts of what Spark has made of the departures: Parquet files by origin, and late departures by origin and hour.
+"""Counts of Spark's output from the departures: Parquet files by origin, and late departures by origin and hour.
 
-Law: what is expected comes from the rows of the file, and shares no code with the pipelines.
+Law: the expected counts come from the rows of the file, and share no code with the pipelines.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class SparkOutcome:
     """Whether the pipelines ran again after the kill, and had written everything."""
 
     def latest(self) -> tuple[Counter[str], int]:
-        """Return the last count of each key, and how many messages had not a higher count than the one before.
+        """Return the last count of each key, and the number of messages whose count was not above the previous one.
 
-        A count changes only because flights were added, so that a micro-batch which is written twice shows.
+        Counts only grow, so that a micro-batch which is written twice shows.
         """
         last: Counter[str] = Counter()
         not_higher = 0

@@ -1,8 +1,8 @@
 """Sparking: the act in which Spark writes departures to Parquet and counts late ones, while its driver is killed.
 
 The broker starts the driver, a process with both pipelines, together with itself. Once each pipeline has done a
-micro-batch, the driver is killed with SIGKILL. The broker starts another one, which goes on from the checkpoints. When
-nothing is left to be read, the pipelines are stopped, as by `linn spark stop`. Then the Parquet files are read with
+micro-batch, the driver is killed with SIGKILL. The broker starts another driver, which goes on from the checkpoints.
+When nothing is left to read, the pipelines are stopped, as by `linn spark stop`. Then the Parquet files are read with
 pyarrow, and the counts from the queue.
 """
 
@@ -113,7 +113,7 @@ class Sparking:
         return sum(min(end, offsets.get(partition, 0)) for partition, end in self._ends.items())
 
     async def _until(self, client: Client, is_so: Callable[[Pipelines], bool]) -> bool:
-        """Wait for a state of the pipelines; False if one fails, or nothing happens any more."""
+        """Wait for a state of the pipelines; return False if a pipeline fails, or progress stops."""
         before: object = None
         changed_at = anyio.current_time()
         while anyio.current_time() - changed_at < SILENCE_S:

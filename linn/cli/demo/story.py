@@ -1,16 +1,16 @@
 """Story of the demo.
 
 1. `linn serve` starts as a process, with a folder of its own.
-2. Three workers, processes too, compete for the queue `delays`. The first is one that will die.
-3. All flights are published through the exchange. Midway the first worker is killed with deliveries in hand.
-4. When every late departure was acked, the stream `departures` is read.
+2. Three workers, processes too, compete for the queue `delays`. The first one will be killed.
+3. All flights are published through the exchange. Midway the first worker is killed while it holds deliveries.
+4. When every late departure is acked, the stream `departures` is read.
 5. The broker is killed with SIGKILL and started again on the same folder; the stream is read once more.
 6. Spark pipelines, which the broker has started with itself, write departures to Parquet and count late ones, while
    their driver is killed: see `sparking`. Without PySpark or Java this act is left out.
 7. Payments are booked exactly once, while clerks and broker are killed: see `banking`.
 8. Everything is counted against the file.
 
-Law: whatever happens on the way, no process and no folder is left behind.
+Law: no process and no folder is left behind, even after a failure.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def capacity_findings(config: Config, holds: Capacity) -> Iterator[Finding]:
             f"one client, {of}: {speed.published_per_s:,.0f} published in batches, {speed.consumed_per_s:,.0f} "
             f"consumed, {speed.one_by_one_per_s:,.0f} where each is confirmed before the next"
         )
-        yield Finding("holds messages per second", "ok", found, "plan with half of it: the rest is for bad days")
+        yield Finding("holds messages per second", "ok", found, "plan with half of it, and keep the rest as a reserve")
     if holds.kept_s is not None:
         yield _kept(config, holds, holds.kept_s)
 

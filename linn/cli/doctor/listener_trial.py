@@ -33,7 +33,7 @@ def unmade_listeners(config: Config, plugins: PluginManager) -> Iterator[tuple[s
 
 
 def unmade(plugins: PluginManager, kind: ProtocolKind, settings: object = None) -> LinnError | None:
-    """Return the error with which making a protocol fails, if it does. `settings`: by default its defaults."""
+    """Return the error with which making a protocol fails, if any. By default `settings` are the kind's defaults."""
     try:
         plugins.make(kind, settings or (kind.settings and kind.settings()))
     except LinnError as error:
@@ -45,7 +45,7 @@ def listener_findings(config: Config, plugins: PluginManager) -> Iterator[Findin
     """Check each listener. Binds its address for a moment, without accepting connections."""
     missing = dict(unmade_listeners(config, plugins))
     brokers: _Brokers = {}
-    # Those that speak linn come first: a broker that answers there names its other addresses.
+    # Listeners that speak linn come first: a broker that answers there names its other addresses.
     for speaks_linn in (True, False):
         for name, listener in config.listeners.items():
             if (plugins.protocols[listener.protocol].url_scheme == "linn") != speaks_linn:
@@ -58,7 +58,7 @@ def listener_findings(config: Config, plugins: PluginManager) -> Iterator[Findin
 
 _Where: TypeAlias = "str | tuple[object, ...]"
 _Brokers: TypeAlias = dict[_Where, str]
-"""Names of the brokers that have answered, by each address that they listen at."""
+"""Names of the brokers that have answered, by address; a broker may have several."""
 
 
 def _try(name: str, address: str, brokers: _Brokers, speaks_linn: bool) -> Finding:

@@ -27,7 +27,7 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
     ("Broker and process", "", BROKER_METRICS),
     (
         "Listeners and connections",
-        "Those with the label `connection` exist while the connection does; over HTTP only if the listener has\n"
+        "Metrics with the label `connection` exist as long as the connection does; over HTTP only if the listener has\n"
         "`per_connection = true`. `peer` is the client's address, or that of the Unix socket.",
         CONNECTION_METRICS,
     ),
@@ -35,13 +35,13 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
     ("Transactions", "", TRANSACTION_METRICS),
 )
 _OF_SERVICES = (
-    "These are there while the service is: something in the configuration, or in a topic, turns it on. They count\n"
+    "These exist while the service runs, which a table in the configuration or in a topic turns on. They count\n"
     "since the broker's start."
 )
 
 
 def page() -> str:
-    """The whole page."""
+    """Render the page."""
     sections = [_section(*section) for section in _SECTIONS]
     for _, kind in sorted(built_in().services.items()):
         if kind.metrics:

@@ -1,6 +1,6 @@
 """docs/reference/configuration.md and hooks.md, rendered from the settings' structs and the hooks' docstrings.
 
-`python -m linn.cli.reference configuration` prints the one, `... hooks` the other.
+`python -m linn.cli.reference configuration` prints the first, `... hooks` the second.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HOOKS_INTRO = """# Hooks
 
 
 def configuration_page(kinds: PluginManager) -> str:
-    """The whole configuration reference, with the settings of every kind that `kinds` holds."""
+    """Render the configuration reference, with the settings of every kind in `kinds`."""
     parts = [_INTRO]
     for table, settings in TABLES.items():
         parts.append(_section(table, settings))
@@ -62,7 +62,7 @@ def configuration_page(kinds: PluginManager) -> str:
 
 
 def _array_sections(table: str, settings: type[msgspec.Struct]) -> list[str]:
-    """A section for each array of tables inside a service's table."""
+    """Render a section for each array of tables in a service's table."""
     items = {
         field.encode_name: typing.get_args(plain)[0]
         for field in msgspec.structs.fields(settings)
@@ -77,7 +77,7 @@ def _array_sections(table: str, settings: type[msgspec.Struct]) -> list[str]:
 
 
 def hooks_page() -> str:
-    """The plugin reference: an introduction, each hook, and the events of observers."""
+    """Render the plugin reference: an introduction, each hook, and the events of observers."""
     parts = [_HOOKS_INTRO, inspect.cleandoc(hookspecs.__doc__ or ""), ""]
     for name, hook in hooks().items():
         returns = inspect.signature(hook).return_annotation
@@ -91,7 +91,7 @@ def hooks_page() -> str:
 
 
 def hooks() -> Mapping[str, typing.Callable[..., object]]:
-    """All hooks, by name, in the order of the file."""
+    """Return all hooks, by name, in the order of the file."""
     return {name: hook for name, hook in vars(hookspecs).items() if name.startswith("linn_")}
 
 
@@ -131,7 +131,7 @@ def _row(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _value_text(field: msgspec.structs.FieldInfo) -> str:
-    """The values that a field takes, in a word or two."""
+    """Describe the values that a field takes, in a word or two."""
     names = []
     for plain in plain_types(field.type):
         if typing.get_origin(plain) is typing.Literal:

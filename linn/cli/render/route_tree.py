@@ -50,7 +50,7 @@ def _data(exchange: str, subject: Subject, trace: Trace) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """Escape what would be markup, and what a terminal would act on."""
+    """Escape markup and control characters."""
     return escape(one_line(text))
 
 

@@ -2,10 +2,10 @@
 
 Python's collector visits all objects each time their number has grown by a quarter, and stops the process meanwhile:
 with a million objects (10,000 connections, or groups that read 4,096 partitions) for 100 to 200 ms. Here a collection
-visits new objects only. A cycle of older ones is found by a full collection, which runs when the process has doubled:
-seldom, and often enough to bound the memory that is lost.
+visits new objects only. A cycle of older objects is found by a full collection, which runs when the process has
+doubled: seldom, but often enough to bound the memory that is lost.
 
-A connection that ends leaves no cycle; see the test. Only deleted topics and groups leave some.
+A connection that ends leaves no cycle, as a test shows. Only deleted topics and groups leave cycles.
 
 Separate from the server because it can be tested without a broker.
 """
@@ -23,7 +23,7 @@ _OLDEST = 2
 
 
 class Collector:
-    """Context manager; outside of it Python's own rules hold."""
+    """Context manager that applies these rules to collections; outside of it Python's own rules hold."""
 
     def __init__(self, memory_bytes: Callable[[], int]) -> None:
         """`memory_bytes`: returns the memory of the process."""

@@ -44,7 +44,7 @@ K = TypeVar("K", bound=Child)
 class BaseClient(Facade[asynchronous.Client]):
     """Part of `Client` that is written by hand: its life, and the making of producers, consumers and transactions.
 
-    Warns if it is dropped without `close`.
+    Warns if it is garbage-collected without `close`.
     """
 
     def __init__(self, thread: LoopThread, made: asynchronous.Client) -> None:
@@ -86,7 +86,7 @@ class BaseClient(Facade[asynchronous.Client]):
         """Close producers and consumers, then the connection, and wait for the thread to end. Idempotent.
 
         Raises:
-            LinnError: the first of the errors that closing a producer or a consumer raised.
+            LinnError: the first error of closing a producer or a consumer.
         Does nothing in a process that was forked since the client was made.
 
         Example:
@@ -173,9 +173,9 @@ class BaseClient(Facade[asynchronous.Client]):
         prefetch: int | None,
         timeout_s: float,
     ) -> None:
-        """The function is called in this thread; each further worker has a thread of its own. It ends with an interrupt
-        (KeyboardInterrupt), or with what the function raises: the transaction in hand is aborted then, and its messages
-        come again when it is started again.
+        """The function is called in this thread; each further worker has a thread of its own. An interrupt
+        (KeyboardInterrupt) or an exception of the function ends the run: its open transactions are aborted, and their
+        messages come again in the next run.
 
         Example:
             def bill(order):

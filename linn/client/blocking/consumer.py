@@ -65,8 +65,8 @@ class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
         """Wait for the next message, in the order of the broker's deliveries. Closing the consumer ends the iteration.
 
         Raises:
-            DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody waited for was refused; iterate on.
-                One that a lost connection made void is not raised.
+            DeliveryNotCurrent, GroupFenced, ...: a settlement that was not waited for was refused; iterate on.
+                A settlement that a lost connection made void is not raised.
             ConnectionLost: `retries_max` attempts to reconnect failed; iterating on tries again.
             BatchCorrupt: a batch was damaged; iterate on.
             TopicUnknown, ...: the subscription is over for good.
@@ -197,7 +197,7 @@ class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
         return batch
 
     async def _refill(self, deadline: float) -> bool:
-        """Handle news and wait for a batch; return False if there is none by the deadline, or will be none any more."""
+        """Handle events and wait for a batch; return False at the deadline, or if the consumer has ended."""
         with self._lock:
             if self._news != self._made._news:
                 self._news = self._made._news
@@ -228,7 +228,7 @@ class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
             self._drop_unwanted()
 
     def _take_unread(self, matches: Matches) -> list[Unread]:
-        """Take back records that were handed over to threads and not read. Called by the loop."""
+        """Take back unread records that were handed over to threads. Called by the loop."""
         unread: list[Unread] = []
         with self._lock:
             if self._current is not None and matches(self._current._origin):

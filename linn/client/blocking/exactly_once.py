@@ -1,8 +1,8 @@
 """ExactlyOnceConsumer of the blocking client: the async one, whose coroutines run in the caller's thread.
 
-Law: the participant is called by the thread that opened the consumer, because the connection of a database may belong
-to a thread; whatever waits for the broker is carried out by the loop. So the coroutines of the async consumer never
-suspend here, and one step runs each to its end.
+Law: the participant is called by the thread that opened the consumer, because a database connection may belong to a
+thread; the loop does everything that waits for the broker. So the coroutines of the async consumer never suspend here,
+and a single step runs them to the end.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def check_participant(participant: object) -> None:
 class BaseExactlyOnceConsumer(ClosingFacade[asynchronous.ExactlyOnceConsumer[H]], Generic[H]):
     """Part of `ExactlyOnceConsumer` that is written by hand.
 
-    One thread uses it: the one that opened it, in which the participant's methods are called. Any thread may close it;
-    the participant is closed when its own thread does so too, or leaves the `with` block.
+    Only the thread that opened it uses it, and calls the participant's methods. Any thread may close it; the
+    participant is closed when the opening thread calls `close` too, or leaves the `with` block.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class BaseExactlyOnceConsumer(ClosingFacade[asynchronous.ExactlyOnceConsumer[H]]
         return self
 
     def __next__(self) -> tuple[Message, H]:
-        """Commit what came before, if this is the first message of another delivery, and return the next message.
+        """Return the next message; first commit the previous delivery, if the message begins another one.
 
         Closing the consumer ends the iteration.
 
         Raises:
-            ParticipantConflict: another process applied the same records to the same store: it has this name as well.
-            LinnError, and what the participant raises: as `Consumer.__next__`; iterating on tries again.
-        If the wait is interrupted (KeyboardInterrupt), no message is lost: what was not committed comes again.
+            ParticipantConflict: another process, with the same name, applied the same records to the same store.
+            LinnError, and the participant's errors: as `Consumer.__next__`; iterating on tries again.
+        If the wait is interrupted (KeyboardInterrupt), no message is lost: uncommitted messages come again.
         """
         try:
             message, handle = _finished(self._made.__anext__())
@@ -151,7 +151,7 @@ class BaseExactlyOnceConsumer(ClosingFacade[asynchronous.ExactlyOnceConsumer[H]]
                 over.pause(self._thread, backoff_s(failures - 1))
 
     def _is_handled(self, message: Message, handle: H, handler: Callable[[Message, H], object], rules: Rules) -> bool:
-        """Call the handler; False if the same message is the next."""
+        """Call the handler; return False if the same message is to be handled again."""
         try:
             handler(message, handle)
         except Exception as error:
@@ -173,7 +173,7 @@ class BaseExactlyOnceConsumer(ClosingFacade[asynchronous.ExactlyOnceConsumer[H]]
 
 
 class _CallingSource(WorkSource):
-    """The work source of a consumer in another thread than the loop's: a wait is a call that blocks the thread.
+    """Work source of a consumer outside the loop's thread: its waits block the thread.
 
     For the methods see `WorkSource`.
     """
@@ -185,7 +185,7 @@ class _CallingSource(WorkSource):
         self.wait_s: float | None = None
         """Time after which `next` raises NothingYet; None: no limit."""
         self._taken: Work | None = None
-        """Work that the loop has handed over, and that a thread whose wait was interrupted has not got."""
+        """Work that the loop has handed over, but whose thread was interrupted before it got it."""
 
     async def places(self) -> tuple[list[Place], list[Place]]:
         return self._thread.call(self._source.places)
@@ -210,7 +210,7 @@ class _CallingSource(WorkSource):
         raise NothingYet
 
     async def drain(self) -> None:
-        """Have nothing more delivered. Called by the loop."""
+        """Stop the deliveries. Called by the loop."""
         drain(self._source.consumer)
 
     def may_return(self, work: Work) -> bool:

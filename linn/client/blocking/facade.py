@@ -1,7 +1,7 @@
 """Facade: an object of the async client behind methods that block. The classes in `generated` inherit from these.
 
-What is here and beside it is written by hand; `generated` is made from the async client, by the command at the head of
-its files.
+This module and the ones beside it are written by hand; `generated` is made from the async client, by the command at the
+head of its files.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Facade(Generic[M]):
         self._thread = thread
         self._made = made
         self._client = client
-        """The client, if it has to live for as long as this object."""
+        """The client, if it must live as long as this object."""
 
 
 class ClosingFacade(Facade[B]):
-    """A producer or a consumer, which is open from the beginning and closed once."""
+    """A producer or a consumer, which is open from the start and closed once."""
 
     def __init__(self, forget: Callable[[Any], None], thread: LoopThread, made: B) -> None:
         super().__init__(thread, made)
         self._forget = forget
-        """The client's method, which keeps the client alive for as long as this object."""
+        """The client's method, which keeps the client alive as long as this object."""
         self._process_id = thread.process_id
         self._lock = threading.RLock()
         self._closed = False
@@ -69,4 +69,4 @@ class ClosingFacade(Facade[B]):
         """Take nothing more. Called with the lock."""
 
     def _drop(self) -> None:
-        """Drop what is left once the async object is closed."""
+        """Release the rest after the async object is closed."""

@@ -24,7 +24,7 @@ class BaseBatch(ReceivedBatch):
         self._origin = origin
         """The loop's batch."""
         self._settle_origin = settle
-        """The consumer's method, which keeps the consumer alive for as long as the batch; None for a fetched batch."""
+        """The consumer's method, which keeps the consumer alive as long as the batch; None for a fetched batch."""
 
     def _settle(self, first: int, end: int, verdict: Verdict, ms: int, reason: str = "") -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind if they were fetched and not delivered."""

@@ -12,7 +12,7 @@ from linn.core.errors.tree import ClientClosed, LinnError
 
 
 def run_all(workers: Sequence[Worker]) -> None:
-    """Run workers, the first in this thread, and close all of them when one ends. Raises what the first one raised."""
+    """Run workers, the first in this thread, and close all of them when one ends. Raises the first worker's error."""
     errors: list[BaseException] = []
 
     def run(worker: Worker) -> None:

@@ -32,7 +32,7 @@ class BaseProducer(ClosingFacade[asynchronous.Producer]):
         """Bytes of waiting messages that were put before the last grant."""
         self._granted = 0
         self._room = 0
-        """Bytes left of those granted; when it is used up, the next publish asks how many are on their way."""
+        """Bytes left of the last grant; when they are used up, the next publish asks for another grant."""
         self._buffer_bytes_max = made._buffer_bytes_max
 
     def _stop(self) -> None:
@@ -103,7 +103,7 @@ class BaseProducer(ClosingFacade[asynchronous.Producer]):
             self._made._take(waiting)
 
     def _look_for_room(self) -> None:
-        """Grant as many bytes as fit into the buffer now. Raises ConnectionLost, LimitExceeded."""
+        """Grant the bytes that fit into the buffer now. Raises ConnectionLost, LimitExceeded."""
         if self._closed:
             raise ClientClosed("the producer is closed")
         self._waiting_bytes += self._granted - self._room

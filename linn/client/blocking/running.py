@@ -1,4 +1,4 @@
-"""Run of the blocking client: a handler is called by threads, of which each takes messages in turn."""
+"""Run of the blocking client: threads take messages in turn, and call the handler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from linn.client.transactions.process import Outputs
 from linn.core.errors.tree import LinnError, MessageInvalid
 
 STOP_CHECK_S = 0.2
-"""Interval at which an idle thread looks whether it is to stop: no event of `threading` wakes a wait for messages."""
+"""Interval at which an idle thread checks for a stop: no event of `threading` wakes a wait for messages."""
 
 Handler = Callable[[Message], object]
 """Takes a message. The result is ignored."""
@@ -34,7 +34,7 @@ class StopEvent(Protocol):
 
 
 class Source(Protocol):
-    """A consumer's inside."""
+    """The methods of a consumer that a run uses."""
 
     _closed: bool
 
@@ -52,11 +52,11 @@ def check_blocking(handler: object) -> None:
 
 
 class StopFlag:
-    """The end of a run: set by its threads and by SIGTERM, or the program's event."""
+    """End of a run: set by its threads, by SIGTERM, or through the program's event."""
 
     def __init__(self, event: StopEvent | None) -> None:
         self._event = event
-        self._is_set = False  # No Event: its lock is not for signal handlers.
+        self._is_set = False  # Not an Event: signal handlers must not take its lock.
 
     def set(self) -> None:
         """End the run."""

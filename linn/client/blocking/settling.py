@@ -1,7 +1,8 @@
-"""Settlements of a blocking consumer: gathered from any thread, carried out by the loop in the order of the calls.
+"""Settlements of a blocking consumer: gathered from all threads, carried out by the loop in the order of the calls.
 
-Laws: an ack costs a lock and no crossing, and adjoining acks are merged; any other verdict is carried out before the
-call returns, so that the next step of an iteration knows of it; any thread may wait for a handle, any number of times.
+Laws: an ack costs a lock and no call into the loop, and adjoining acks are merged; any other verdict is carried out
+before the call returns, so that the next step of an iteration knows of it; any thread may wait for a handle, any number
+of times.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class BaseSharedTransactions(Facade[asynchronous.SharedTransactions]):
 
     @property
     def name(self) -> str:
-        """Their name."""
+        """Name of the transactions."""
         return self._made.name
 
     def _producer(self, ticket: TransactionTicket, topic: str | None, *, exchange: str | None) -> Producer:

@@ -1,4 +1,4 @@
-"""Transaction of the blocking client: the async one, whose work any number of threads may do."""
+"""Transaction of the blocking client: the async one, used by any number of threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from linn.core.errors.tree import MessageInvalid
 class BaseTransaction(Facade[asynchronous.Transaction]):
     """Part of `Transaction` that is written by hand.
 
-    Any number of threads may work in it; one enters and leaves it.
+    Any number of threads may work in it; one thread enters and leaves it.
     """
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class BaseTransaction(Facade[asynchronous.Transaction]):
 
 
 def origin_of(received: Message | Batch) -> asynchronous_message.Message | asynchronous_message.Batch:
-    """Return the loop's message or batch. Raises MessageInvalid: it is neither."""
+    """Return the loop's message or batch. Raises MessageInvalid for any other object."""
     if isinstance(received, Batch):
         return received._origin
     if isinstance(received, Message):

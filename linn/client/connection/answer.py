@@ -1,4 +1,4 @@
-"""Answers to requests: the interface of callers, and a caller that a task awaits."""
+"""Answers to requests: the interface of callers, and a caller whose answer a task awaits."""
 
 from __future__ import annotations
 

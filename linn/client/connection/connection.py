@@ -3,7 +3,7 @@
 Laws: messages are sent in the order of the calls, and within the call if nothing waits to be sent. Each request's
 caller is told exactly once. `run` owns all tasks of the connection and returns when it is over. One task at a time
 reads: the connection's own, or the publisher of the only outstanding request, which reads its answer itself (`attend`),
-a turn of the loop sooner.
+a turn of the loop earlier.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _SILENT_INTERVALS_MAX = 3
 _ALONE_MIN = 8
 """Consecutive requests that were alone on their way before callers read their answers themselves."""
 _PATROL_S = 0.005
-"""Time after a caller's last answer until the connection's own task reads again; pushes may lie unread for so long.
-Less would wake the task between the publishes of a program that does something between them."""
+"""Time after a caller's last answer until the connection's own task reads again; pushes may wait so long. A shorter
+time would wake the task between the publishes of a program that works between them.
+"""
 _DRAIN_S_MAX = 60.0
 """Longest wait after the broker's goodbye for it to close the connection, once all is answered and settled."""
 
@@ -76,7 +77,7 @@ class Connection:
     def __init__(self, stream: Stream, clock: Clock) -> None:
         self.welcome = Welcome(0, [], "", 0, 0, 0, 0, 0, 0)
         self.error: LinnError | None = None
-        """Reason why the connection is over."""
+        """Reason for the end of the connection."""
         self.subscriptions: dict[int, Pushed] = {}
         self._stream = stream
         self.clock = clock
@@ -102,7 +103,7 @@ class Connection:
         self._is_relieved = False
         """Whether the connection's own task should leave the reading to callers."""
         self._recall: anyio.Event | None = None
-        """Set to make the connection's own task read again; None while it reads."""
+        """Event that makes the connection's own task read again; None while it reads."""
 
     # --- hello ---
 
@@ -131,7 +132,7 @@ class Connection:
             if count == 0:
                 raise ConnectionLost(f"{self._stream.peer} closed the connection instead of answering hello")
             for event in self._codec.received(count):
-                return event  # Events behind it in the same packet wait in the codec.
+                return event  # Events after it in the same packet wait in the codec.
 
     # --- sending ---
 
@@ -182,7 +183,7 @@ class Connection:
     def forget(self, correlation: int) -> None:
         """Discard a request's outcome when it comes: its caller no longer waits."""
         if correlation in self._callers:
-            self._callers[correlation] = _NOBODY
+            self._callers[correlation] = _NO_CALLER
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         self._sent_since_tick = True
@@ -220,7 +221,7 @@ class Connection:
         return error
 
     def lose(self, error: LinnError) -> None:
-        """End the connection; only the first error counts."""
+        """End the connection; only the first call's error counts."""
         if self.error is None:
             self.error = error
             if self._attends:
@@ -235,7 +236,7 @@ class Connection:
             caller.failed(error)
 
     async def aclose(self) -> None:
-        """Say goodbye and end the connection, also one that was never run."""
+        """Say goodbye and end the connection, even if it was never run."""
         self.tell(Goodbye("the client is done"))
         self.lose(ClientClosed("the client was closed"))
         await self._stream.aclose()
@@ -270,7 +271,7 @@ class Connection:
         self._is_relieved = False
 
     async def attend(self, confirmation: Attended) -> None:
-        """Read the answer of one's own request, until it is confirmed or the connection is over.
+        """Read the answer of the caller's own request, until it is confirmed or the connection is over.
 
         Returns at once if another task has to read; wait for the confirmation then. Cancellation: the connection goes
         on.
@@ -300,7 +301,7 @@ class Connection:
                 self._recall.set()
 
     async def _relieve(self) -> bool:
-        """Make the connection's own task leave the reading to this caller, if callers were alone for long enough."""
+        """Make the connection's own task leave the reading to this caller, after enough requests that were alone."""
         if self._alone_in_a_row < _ALONE_MIN:
             return False
         self._is_relieved = True
@@ -312,7 +313,7 @@ class Connection:
         return self._recall is not None and not self._attends
 
     def _take(self, count: int) -> None:
-        """Handle `count` received bytes; 0 handles those that came with the welcome. Raises LinnError."""
+        """Handle `count` received bytes; 0: handle the bytes that came with the welcome. Raises LinnError."""
         for event in self._codec.received(count):
             self._handle(event)
         if self._when_ready:
@@ -376,7 +377,7 @@ class Connection:
                 while self._outgoing:
                     buffers, self._outgoing = self._outgoing, []
                     await self._stream.send(buffers)
-                    buffers = []  # An idle connection should not keep what it sent last.
+                    buffers = []  # An idle connection should not keep its last output in memory.
                     self._outgoing_bytes = sum(map(len, self._outgoing))
                     self._call_ready()
                 self._writing = False
@@ -404,7 +405,7 @@ class Connection:
                 self.lose(ConnectionLost(f"{self._stream.peer} said goodbye"))
 
 
-class _Nobody:
+class _NoCaller:
     """Null caller, in place of one that was cancelled."""
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
@@ -414,4 +415,4 @@ class _Nobody:
         pass
 
 
-_NOBODY = _Nobody()
+_NO_CALLER = _NoCaller()

@@ -2,7 +2,7 @@
 
 Laws: one task opens the connections. When one is lost it tells the listeners, and reconnects with growing waits for as
 long as the client is open. When it gives up (after `retries_max` attempts, or because the broker speaks another
-version), everything that waits for a connection fails, and it tries again only when somebody asks for one.
+version), everything that waits for a connection fails, and it tries again only on the next request.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from linn.core.errors.tree import (
 from linn.wire.messages import Message
 
 TELL_AGAIN_S = 30.0
-"""Interval between warnings that there is still no connection: a log stays readable overnight."""
+"""Interval between warnings during an outage, long enough that a log stays readable overnight."""
 
 logger = logging.getLogger("linn.client")
 
 
 class Listener(Protocol):
-    """A producer or a consumer, told about connections. The names are private because those classes are public."""
+    """Listener for connections: a producer or a consumer. Its methods are private because these classes are public."""
 
     def _connected(self, connection: Connection) -> None:
         """A connection was opened."""
@@ -55,7 +55,7 @@ class Listener(Protocol):
 
 
 class Connector:
-    """One client's way to its broker: at most one connection at a time."""
+    """Connector of one client: keeps at most one connection at a time."""
 
     def __init__(self, address: str, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
         self.address = address
@@ -73,7 +73,7 @@ class Connector:
         self._connection: Connection | None = None
         self._wanted = anyio.Event()
         self._news = anyio.Event()
-        """Set and replaced when a connection was opened or given up."""
+        """Event that is set and replaced when a connection is opened or given up."""
         self._gave_up: LinnError | None = None
 
     # --- connections ---
@@ -140,7 +140,7 @@ class Connector:
     async def _run(self, connection: Connection) -> None:
         try:
             await self._stay_connected(connection)
-        finally:  # Cancelled with the client: what still waits for a connection, shielded, would wait in vain.
+        finally:  # Cancelled with the client: shielded waits for a connection would never end.
             self._connection, self.closed = None, True
             self._tell_news(ClientClosed("the client is closed"))
 
@@ -157,7 +157,7 @@ class Connector:
             self.outage = Outage(self.address, self.env.clock, error)
             for listener in self.listeners:
                 listener._disconnected()
-            # A connection that ends as soon as it is made is no better than one that fails: back off all the same.
+            # A connection that ends at once counts like a failed attempt: back off.
             lived_s = self.env.clock.monotonic() - began
             ended_early = ended_early + 1 if lived_s < self.options.backoff_max_s else 0
             if ended_early > 1:
@@ -194,13 +194,13 @@ class Connector:
             listener._give_up(error)
 
     def backoff_s(self, attempt: int) -> float:
-        """Time to wait before attempt `attempt` + 1, a part of it random."""
+        """Return the wait before attempt `attempt` + 1, which is partly random."""
         return self.options._backoff_of(attempt, self.env.rng.uniform(0.0, 1.0))
 
     # --- requests ---
 
     async def ready(self) -> Connection:
-        """Return a connection that takes requests, waiting for one.
+        """Wait for a connection that takes requests, and return it.
 
         Raises the error that the client gave up with, RequestTimeout, ClientClosed, ClientUnreachable.
         """
@@ -262,7 +262,7 @@ class Connector:
     # --- end ---
 
     def close(self) -> None:
-        """Fail everything that waits."""
+        """Fail all waiting calls."""
         self.closed = True
         self._give_up(ClientClosed("the client is closed"))
 
@@ -282,7 +282,7 @@ class LoopGuard:
 
     def __init__(self) -> None:
         self.thread_id = get_ident()
-        """Compared alone by calls that are made per message; they call `check` before they touch more."""
+        """Calls for each message compare only this; others call `check`."""
         self._asyncio_loop = _get_running_loop()
 
     def check(self) -> None:
@@ -295,7 +295,7 @@ class LoopGuard:
 
 
 class Outage:
-    """A time without a connection, reported in the program's log: its beginning, its length now and then, its end.
+    """A time without a connection, reported in the program's log: its start, its duration at intervals, its end.
 
     The texts of errors name the address already.
     """

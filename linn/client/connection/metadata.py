@@ -1,4 +1,4 @@
-"""Topic metadata: kinds, partitions and offsets, asked of the broker once or again and again."""
+"""Topic metadata: kinds, partitions and offsets, requested once or periodically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linn.wire.messages import Describe, Description, FindOffset, FoundOffset, M
 
 
 async def describe(connector: Connector, topics: Sequence[str]) -> Description:
-    """Return kind, partitions and bounds of topics; of all if none is named.
+    """Return kind, partitions and bounds of topics; of all if no name is given.
 
     Raises MessageInvalid, ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
     """
@@ -48,7 +48,7 @@ async def find_offset(
 class TopicRefresh:
     """Keeps a producer's view of its topic fresh: asks on each new connection, and every `metadata_age_max_s`.
 
-    It is the caller of its requests. A request that fails is not repeated before the next time.
+    It is the caller of its requests. A failed request is repeated only at the next interval.
     """
 
     def __init__(self, connector: Connector, topic: str, follow: Callable[[TopicInfo], None]) -> None:
@@ -58,7 +58,7 @@ class TopicRefresh:
         self._follow = follow
 
     def start(self) -> None:
-        """Ask periodically, first when the present metadata has reached its age limit."""
+        """Ask periodically, for the first time when the present metadata reaches its age limit."""
         self._connector.timers.after(self._connector.options.metadata_age_max_s, self._tick)
 
     def _tick(self) -> None:

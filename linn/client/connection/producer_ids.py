@@ -1,4 +1,4 @@
-"""The producer ids of a client: those that its first connection was given, which no other client ever gets."""
+"""Producer ids of a client. The broker gives them to its first connection, and to no other client."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ IDS_PER_CLIENT = 256
 EPOCH_MAX = (1 << 16) - 1
 
 Use = tuple[int, int]
-"""A transaction: the producer id of its owner, and its number. (0, 0): none."""
+"""Transaction: producer id of its owner, and its number. (0, 0): none."""
 NO_TRANSACTION: Use = (0, 0)
 
 
 class ProducerIds:
-    """The producer ids of one client, with the first epoch in which each can be used.
+    """Producer ids of one client, with the first usable epoch of each id.
 
-    Law: no id is used twice in one transaction, since its commit names ids, nor in transactions of two owners.
+    Law: no id is used twice in a transaction, as its commit names ids, nor in transactions of different owners.
     """
 
     def __init__(self) -> None:
@@ -25,14 +25,14 @@ class ProducerIds:
         self._returned: list[tuple[int, int, Use]] = []
 
     def begin(self, first: int) -> None:
-        """Take over the ids of the client's first connection; those of later ones are not needed."""
+        """Take over the ids of the client's first connection; the ids of later connections are not needed."""
         if not self._end:
             self._next, self._end = first, first + IDS_PER_CLIENT
 
     def take(self, use: Use = NO_TRANSACTION) -> tuple[int, int]:
-        """An id and its epoch, for a transaction if `use` is one. Raises LimitExceeded.
+        """Return an id and its epoch, for a transaction if `use` is one. Raises LimitExceeded.
 
-        An id of the same owner's earlier transactions comes first: the broker remembers each that it has seen.
+        Ids of the owner's earlier transactions come first, as the broker has to remember every id that it has seen.
         """
         owner, number = use
         if owner:
@@ -53,6 +53,6 @@ class ProducerIds:
         )
 
     def give_back(self, producer_id: int, epoch: int, use: Use = NO_TRANSACTION) -> None:
-        """Return an id that was used up to this epoch, and its last transaction if it was used in any."""
+        """Give back an id that was used up to this epoch, and in the transaction `use`, if any."""
         if epoch < EPOCH_MAX:
             self._returned.append((producer_id, epoch + 1, use))

@@ -1,6 +1,6 @@
 """Timers: callbacks by time, run by one task. Callbacks are synchronous and never raise.
 
-A file of its own, because timers know nothing of connections."""
+Separate because timers do not depend on connections."""
 
 from __future__ import annotations
 

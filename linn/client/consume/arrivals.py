@@ -1,4 +1,4 @@
-"""Arrivals: batches that a consumer's subscriptions have brought, and that the application does not have yet."""
+"""Arrivals: batches that a consumer's subscriptions have received, and not handed to the application yet."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from linn.client.consume.message import Batch
 from linn.client.consume.settling import Delivery
 
 Unread = tuple[Delivery, int, int]
-"""Unread records: their delivery, the first offset, and the offset behind the last."""
+"""Unread records: delivery, first offset, and offset after the last."""
 Matches = Callable[[Batch], bool]
 TakeUnread = Callable[[Matches], list[Unread]]
 
 
 def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
-    """Exhaust an iterator over a batch's indexes and return the rest. Safe beside another thread's `next`."""
+    """Exhaust an iterator over a batch's indexes and return the rest. Safe while another thread calls `next`."""
     rest = list(indexes)
     if not rest or batch._delivery is None:
         return []
@@ -23,7 +23,7 @@ def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
 
 
 class Arrivals:
-    """The batches, in the order in which they came. Each is counted as handed over when it leaves."""
+    """Batches in the order of arrival. A batch counts as handed over when it leaves."""
 
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque()
@@ -48,7 +48,7 @@ class Arrivals:
         return batch
 
     def take_rest_of(self, delivery: Delivery | None) -> list[Batch]:
-        """Take the batches that follow of the same delivery, and check their CRCs. Raises BatchCorrupt."""
+        """Take the following batches of the same delivery, and check their CRCs. Raises BatchCorrupt."""
         taken: list[Batch] = []
         while self.is_next_wanted() and self._batches[0]._delivery is delivery:
             taken.append(self.take())
@@ -56,7 +56,7 @@ class Arrivals:
         return taken
 
     def take_up_to(self, records_max: int) -> list[Batch]:
-        """Take the first batch, and others up to so many records in all."""
+        """Take the first batch, and others up to `records_max` records in all."""
         taken: list[Batch] = []
         while self._batches and (not taken or len(self._batches[0]) <= records_max):
             batch = self.take()
@@ -65,7 +65,7 @@ class Arrivals:
         return taken
 
     def take_back(self, matches: Matches) -> list[Unread]:
-        """Take the batches that match, and return what is in them."""
+        """Take the batches that match, and return their records."""
         unread: list[Unread] = []
         batches, self._batches = self._batches, deque()
         for batch in batches:
@@ -77,5 +77,5 @@ class Arrivals:
         return unread
 
     def drop_unwanted(self) -> None:
-        """Drop batches that are not to be handed over any more."""
+        """Drop batches that must not be handed over any more."""
         self.take_back(lambda batch: not batch._is_wanted())

@@ -1,9 +1,9 @@
-"""Consumer: reads a topic, or several, message by message or batch by batch, and settles what it has read.
+"""Consumer: reads a topic, or several, message by message or batch by batch, and settles them.
 
-Laws: records of a partition arrive in order, except for redelivered ones. Refusals and failures are raised by the next
-step of an iteration, after which the iteration may go on; a lost connection is not among them. After a reconnection the
+Laws: records of a partition arrive in order, except for redelivered ones. Refusals and failures, except a lost
+connection, are raised by the next step of an iteration, after which the iteration may go on. After a reconnection the
 consumer subscribes again: a queue redelivers unsettled records, a group goes on at its committed offsets, a reader
-behind what it has read.
+after its last record.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class Consumer(Running, Seeking):
         self._partitions: dict[str, list[int]] = {}
         """Partitions that a group's member owns, by topic."""
         self._revoked: dict[Subscription, None] = {}
-        """Subscriptions that have partitions to let go of."""
+        """Subscriptions with partitions to release."""
         self._is_busy = False
-        """Whether the application has taken something, and has not come back for more."""
+        """Whether the application has taken records, and not asked for more since."""
         self._arrived = Arrivals()
         self._messages: Iterator[Message] = iter(())
         self._unread: Iterator[int] = iter(())
@@ -114,13 +114,13 @@ class Consumer(Running, Seeking):
         self._monotonic = connector.env.clock.monotonic
         self._handed_in_a_row = 0
         self._news = 0
-        """Counter of events that the next step must notice: an error, the end, a batch that is no longer wanted."""
+        """Counter of events that the next step must handle: an error, the end, a batch that is no longer wanted."""
         self._errors: list[LinnError] = []
         self._broken: LinnError | None = None
         self._closed, self._entered = True, False
         self._changed: anyio.Event | None = None
         self._pulling = False
-        """Whether a pull of an iteration is on its way."""
+        """Whether a pull of an iteration is in progress."""
 
     # --- life ---
 
@@ -130,7 +130,7 @@ class Consumer(Running, Seeking):
         await self._subscribe(connection)
         self._closed, self._entered = False, True
         self._connector.listeners.append(self)
-        if connection.error is not None:  # It was lost before this consumer was a listener.
+        if connection.error is not None:  # The connection was lost before this consumer was a listener.
             self._disconnected()
             if self._connector.usable is not None:
                 await self._resubscribe(self._connector.usable)
@@ -149,11 +149,10 @@ class Consumer(Running, Seeking):
             self._leave()
 
     async def aclose(self) -> None:
-        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue; of unread ones no attempt
-        counts.
+        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue, unread ones uncounted.
 
         Raises:
-            LinnError: a settlement that nobody waited for was refused.
+            LinnError: a settlement that was not awaited was refused.
         Cancellation: settlements and the unsubscribe request are on their way all the same.
 
         Example:
@@ -223,7 +222,7 @@ class Consumer(Running, Seeking):
         self._kind = subscription.kind
         if subscription.kind == ConsumerKind.READER:
             known = list(subscription.positions.resume_offsets())
-            # Before the first record none is known, because one subscription reads them all.
+            # Before the first record no partition is known, because one subscription reads all of them.
             self._pause_again(subscription, known or self.paused.get(subscription.topic, []))
 
     def _disconnected(self) -> None:
@@ -266,7 +265,7 @@ class Consumer(Running, Seeking):
         self._wake()
 
     def _go_on_behind(self, error: LogTruncated) -> None:
-        """Drop what arrived of the lost records, and read on. If others were handed over, the next step raises that."""
+        """Drop lost records that have arrived, and read on. If any was handed over, the next step raises the error."""
         before, current = self._positions[error.partition], self._current
         handed = before.offset
         if current is not None and current.partition == error.partition:
@@ -278,7 +277,7 @@ class Consumer(Running, Seeking):
             self._on_refused(error)
 
     def _give_up(self, error: LinnError) -> None:
-        """Have the next step raise that no broker was found; the step after that makes the client try again."""
+        """Make the next step raise that no broker was found; the step after that makes the client try again."""
         self._on_refused(error)
 
     # --- what arrives ---
@@ -290,7 +289,7 @@ class Consumer(Running, Seeking):
             self._wake()
 
     def _on_assigned(self, subscription: Subscription, partitions: Iterable[int], has_revoked: bool) -> None:
-        """Note the partitions that the group has assigned to this member; let go of others as soon as possible."""
+        """Note the partitions that the group has assigned to this member; release others as soon as possible."""
         owned = self._partitions[subscription.topic] = list(partitions)
         for topic, partition in list(self._paused):
             if topic == subscription.topic and partition not in owned:
@@ -303,13 +302,13 @@ class Consumer(Running, Seeking):
                 self._let_go()
 
     def _let_go(self) -> None:
-        """Let go of revoked partitions: the application has come back for more, so it has done with what it had."""
+        """Release revoked partitions: the application asks for more, so it has finished the earlier records."""
         self._is_busy = False
         while self._revoked:
             self._revoked.popitem()[0].release_revoked()
 
     def _set_back(self, partition: int) -> None:
-        """Drop arrived batches that will be redelivered: reading was set back, or a lease is over."""
+        """Drop arrived batches that will be redelivered, because reading was set back or a lease has ended."""
         self._drop_unwanted()
 
     def _drop_unwanted(self) -> None:
@@ -319,14 +318,14 @@ class Consumer(Running, Seeking):
             self._messages, self._unread = iter(()), iter(())
 
     def _take_unread(self, matches: Matches) -> list[Unread]:
-        """Take back the records of batches that match, as far as they were not handed out."""
+        """Take back the records of batches that match and were not handed out."""
         unread = self._take_unread_elsewhere(matches)
         if self._current is not None and matches(self._current):
             unread += rest_of(self._current, self._unread)
         return unread + self._arrived.take_back(matches)
 
     def _hand_to(self, take_unread: TakeUnread) -> None:
-        """Set the callback that takes unread records back from the caller of `_take`."""
+        """Set the callback that takes back unread records from the caller of `_take`."""
         self._take_unread_elsewhere = take_unread
 
     @property
@@ -335,13 +334,13 @@ class Consumer(Running, Seeking):
         return min([subscription.taken_max for subscription in self._subscriptions], default=1)
 
     def _on_refused(self, error: LinnError) -> None:
-        """Have the next step raise the refusal of a settlement that nobody awaits."""
+        """Make the next step raise the refusal of a settlement that is not awaited."""
         self._errors.append(error)
         self._news += 1
         self._wake()
 
     def _on_ended(self, error: LinnError) -> None:
-        """Have the next step raise the reason why the broker ended the subscription, or join the group again."""
+        """Make the next step raise the reason why the broker ended the subscription, or join the group again."""
         connection = self._connector.usable
         if isinstance(error, GroupSessionExpired) and connection is not None:
             logger.warning("%(error)s; joining again", {"topic": self._named, "error": error.text, "code": error.code})
@@ -385,8 +384,8 @@ class Consumer(Running, Seeking):
         Within a batch there is no checkpoint; there is one at least every few batches.
 
         Raises:
-            DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody waited for was refused; iterate on.
-                One that a lost connection made void is not raised.
+            DeliveryNotCurrent, GroupFenced, ...: a settlement that was not awaited was refused; iterate on.
+                A settlement that a lost connection made void is not raised.
             ConnectionLost: `retries_max` attempts to reconnect failed; iterating on tries again.
             TopicUnknown, ...: the subscription is over for good.
             ClientClosed: the consumer was not entered. ClientUnreachable: this is not the client's event loop.
@@ -438,8 +437,7 @@ class Consumer(Running, Seeking):
     async def _take(self, records_max: int) -> list[Batch]:
         """Wait for the first batch; take it, and others that have arrived up to `records_max` records in all.
 
-        The CRCs are not checked: the thread that reads a batch does that. Raises as `__anext__` does; cancellation
-        loses nothing.
+        The thread that reads a batch checks its CRC. Raises as `__anext__` does; cancellation loses nothing.
         """
         await self._until_arrived()
         return self._arrived.take_up_to(records_max)
@@ -495,7 +493,7 @@ class Consumer(Running, Seeking):
             await changed.wait()
 
     def _raise_errors(self) -> None:
-        """Raise the first pending error, and clear all of them but those that say of other partitions what is lost."""
+        """Raise the first pending error. Clear the others, except errors about lost records of other partitions."""
         if self._errors:
             first, *others = self._errors
             self._errors = [error for error in others if isinstance(error, LogTruncated)]
@@ -519,7 +517,7 @@ class Consumer(Running, Seeking):
                 leases. MessageInvalid: an argument is wrong.
             ConnectionLost: the connection ended; leased records that were on their way are redelivered.
             BatchCorrupt: a batch was damaged; leased records that were on their way are redelivered.
-            LinnError: a settlement that nobody waited for was refused, or the subscription is over.
+            LinnError: a settlement that was not awaited was refused, or the subscription is over.
         Cancellation: records that were on their way stay leased until the lease ends.
 
         Example:
@@ -564,7 +562,7 @@ class Consumer(Running, Seeking):
             self._raise_errors()
 
     async def _pull(self, records_max: int, wait_s: float, place: tuple[bool, int, int]) -> list[Batch]:
-        """Pull from the subscriptions in turn; there are several only after a reader's reconnection."""
+        """Pull from the subscriptions in turn; a reader may have several after a reconnection."""
         subscription, answer = self._subscriptions[0], Answer()
         wait_s = wait_s / len(self._subscriptions)
         correlation = self._ask(answer, records_max, wait_s, place)
@@ -588,7 +586,7 @@ class Consumer(Running, Seeking):
         return subscription.connection.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000), *place))
 
     def _time_limit(self, wait_s: float) -> contextlib.AbstractContextManager[object]:
-        """Limit the time of a pull that waits for so long at the broker."""
+        """Limit the time of a pull that waits at the broker for `wait_s`."""
         return self._connector.time_limit(f"pull from {self._named}", wait_s)
 
     def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:

@@ -1,8 +1,8 @@
 """ExactlyOnceConsumer: yields messages together with the handle by which their effects are stored exactly once.
 
 One local transaction of the participant holds the effects of one delivery, with its marks. It is committed when the
-application comes back for what is behind the delivery; on a queue, after the broker has decided that these records are
-this consumer's. If the application's block raises, everything that was not committed is undone, and comes again.
+application asks for the first message after the delivery; on a queue, once the broker has decided the delivery for this
+consumer. If the application's block raises, everything uncommitted is undone, and delivered again.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class ExactlyOnceConsumer(Generic[H]):
     # --- life ---
 
     async def __aenter__(self) -> Self:
-        """Open the participant and subscribe, on a stream where the participant has left off.
+        """Open the participant and subscribe; on a stream, at the participant's position.
 
-        Raises TopicUnknown, ConnectionLost, what the participant raises, and SubscriptionWrongKind, also if the store
-        has effects from when the topic's kind was another, which would happen again.
+        Raises TopicUnknown, ConnectionLost, errors of the participant, and SubscriptionWrongKind, also if the store has
+        effects from a time when the topic had another kind, which would happen again.
         """
         await _result(self._participant.open())
         try:
@@ -95,7 +95,7 @@ class ExactlyOnceConsumer(Generic[H]):
             await self._source.leave(exc_type, exc, traceback)
 
     async def aclose(self) -> None:
-        """Undo what is not committed, unsubscribe, and close the participant. Raises as `Consumer.aclose` does.
+        """Undo uncommitted effects, unsubscribe, and close the participant. Raises as `Consumer.aclose` does.
 
         Example:
             await consumer.aclose()
@@ -114,11 +114,11 @@ class ExactlyOnceConsumer(Generic[H]):
         return self
 
     async def __anext__(self) -> tuple[Message, H]:
-        """Commit what came before, if this is the first message of another delivery, and return the next message.
+        """Return the next message; first commit the previous delivery, if the message begins another one.
 
         Raises:
-            ParticipantConflict: another process applied the same records to the same store: it has this name as well.
-            LinnError, and what the participant raises: as `Consumer.__anext__`; iterating on tries again.
+            ParticipantConflict: another process, with the same name, applied the same records to the same store.
+            LinnError, and the participant's errors: as `Consumer.__anext__`; iterating on tries again.
         Cancellation: no message is lost; the transaction stays open.
         """
         for message in self._messages:
@@ -133,7 +133,7 @@ class ExactlyOnceConsumer(Generic[H]):
                 self._handle = await _result(self._participant.begin(work.place))
                 applied = [found for mark in work.spans for found in await _result(self._participant.applied(mark))]
             except BaseException:
-                self._source.put_back(work)  # First: the rollback may fail as well.
+                self._source.put_back(work)  # Clear it first: the rollback may fail as well.
                 await self._roll_back()
                 raise
             self._work, self._messages = work, work.messages(applied)
@@ -146,14 +146,14 @@ class ExactlyOnceConsumer(Generic[H]):
     ) -> None:
         """Call `handler` with each message and the handle, until `stop` is set, or SIGTERM; then commit.
 
-        If the call raises an exception, that is logged with the message's place, what it did through the handle is
-        undone, and the run goes on. On a queue the message is returned, and the topic's settings say when it comes
-        again, and after how many attempts it is dead; others of its delivery are handled again. On a stream it is tried
-        again, after pauses, until the handler takes it: exactly once passes nothing over. An error of the participant
-        is logged, and the transaction tried again.
+        An exception of the handler is logged with the message's place, its effects through the handle are undone, and
+        the run goes on. On a queue the message is returned, and the topic's settings determine the delay and the
+        maximum number of attempts; other messages of its delivery are handled again. On a stream the call is repeated,
+        after pauses, until it succeeds: exactly-once delivery skips no message. An error of the participant is logged,
+        and the transaction is repeated.
 
-        For `stop` and `reject_on` see `Consumer.run`. Raises ParticipantConflict, MessageInvalid, and what ends the
-        subscription or the connection. Cancellation: what is not committed is undone, and comes again.
+        For `stop` and `reject_on` see `Consumer.run`. Raises ParticipantConflict, MessageInvalid, and errors that end
+        the subscription or the connection. Cancellation: uncommitted effects are undone, and their messages come again.
 
         Example:
             def work(message, db):
@@ -169,9 +169,9 @@ class ExactlyOnceConsumer(Generic[H]):
         await until_settled(self._source.consumer)
 
     async def _failed(self, message: Message, error: Exception, rules: Rules) -> bool:
-        """Undo the transaction in which a handler has failed; False: the message is the next again.
+        """Undo the transaction in which a handler has failed; return False if the message is handled again.
 
-        On a queue the message is returned by itself, or rejected; what is before and behind it is begun anew.
+        On a queue only the message is returned or rejected; the records before and after it are begun anew.
         """
         work, is_rejected, goes_on = self._work, rules.rejects(error), True
         if work is None:
@@ -188,7 +188,7 @@ class ExactlyOnceConsumer(Generic[H]):
         return goes_on
 
     def _give_back(self, work: Work, offset: int, verdict: Verdict, reason: str) -> None:
-        """Settle one record of work that is undone, and make the others, in two parts, the next again."""
+        """Settle one record of undone work, and put back the others, in two parts."""
         failed = work.split(offset)
         before, failed = (None, work) if failed is None else (work, failed)
         behind = failed.split(offset + 1)
@@ -198,9 +198,9 @@ class ExactlyOnceConsumer(Generic[H]):
                 self._source.put_back(rest)
 
     async def commit(self) -> None:
-        """Commit the effects of all messages so far, the one in hand as well, before their delivery is at its end.
+        """Commit the effects of all messages so far, including the present one, before the end of their delivery.
 
-        Call it before you leave the loop with `break`, which undoes what is not committed. Raises as `__anext__`.
+        Call it before you leave the loop with `break`, which undoes uncommitted effects. Raises as `__anext__`.
 
         Example:
             async for message, db in consumer:
@@ -228,7 +228,7 @@ class ExactlyOnceConsumer(Generic[H]):
             if is_decided:
                 await _result(self._participant.commit(work.marks, work.floor))
         except ParticipantConflict:
-            self._source.put_back(work)  # What had its effect is found out when it begins anew.
+            self._source.put_back(work)  # The next attempt finds out which records had their effect.
             await self._roll_back()
             if not self._source.is_of_group(work):
                 raise
@@ -278,7 +278,7 @@ class _OnceRun(Run):
                 await self._pause(failures)
 
     async def _next_of_delivery(self) -> tuple[Message, Any] | None:
-        """Return the next message, as `__anext__` does; a stop interrupts the wait for it, and no commit before it."""
+        """Return the next message, as `__anext__` does; a stop interrupts this wait, but not the commit before it."""
         once = self._once
         for message in once._messages:
             return message, once._handle
@@ -286,7 +286,7 @@ class _OnceRun(Run):
         return await self._next(once._turn)
 
     async def _is_handled(self, message: Message, handle: object) -> bool:
-        """Call the handler; False if the same message is the next."""
+        """Call the handler; return False if the same message is to be handled again."""
         try:
             await self._call(message, handle)
         except Exception as error:
@@ -301,12 +301,12 @@ def log_participant(topics: Sequence[str], error: Exception) -> None:
 
 
 async def _result(value: Awaitable[T] | T) -> T:
-    """Return what a participant's method returns, or what its coroutine does."""
+    """Return the result of a participant's method, which may be a coroutine function."""
     return await value if inspect.isawaitable(value) else value
 
 
 async def _shielded(value: Awaitable[None] | None) -> None:
-    """Wait for a coroutine of a participant, if that is what its method returns, also when cancelled."""
+    """Wait for a participant's coroutine, if the method returned one, even when cancelled."""
     if inspect.isawaitable(value):
         with anyio.CancelScope(shield=True):
             await value

@@ -1,7 +1,7 @@
-"""HeldRecords: counts what a subscription with leases holds. Pure: no I/O.
+"""HeldRecords: counts the records that a subscription with leases holds. Pure: no I/O.
 
-Laws: a record is counted once, under its lease or as decided; the end of a lease takes what is under it, and nothing of
-what was decided.
+Laws: a record is counted once, under its lease or as decided; the end of a lease drops the records under it, but no
+decided ones.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from linn.client.consume.settling import SETTLES_NOTHING, Delivery, PendingSettl
 from linn.wire.messages import Verdict
 
 Key = tuple[int, int]
-"""A delivery: its partition and its id."""
+"""Delivery: partition and id."""
 
 
 class HeldRecords:
-    """The counts of one subscription."""
+    """Counts of one subscription."""
 
     __slots__ = ("_decided", "_leased", "count")
 
@@ -22,22 +22,22 @@ class HeldRecords:
         self.count = 0
         """Number of all held records."""
         self._leased: dict[Key, int] = {}
-        """Records by lease that were delivered and neither settled, decided nor lost."""
+        """Records by lease: delivered, and neither settled, decided nor lost."""
         self._decided: dict[Key, int] = {}
-        """Records by delivery that were decided to this consumer, and are not done."""
+        """Records by delivery: decided for this consumer, and not done."""
 
     def delivered(self, delivery: Delivery) -> None:
-        """Count the records of a delivery, all of which are decided, or none."""
+        """Count the records of a delivery: all of them are decided, or none."""
         counts, key = self._decided if delivery.is_decided else self._leased, _key_of(delivery)
         counts[key] = counts.get(key, 0) + delivery.end - delivery.first
         self.count += delivery.end - delivery.first
 
     def lease_ended(self, key: Key) -> None:
-        """Take out what was left under a lease."""
+        """Remove the records left under a lease."""
         self.count -= self._leased.pop(key, 0)
 
     def settled(self, settling: PendingSettlement) -> int:
-        """Take out what is settled; returns the number. Refused ones were not held any more, or are another's."""
+        """Remove settled records, and return their number. Refused records were no longer held."""
         if settling.verdict in SETTLES_NOTHING and settling.verdict != Verdict.RELEASE:
             return 0
         counts = self._decided if settling.verdict == Verdict.DONE else self._leased
@@ -51,11 +51,11 @@ class HeldRecords:
         self.count += records
 
     def aborted(self, delivery: Delivery, records: int) -> None:
-        """Take out records that the broker has taken back, if their lease has not ended before."""
+        """Remove records that the broker has taken back, unless their lease ended before."""
         self._take(self._leased, delivery, records)
 
     def is_leased(self, delivery: Delivery) -> bool:
-        """Whether there is something left under the lease of a delivery."""
+        """Whether records are left under the lease of a delivery."""
         return _key_of(delivery) in self._leased
 
     def _take(self, counts: dict[Key, int], delivery: Delivery, records: int) -> int:

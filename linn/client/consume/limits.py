@@ -1,4 +1,4 @@
-"""Limits of one subscription, as the application and the topic have them."""
+"""Limits of one subscription, set by the application and the topic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Limits(NamedTuple):
     """Limits of one subscription."""
 
     credit: int
-    """Records that may be on their way; 0: pull mode."""
+    """Limit on records in flight; 0: pull mode."""
     adapts: bool
     """Whether a queue's credit adapts, from `PREFETCH_FIRST` on; `credit` holds for streams then."""
     renewal_max_s: float
@@ -21,5 +21,5 @@ class Limits(NamedTuple):
 
     @property
     def first_credit(self) -> int:
-        """Credit to subscribe with, before it is known whether the topic is a queue."""
+        """Credit for the Subscribe request, when it is not known yet whether the topic is a queue."""
         return min(self.credit, PREFETCH_FIRST) if self.adapts else self.credit

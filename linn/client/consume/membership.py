@@ -14,19 +14,19 @@ class Membership(NamedTuple):
 
     name: str = ""
     session_s: float = 0.0
-    """Time for which the group keeps the share of the member when it is not heard of; 0: no longer than the connection.
+    """Time for which the group keeps the share of a silent member; 0: only while the connection lasts.
     """
     is_static: bool = False
     shared: str = ""
     """Name of the shared subscription that the consumer competes for; "": none."""
     is_two_phase: bool = False
-    """Whether a participant stores the effects of what is consumed."""
+    """Whether a participant stores the effects of messages."""
     is_uncommitted: bool = False
-    """Whether records of transactions that are open, or were aborted, are read as well."""
+    """Whether records of open and aborted transactions are read as well."""
 
 
 class Heartbeats:
-    """Heartbeats of one subscription: some in each session, and one when revoked partitions are let go of."""
+    """Heartbeats of one subscription: several per session timeout, and one when revoked partitions are released."""
 
     def __init__(
         self, session_s: float, send: Callable[[int], bool], later: Callable[[float, Callable[[], None]], None]
@@ -38,7 +38,7 @@ class Heartbeats:
         self.epoch = 0
         """Epoch of the latest assignment."""
         self._released_epoch = 0
-        """Epoch of the latest assignment whose revoked partitions were let go of."""
+        """Epoch of the latest assignment whose revoked partitions were released."""
         if session_s:
             self._later(self._interval_s, self._beat)
 
@@ -48,7 +48,7 @@ class Heartbeats:
         return self._released_epoch < self.epoch
 
     def release_revoked(self) -> None:
-        """Tell the broker that all revoked partitions are let go of."""
+        """Tell the broker that all revoked partitions are released."""
         self._released_epoch = self.epoch
         self._send(self.epoch)
 

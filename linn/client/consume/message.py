@@ -15,14 +15,14 @@ from linn.wire.messages import Verdict
 
 
 class Source(Protocol):
-    """The subscription that a batch came by."""
+    """The subscription that delivered a batch."""
 
     leased: bool
     """Whether its records are leased until they are settled."""
     waits_for_acks: bool
-    """Whether the broker wants to hear of acks."""
+    """Whether the broker expects acks."""
     last_ack: PendingSettlement | None
-    """The latest settlement, if it is an ack that was not sent yet."""
+    """The latest settlement, if it is an unsent ack."""
     check_loop: Callable[[], None]
     """Check that raises ClientUnreachable in any other event loop or thread than the client's."""
 
@@ -30,7 +30,7 @@ class Source(Protocol):
         """Settle offsets `first` to `end` (exclusive)."""
 
     def wants(self, batch: Batch) -> bool:
-        """Tell whether a batch that arrived is still to be handed over."""
+        """Tell whether an arrived batch is still to be handed over."""
 
     def handed_over(self, batch: Batch) -> None:
         """Count a batch as taken by the application, or as dropped."""
@@ -72,7 +72,7 @@ class Batch(ReceivedBatch):
     def nack(self, delay_ms: int = 0, reason: str = "") -> Settled:
         """Return all records for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
-        On a stream, the group reads on from the first of them. `reason` is for people: a dead letter has the last one.
+        On a stream, the group reads on from the first record. `reason` is for people: a dead letter has the last one.
 
         Example:
             await batch.nack(delay_ms=500)
@@ -80,7 +80,7 @@ class Batch(ReceivedBatch):
         return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms, reason)
 
     def reject(self, reason: str = "") -> Settled:
-        """Reject all records: they go to the dead-letter topic, with the reason, of which 255 bytes are kept.
+        """Reject all records: they go to the dead-letter topic, with the first 255 bytes of the reason.
 
         Example:
             await batch.reject("the currency is unknown")
@@ -99,7 +99,7 @@ class Batch(ReceivedBatch):
         """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
 
         The error's type and first line are the reason. Cancellation settles nothing. The block's error is raised on,
-        or else a refusal of the ack, but not that a lost connection made it void.
+        or else a refusal of the ack; an ack that a lost connection made void raises nothing.
 
         Example:
             async with batch.process(on_error="reject"):
@@ -115,11 +115,11 @@ class Batch(ReceivedBatch):
         return subscription.settle(delivery, self._offset(first), self._offset(end), verdict, ms, reason)
 
     def _is_wanted(self) -> bool:
-        """Tell whether it is still to be handed over: its lease, or its partition, may be gone."""
+        """Tell whether the batch is still to be handed over: its lease or its partition may be lost."""
         return self._subscription is None or self._subscription.wants(self)
 
     def _handed_over(self) -> None:
-        """Tell the subscription that the application has it, or that it was dropped."""
+        """Tell the subscription that the application has the batch, or that it was dropped."""
         if self._subscription is not None:
             self._subscription.handed_over(self)
 
@@ -143,10 +143,10 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         batch, index = self.batch, self.index
         subscription = batch._subscription
         last = subscription.last_ack if subscription is not None else None
-        is_dense = batch._deltas is None  # Written out: a call per record costs a tenth of an ack.
+        is_dense = batch._deltas is None  # Inlined: a call per record would cost a tenth of an ack.
         offset = batch._base_offset + index if is_dense else batch._offset(index)
         if last is not None and last.end == offset and last.delivery is batch._delivery:
-            # The common case by far: the record follows the one acked last, and that ack was not sent yet.
+            # The most common case: the record follows the one acked last, and that ack was not sent yet.
             subscription.check_loop()  # type: ignore[union-attr] # It has a last ack, so it is not None.
             last.end = offset + 1 if is_dense else batch._offset(index + 1)
             return last
@@ -163,7 +163,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms, reason)
 
     def reject(self, reason: str = "") -> Settled:
-        """Reject the message: it goes to the dead-letter topic, with the reason, of which 255 bytes are kept.
+        """Reject the message: it goes to the dead-letter topic, with the first 255 bytes of the reason.
 
         Example:
             await message.reject("the currency is unknown")
@@ -182,7 +182,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
 
         The error's type and first line are the reason. Cancellation settles nothing. The block's error is raised on,
-        or else a refusal of the ack, but not that a lost connection made it void.
+        or else a refusal of the ack; an ack that a lost connection made void raises nothing.
 
         Example:
             async with message.process(on_error="reject"):
@@ -202,8 +202,8 @@ class FetchedBatches(NamedTuple):
     start_offset: int
     """First offset that can be read."""
     high_watermark: int
-    """Offset behind the last one that can be read."""
+    """Offset after the last readable record."""
     next_offset: int
-    """Offset at which to go on: no record that was asked for lies between the last batch and there."""
+    """Offset at which to go on: no requested record lies between the last batch and this offset."""
     leader_epoch: int
-    """Leader epoch in which the broker has read them: give it to the next `fetch`."""
+    """Leader epoch of the broker at the read: pass it to the next `fetch`."""

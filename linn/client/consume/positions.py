@@ -1,8 +1,7 @@
-"""Positions of one subscription in a stream, partition by partition, as far as the client has to know. Pure: no I/O.
+"""Positions of one subscription in the partitions of a stream, as far as the client needs them. Pure: no I/O.
 
-Laws: the broker answers a seek in order: what it delivered before the answer is from the old place, and what comes
-after it from the new one. Of a partition that is paused nothing is handed out, and the first record that was not handed
-out is where it goes on.
+Laws: the broker answers a seek in order: deliveries before the answer are from the old place, and later ones from the
+new place. A paused partition hands out nothing, and goes on at the first record that was not handed out.
 """
 
 from __future__ import annotations
@@ -14,21 +13,20 @@ from linn.wire.messages import WHERE_IT_IS
 
 
 class Positions:
-    """The positions of a reader, or of a group's member, which goes on from commits after a reconnection."""
+    """Positions of a reader, or of a group's member, which goes on from commits after a reconnection."""
 
     def __init__(self, is_member: bool, next_offsets: dict[int, int]) -> None:
         """`next_offsets`: by partition, the offset from which records are handed over."""
         self._is_member = is_member
         self._next = next_offsets
-        """Next offset by partition of a reader; of a member the one that a nack has set it back to, until the broker
-        has answered.
+        """Next offset by partition: of a reader, or of a member during a set-back by a nack.
         """
         self._owned: set[int] | None = None
         self._paused: dict[int, int | None] = {}
-        """Paused partitions, and where they go on; None: where the broker has stopped."""
+        """Paused partitions, and the offsets at which they go on; None: where the broker has stopped."""
 
     def skip(self, partition: int, records: RecordBatch) -> int:
-        """Return how many leading records of a batch that was delivered are not wanted, and move on behind it."""
+        """Return the number of unwanted records at the start of a delivered batch, and move the position after it."""
         position = self._next.get(partition)
         count = int(records.count)
         if partition in self._paused:
@@ -39,14 +37,14 @@ class Positions:
             if position is None:
                 return 0
             if not records.base_offset <= position < records.end_offset:
-                return count  # It was on its way when reading was set back.
+                return count  # The batch was on its way when reading was set back.
             del self._next[partition]
             return records.index_at(position)
         self._next[partition] = max(position or 0, records.end_offset)
         return 0 if position is None else records.index_at(position)
 
     def passed(self, partition: int, offset: int) -> None:
-        """Move a reader on, for which there is nothing before `offset`."""
+        """Move a reader on to `offset`, before which there are no records for it."""
         if not self._is_member:
             self._next[partition] = max(self._next.get(partition, 0), offset)
 
@@ -61,7 +59,7 @@ class Positions:
         return partition in self._next
 
     def assigned(self, partitions: Iterable[int]) -> None:
-        """Take a member's new share. What was paused, and is another's now, is not paused any more."""
+        """Note a member's new share. Partitions that moved to other members are no longer paused."""
         self._owned = set(partitions)
         for positions in (self._next, self._paused):
             for partition in [known for known in positions if known not in self._owned]:
@@ -70,7 +68,7 @@ class Positions:
     def set_back(self, partition: int, offset: int) -> int:
         """Set a member back, as a nack does, until `set_back_done`; return the offset from which it reads again.
 
-        That is the lowest one of nacks that follow one another: the last one must not have the others passed over.
+        With several nacks in a row that is the lowest offset, so that no nacked record is skipped.
         """
         offset = min(offset, self._next.get(partition, offset))
         if self._is_member:
@@ -96,7 +94,7 @@ class Positions:
         return WHERE_IT_IS if place is None else place
 
     def pause(self, partition: int, unread: int | None) -> None:
-        """Pause a partition; `unread` is the first offset that has arrived and was not handed out, if there is one."""
+        """Pause a partition; `unread` is the first arrived offset that was not handed out, if any."""
         place = self._paused.get(partition) if unread is None else unread
         if place is None and self._is_member:
             place = self._next.get(partition)
@@ -109,7 +107,7 @@ class Positions:
         self._paused.pop(partition, None)
 
     def sought(self, partition: int, offset: int) -> None:
-        """Go on at `offset`, as the broker does from now on; what has arrived is not wanted."""
+        """Go on at `offset`, as the broker does from now on, and drop records that have arrived."""
         if partition in self._paused:
             self._paused[partition] = offset
         if self._is_member:

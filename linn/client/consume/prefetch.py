@@ -1,17 +1,17 @@
 """Prefetch: the number of a queue's records that a consumer may hold, adapted to its application's speed. Pure: no I/O.
 
-Laws: the window begins small, and doubles at most, once half of it was settled; beyond the records in the application's
-hands it holds no more than `BUFFERED_S` and a tenth of a lease of work, because other consumers could do that work.
+Laws: the window begins small, and at most doubles each time half of it is settled; beyond the records held by the
+application it buffers at most `BUFFERED_S` and a tenth of a lease of work, because other consumers could do that work.
 """
 
 from __future__ import annotations
 
 PREFETCH_FIRST = 4
-"""First window: four slow jobs are a small loss if other consumers are idle. Doubled ten times it is the maximum."""
+"""First window: holding four slow jobs costs little if other consumers are idle. Ten doublings reach the maximum."""
 PREFETCH_MAX = 4_096
-"""Largest window, beyond which no rate grows; a stream's consumer has it from the start."""
+"""Largest window; a larger one improves no rate. A stream's consumer has it from the start."""
 BUFFERED_S = 0.1
-"""Work that waits in the client: far more than a round trip, and too little to starve other consumers."""
+"""Work buffered in the client: far more than a round trip, and too little to starve other consumers."""
 _LEASE_PART = 10
 
 
@@ -23,7 +23,7 @@ class AdaptivePrefetch:
     def __init__(self, lease_s: float, now: float) -> None:
         """`lease_s`: duration of a lease; 0: records are settled on delivery."""
         self.window = PREFETCH_FIRST
-        """Records that may be on their way or with the application."""
+        """Limit on records in flight or held by the application."""
         self._buffered_s = min(BUFFERED_S, lease_s / _LEASE_PART) if lease_s else BUFFERED_S
         self._cost_s: float | None = None
         """Moving average of the application's time per record."""
@@ -33,7 +33,7 @@ class AdaptivePrefetch:
 
     @property
     def is_due(self) -> bool:
-        """Whether the application has taken so much that `adapt` is due before it takes more."""
+        """Whether the application has taken enough that `adapt` is due before it takes more."""
         return 2 * self._handed >= self.window
 
     def handed(self, records: int) -> None:
@@ -45,13 +45,13 @@ class AdaptivePrefetch:
         self._settled += records
 
     def resumed(self, now: float) -> None:
-        """Restart the application's clock after a wait for records, which was not its own time."""
+        """Restart the application's clock after a wait for records, which is not processing time."""
         self._busy_since_s = now
 
     def adapt(self, now: float, with_application: int) -> bool:
         """Adapt the window when the application asks for more; return whether it changed.
 
-        `with_application`: records in the application's hands."""
+        `with_application`: records held by the application."""
         if self._handed:
             cost_s = max(0.0, now - self._busy_since_s) / self._handed
             self._cost_s = cost_s if self._cost_s is None else (self._cost_s + cost_s) / 2
@@ -70,9 +70,9 @@ class AdaptivePrefetch:
         return True
 
     def starved(self) -> bool:
-        """Grow the window for an application that holds all of it and waits for more; return whether it grew.
+        """Grow the window if the application holds all of it and waits for more; return whether it grew.
 
-        An application that collects records before it settles any would wait for ever otherwise.
+        Without this, an application that collects records before it settles any would wait for ever.
         """
         return self._grow()
 

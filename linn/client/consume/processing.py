@@ -11,7 +11,7 @@ from linn.client.consume.settling import Settled, is_void
 from linn.core.errors.tree import LinnError, MessageInvalid
 
 REASON_CHARACTERS_MAX = 1_000
-"""Characters of an exception's text that are looked at for its first line."""
+"""Characters of an exception's text in which the first line is searched."""
 OnError = Literal["nack", "reject"]
 
 
@@ -30,7 +30,7 @@ def reason_of(error: BaseException) -> str:
     """Return the type of an exception and the first line of its text."""
     try:
         text = str(error)
-    except Exception:  # It is the program's class.
+    except Exception:  # The class is the program's, and may raise anything.
         text = ""
     (line, *_) = text[:REASON_CHARACTERS_MAX].strip().splitlines() or [""]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -1,6 +1,6 @@
-"""Received batches, and messages that are made from them on access; the parts without settling.
+"""Received batches, and messages made from them on access, without the methods that settle.
 
-Laws: objects do not change, except that values are cached once they were read; any thread may read.
+Laws: objects are immutable, except that values are cached when they are read; any thread may read.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class ReceivedBatch:
     def __init__(
         self, topic: str, partition: int, records: RecordBatch, first: int = 0, delivery: Delivery | None = None
     ) -> None:
-        """Raises BatchMalformed: its offsets do not ascend."""
+        """Raises BatchMalformed: the offsets do not ascend."""
         self.topic = topic
         self.partition = partition
         self.records = records
         """The producer's batch, by column."""
         self._first = first
-        """Index of the first record that belongs here."""
+        """Index of the first record to deliver."""
         self._base_offset: int = records.base_offset
-        """First offset that the producer's batch covers."""
+        """First offset of the producer's batch."""
         self._deltas: Sequence[int] | None = records.offset_deltas
         """Distance of each record's offset from `_base_offset`; None: the offsets are dense."""
         self._delivery = delivery
@@ -45,7 +45,7 @@ class ReceivedBatch:
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last record and the gap that may follow it: the one to read on from."""
+        """Offset at which to read on: after the last record and any gap that follows it."""
         return int(self.records.end_offset)
 
     def _offset(self, index: int) -> int:

@@ -1,4 +1,4 @@
-"""The callers of a consumer's requests, whose answers make subscriptions and bring records."""
+"""Callers of a consumer's requests, whose answers make subscriptions and deliver records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SubscribeRequest(Answer):
         self._is_abandoned = False
 
     def abandon(self) -> None:
-        """Give up waiting: a subscription that the broker makes all the same is ended at once."""
+        """Give up waiting: if the broker makes the subscription nevertheless, it is ended at once."""
         self._is_abandoned = True
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
@@ -47,9 +47,9 @@ class SubscribeRequest(Answer):
 
 
 async def until_subscribed(answers: Sequence[SubscribeRequest], limit: AbstractContextManager[None]) -> None:
-    """Wait until the broker has agreed to subscriptions. Raises the first refusal, once all have been answered.
+    """Wait until the broker has answered all Subscribe requests. Raises the first refusal.
 
-    Subscriptions whose answer is not awaited to the end are given up.
+    If the wait ends early, unanswered requests are given up.
     """
     try:
         with limit:
@@ -63,7 +63,7 @@ async def until_subscribed(answers: Sequence[SubscribeRequest], limit: AbstractC
 
 
 class PullRequest:
-    """The caller of an iteration's pull. The iteration may stop waiting: its next step takes the records."""
+    """Caller of an iteration's pull. The iteration may stop waiting: its next step takes the records."""
 
     def __init__(self, consumer: Subscriber, subscription: Subscription) -> None:
         self._consumer = consumer

@@ -1,7 +1,7 @@
 """Running: calls a handler with each message of a consumer, and settles the message by how the call ends.
 
-Laws: an exception of the handler is logged with the place of its message, and does not end the run. A stop takes no new
-message and waits for the calls in progress; a cancellation settles nothing that is in hand.
+Laws: an exception of the handler is logged with the place of its message, and does not end the run. After a stop the
+run takes no new message, and waits for the calls in progress; a cancellation leaves their messages unsettled.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StopEvent(Protocol):
 
 
 class Source(Protocol):
-    """A consumer's inside."""
+    """The methods of a consumer that a run uses."""
 
     _connector: Connector
     _subscriptions: list[Subscription]
@@ -82,22 +82,22 @@ class Running:
     ) -> None:
         """Call `handler` with each message, and ack it when the call has ended; until `stop` is set, or SIGTERM.
 
-        If the call raises an exception, that is logged with the message's place, and the run goes on: on a queue the
-        message is returned, and the topic's settings say when it comes again, and after how many attempts it is dead.
-        On a stream, which has no attempts, the call is repeated after a pause, and then the message is passed over.
+        An exception of the handler is logged with the message's place, and the run goes on. On a queue the message is
+        returned, and the topic's settings determine the delay and the maximum number of attempts. On a stream, which
+        has no attempts, the call is repeated after pauses, and finally the message is skipped.
 
         Args:
             handler: a coroutine function, or a function that does not block.
-            concurrency: number of messages that are handled at a time. A stream is handled in order: one.
-            stop: an event (of anyio, trio or asyncio) after which no new message is taken. SIGTERM does the same where
-                nothing else handles it, in the main thread. Messages in hand are finished and settled; `run` returns.
-            reject_on: exceptions after which another attempt is in vain: the message goes to the dead letters, or on a
-                stream is passed over at once.
-            attempts_max: on a stream, number of calls with one message; None: until the handler takes it.
+            concurrency: number of messages handled at a time; 1 on a stream, which is handled in order.
+            stop: an event (of anyio, trio or asyncio) after which no new message is taken. SIGTERM does the same in
+                the main thread, unless the program handles it. Calls in progress end and are settled; `run` returns.
+            reject_on: exceptions after which another attempt is useless: the message becomes a dead letter, or is
+                skipped on a stream.
+            attempts_max: on a stream, maximum number of calls with one message; None: until a call succeeds.
 
-        Raises MessageInvalid, SubscriptionWrongKind (`concurrency` on a stream), and what ends the subscription or the
-        connection, as `__anext__`. Cancellation: what is in hand is not settled, and comes again. The consumer gets
-        nothing more after a run: leave its block.
+        Raises MessageInvalid, SubscriptionWrongKind (`concurrency` on a stream), and errors that end the subscription
+        or the connection, as `__anext__`. Cancellation: messages in progress are not settled, and come again. After a
+        run the consumer receives nothing more: leave its block.
 
         Example:
             async def work(message):
@@ -140,7 +140,7 @@ class Rules:
         return isinstance(error, self.reject_on)
 
     def is_last(self, calls: int, error: Exception) -> bool:
-        """Tell whether a message of a stream is passed over after so many calls."""
+        """Tell whether a message of a stream is skipped after `calls` calls."""
         return self.rejects(error) or (self._attempts_max is not None and calls >= self._attempts_max)
 
 
@@ -154,7 +154,7 @@ class Run:
         self._handler = handler
         self._rules = rules
         self._turn = anyio.Lock(fast_acquire=True)
-        """Held by the worker that takes a message."""
+        """Lock of the worker that takes a message."""
         self._taking: anyio.CancelScope | None = None
         self._stopped = anyio.Event()
 
@@ -230,13 +230,13 @@ class Run:
 
 
 def drain(consumer: Source) -> None:
-    """Have nothing more delivered, and return what nobody has seen, so that others get it while a run ends."""
+    """Stop the deliveries, and return unread records, so that other consumers get them while a run ends."""
     for subscription in consumer._subscriptions:
         subscription.drain()
 
 
 async def until_settled(consumer: Source) -> None:
-    """Wait until the broker has answered all settlements, and log those that it refused."""
+    """Wait until the broker has answered all settlements, and log refusals."""
     with anyio.move_on_after(consumer._connector.options.request_timeout_s):
         for subscription in list(consumer._subscriptions):
             await subscription.until_quiet()
@@ -263,9 +263,9 @@ class Settleable(Protocol):
 
 
 def is_done_with(message: Settleable, source: object, error: Exception, rules: Rules, calls: int) -> bool:
-    """Log what a handler has raised, and settle its message; False if the handler is to be called again.
+    """Log a handler's exception, and settle its message; return False if the handler is to be called again.
 
-    `source` is the subscription that the message came by, `calls` the number of calls with it so far.
+    `source` is the subscription that delivered the message, `calls` the number of calls with it so far.
     """
     assert isinstance(source, Subscription), "a consumer's messages are delivered"
     if source.kind != ConsumerKind.SHARED:
@@ -286,7 +286,7 @@ def is_done_with(message: Settleable, source: object, error: Exception, rules: R
 
 
 def log_raised(message: Settleable, error: Exception, attempt: int, what: str) -> None:
-    """Log what a handler has raised, with its traceback, and what is done about it."""
+    """Log a handler's exception, with its traceback and the consequence."""
     place = {"topic": message.topic, "partition": message.partition, "offset": message.offset, "attempt": attempt}
     text = "%(topic)s/%(partition)d@%(offset)d, attempt %(attempt)d: %(error)s; %(what)s"
     logger.error(text, {**place, "error": reason_of(error), "what": what}, exc_info=error)
@@ -307,10 +307,10 @@ def check_concurrency(kind: ConsumerKind | None, concurrency: int) -> None:
 
 
 def is_over(broken: LinnError | None, error: LinnError) -> bool:
-    """Tell whether a consumer gets nothing more after an error of its iteration."""
+    """Tell whether an error of an iteration ends the consumer."""
     return broken is not None or isinstance(error, ConnectionLost | ClientUnreachable | ParticipantConflict)
 
 
 def log_refused(error: LinnError) -> None:
-    """Log an error of a consumer's iteration after which it goes on."""
+    """Log an error of a consumer's iteration that does not end it."""
     logger.warning("%(error)s; going on", {"error": error.text, "code": error.code})

@@ -1,7 +1,7 @@
-"""Seeking: the part of a consumer that moves within a stream, pauses, and commits places of the user's choice.
+"""Seeking: the part of a consumer that seeks, pauses, and commits offsets of the user's choice.
 
-Laws: a seek takes effect with the broker's answer, whether or not a task still awaits it; one that is refused changes
-nothing. A pause outlasts a reconnection, and ends when its partition moves to another member.
+Laws: a seek takes effect with the broker's answer, even if no task awaits it any more; a refused seek changes nothing.
+A pause outlasts a reconnection, and ends when its partition moves to another member.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Seeking:
         return found
 
     async def pause(self, *partitions: int, topic: str | None = None) -> None:
-        """Deliver nothing of some partitions of a stream until `resume`; a group's member keeps them.
+        """Pause partitions of a stream until `resume`; a group's member keeps them.
 
-        Records that have arrived and were not handed out are read again then. A pause outlasts a reconnection, and ends
-        when its partition moves to another member.
+        Arrived records that were not handed out are read again after `resume`. A pause outlasts a reconnection, and
+        ends when its partition moves to another member.
 
         Args:
             topic: one of the consumer's topics; None: its only one.
 
-        Raises MessageInvalid, SubscriptionWrongKind (a queue), PartitionUnknown, GroupFenced (the partition is
-        another's), ConnectionLost, RequestTimeout. Cancellation: some of the partitions are paused, or all.
+        Raises MessageInvalid, SubscriptionWrongKind (a queue), PartitionUnknown, GroupFenced (another member has the
+        partition), ConnectionLost, RequestTimeout. Cancellation: some or all of the partitions are paused.
 
         Example:
             async with client.consumer("prices", group="dashboard") as consumer:
@@ -66,7 +66,7 @@ class Seeking:
             if subscription.positions.is_paused(partition):
                 continue
             place = subscription.topic, partition
-            self._paused[place] = None  # Cancelled or not, the broker's answer pauses it.
+            self._paused[place] = None  # The broker's answer pauses it, even after a cancellation.
             try:
                 await self._done(_seek(subscription, partition, WHERE_IT_IS, is_paused=True))
             except LinnError:
@@ -74,9 +74,9 @@ class Seeking:
                 raise
 
     async def resume(self, *partitions: int, topic: str | None = None) -> None:
-        """Go on with partitions that `pause` has paused; others go on anyway. Raises as `pause` does.
+        """Resume partitions that `pause` has paused; for others it does nothing. Raises as `pause` does.
 
-        Cancellation: some of the partitions go on, or all.
+        Cancellation: some or all of the partitions are resumed.
 
         Example:
             for partition in consumer.paused.get("prices", []):
@@ -88,16 +88,17 @@ class Seeking:
                 await self._done(_seek(subscription, partition, subscription.positions.resumes_at(partition)))
 
     async def seek(self, partition: int, to: Start, *, topic: str | None = None) -> int:
-        """Go on elsewhere in a partition of a stream, and return the offset; one that is paused stays paused.
+        """Move to another position in a partition of a stream, and return its offset; a paused partition stays paused.
 
-        Commits nothing: a group that should go on there as well needs `commit`. No record from the old place is handed
-        out once this returns.
+        Commits nothing: use `commit` if the group should go on there as well. After the return no record from the old
+        position is handed out.
 
         Args:
             to: "earliest", "latest", an offset, or a datetime (the first batch with a timestamp not before it).
             topic: one of the consumer's topics; None: its only one.
 
-        Raises as `pause` does, and OffsetOutOfRange (beyond the end). Cancellation: it is moved or not.
+        Raises as `pause` does, and OffsetOutOfRange (beyond the end). Cancellation: the position may or may not have
+        moved.
 
         Example:
             async with client.consumer("prices", group="dashboard") as consumer:
@@ -112,16 +113,16 @@ class Seeking:
         return offset
 
     async def commit(self, partition: int, offset: int, *, text: str = "", topic: str | None = None) -> None:
-        """Commit an offset of a group, the next one to read, whatever was delivered or acked before.
+        """Commit an offset of a group, the next one to read, independently of deliveries and acks.
 
         Args:
-            text: anything to keep with the offset until the next commit or ack in the partition, at most 4,096 bytes of
+            text: text to store with the offset until the next commit or ack in the partition, at most 4,096 bytes of
                 UTF-8; `admin.group` shows it.
             topic: one of the consumer's topics; None: its only one.
 
-        Raises SubscriptionWrongKind (not a member of a group), GroupFenced (the partition is another's),
+        Raises SubscriptionWrongKind (not a member of a group), GroupFenced (another member has the partition),
         OffsetOutOfRange, LimitExceeded (the text is too long), MessageInvalid, ConnectionLost, RequestTimeout.
-        Cancellation: it is committed or not.
+        Cancellation: the offset may or may not be committed.
 
         Example:
             async with client.consumer("prices", group="dashboard") as consumer:
@@ -134,7 +135,7 @@ class Seeking:
         if subscription.kind != ConsumerKind.GROUP:
             raise SubscriptionWrongKind("only a member of a group commits offsets")
         answer = Answer()
-        subscription.flush()  # What was acked before it reaches the broker before it.
+        subscription.flush()  # Earlier acks reach the broker first.
         subscription.connection.ask(answer, Commit(subscription.id, partition, subscription.epoch, offset, text))
         await self._done(answer)
 
@@ -165,7 +166,7 @@ class Seeking:
         raise PartitionUnknown(f"this consumer does not read partition {partition} of {topic}")
 
     def _pause_again(self, subscription: Subscription, partitions: Iterable[int]) -> None:
-        """Pause what was paused before a reconnection, in a subscription that begins to read these partitions."""
+        """Restore the pauses from before a reconnection, in a subscription that begins to read these partitions."""
         for partition in partitions:
             if (subscription.topic, partition) in self._paused and not subscription.positions.is_paused(partition):
                 subscription.positions.pause(partition, None)
@@ -183,7 +184,7 @@ class _SeekRequest(Answer):
         self._seek = seek
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
-        """Drop what has arrived from the old place, and go on at the new one."""
+        """Drop records that have arrived from the old position, and go on at the new one."""
         subscription, partition = self._subscription, self._seek.partition
         unread = subscription.take_unread(partition)
         if self._seek.is_paused:
@@ -196,10 +197,10 @@ class _SeekRequest(Answer):
 
 
 def _seek(subscription: Subscription, partition: int, offset: int, *, is_paused: bool = False) -> _SeekRequest:
-    """Send a seek, and return its answer to wait for. WHERE_IT_IS as `offset`: pause or resume alone."""
+    """Send a seek, and return its answer to wait for. `offset` WHERE_IT_IS: only pause or resume."""
     request = Seek(subscription.id, partition, offset, is_paused)
     answer = _SeekRequest(subscription, request)
-    subscription.flush()  # Settlements that were made before it reach the broker before it.
+    subscription.flush()  # Earlier settlements reach the broker first.
     subscription.connection.ask(answer, request)
     return answer
 

@@ -1,8 +1,8 @@
 """Settling: a consumer's settlements until the broker has answered them. Pure: no I/O.
 
-Laws: settlements reach the broker in the order in which they were made, adjoining ones merged; each is carried out, or
-its refusal is raised to the task that awaits it, or else by the consumer's next step. One that a lost connection made
-void is raised to the task that awaits it, and to nobody else.
+Laws: settlements reach the broker in order, with adjoining ones merged. A refusal is raised to the task that awaits the
+settlement, or else by the consumer's next step. That a lost connection made a settlement void is raised only to the
+task that awaits it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SETTLES_NOTHING = (Verdict.EXTEND, Verdict.RELEASE, Verdict.READY)
 
 
 class Delivery:
-    """Records that were delivered together, under one lease or none."""
+    """Records that were delivered together, under one lease or without a lease."""
 
     __slots__ = (
         "__weakref__",
@@ -53,24 +53,24 @@ class Delivery:
         self.delivery_id = delivery_id
         self.attempt = attempt
         self.first = first
-        """Like `end`, of the lease; 0 without one."""
+        """First offset of the lease, as `end` is its end; 0 without a lease."""
         self.end = end
         self.since_s = since_s
         """Time of arrival, by the client's clock."""
         self.until_s = until_s
-        """Latest end of the lease, by the client's clock. Records that were decided since do not end with it."""
+        """Latest end of the lease, by the client's clock. It does not affect decided records."""
         self.is_decided = False
-        """Whether the broker has decided all of these records to this consumer before, and repeats that."""
+        """Whether the broker has decided all of these records for this consumer before, and repeats the decision."""
         self.rejected: list[tuple[int, int]] = []
         """Ranges that the application has rejected, in a two-phase delivery: their effects must not be stored."""
         self.settled_before = 0
-        """Offset before which every record is settled for good, in a two-phase delivery."""
+        """Offset below which every record is finally settled, in a two-phase delivery."""
 
 
 class PendingSettlement:
     """A range of records and its verdict. Awaiting it waits for the broker's answer, and raises a refusal.
 
-    It is sent even if nobody awaits it. Cancellation: it is sent all the same.
+    It is sent even without being awaited. Cancellation: it is sent nevertheless.
     """
 
     __slots__ = (
@@ -133,7 +133,7 @@ class PendingSettlement:
         await self._event.wait()
 
     def finish(self, error: LinnError | None) -> None:
-        """Set the broker's answer, or the error if it can't answer any more."""
+        """Set the broker's answer, or an error if there will be no answer."""
         self.state, self.error = DONE, error
         if self._event is not None:
             self._event.set()
@@ -172,10 +172,10 @@ def is_void(settled: Settled | None) -> bool:
 def merged(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
     """Build the entries of one Settle request, each with the settlements in it.
 
-    One about a whole delivery names no offsets: it settles what is left, if some records were settled before.
+    An entry for a whole delivery names no offsets: it settles the rest, if some records were settled before.
     """
     if len({(settling.verdict, settling.ms) for settling in settlings}) == 1:
-        # All have the same verdict, so that their order does not matter.
+        # All have the same verdict, so their order does not matter.
         settlings = sorted(settlings, key=lambda one: (one.delivery.partition, one.delivery.delivery_id, one.first))
     entries: list[tuple[Settlement, list[PendingSettlement]]] = []
     for settling in settlings:
@@ -197,7 +197,7 @@ def _entry(settling: PendingSettlement, first: int) -> Settlement:
 
 
 def with_reasons(entries: list[tuple[Settlement, list[PendingSettlement]]]) -> list[str]:
-    """Have entries name their reasons, and return these."""
+    """Set the indexes of reasons in entries, and return the reasons."""
     places: dict[str, int] = {}
     for entry, settled in entries:
         if settled[0].reason:
@@ -211,7 +211,7 @@ def latest_commits(settlings: list[PendingSettlement]) -> list[tuple[Settlement,
     furthest: dict[tuple[int, int], tuple[Settlement, list[PendingSettlement]]] = {}
     for settling in settlings:
         if settling.verdict != Verdict.ACK:
-            furthest = {}  # Acks behind another verdict must not be sent before it.
+            furthest = {}  # Acks after another verdict must not be sent before it.
             entries.append((_entry(settling, settling.first), [settling]))
             continue
         key = settling.delivery.partition, settling.delivery.delivery_id
@@ -239,6 +239,6 @@ def records_in(settlings: Iterable[PendingSettlement]) -> int:
 
 
 def lease_over(delivery: Delivery) -> DeliveryNotCurrent:
-    """The error of a settlement that comes too late."""
+    """Make the error of a settlement that comes too late."""
     text = f"the lease of delivery {delivery.delivery_id} is over; the broker delivers its records again"
     return DeliveryNotCurrent(text)

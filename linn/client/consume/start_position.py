@@ -1,4 +1,4 @@
-"""Start position of a consumer: the Subscribe requests for a user's choice, or for what was read already."""
+"""Start position of a consumer: Subscribe requests for the user's choice, or for the present positions."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from linn.wire.messages import START_EARLIEST, START_LATEST, Subscribe
 
 
 class Read(NamedTuple):
-    """The place up to which a reader has read a partition."""
+    """Position of a reader in a partition."""
 
     offset: int
     """The next offset."""
     leader_epoch: int
-    """The epoch in which what lies before it was read; 0: unknown."""
+    """Leader epoch in which the preceding records were read; 0: unknown."""
     topic_id: tuple[int, int]
     """The halves of the topic's id; zeros: unknown."""
 
 
 Start = Literal["earliest", "latest"] | int | datetime
 Request = tuple[Subscribe, dict[int, int]]
-"""A subscription to ask for, and the offset by partition from which records are handed over."""
+"""Subscribe request, and by partition the offset from which records are handed over."""
 
 
 def check_start(start: object) -> None:
@@ -47,10 +47,10 @@ async def requests_for(
     where: str,
     positions: dict[int, Read],
 ) -> list[Request]:
-    """Build the requests of a consumer of a group, or of a shared subscription, or of neither.
+    """Build the requests of a consumer in a group, in a shared subscription, or alone.
 
-    `whose`: the names of both; `positions`: those of a reader that goes on. Raises ConnectionLost, RequestTimeout,
-    TopicUnknown.
+    `whose`: names of group and shared subscription; `positions`: positions of a reader that goes on. Raises
+    ConnectionLost, RequestTimeout, TopicUnknown.
     """
     requests: list[Request] = []
     for topic in topics:
@@ -68,7 +68,7 @@ async def _first_requests(connector: Connector, topic: str, group: str, shared: 
     if isinstance(start, datetime):
         return await _requests_found(connector, topic, group, shared, start)
     if start == "latest" and not group and not shared:
-        # An offset now: the position survives a reconnection before the first record.
+        # Find the offset now, so that the position survives a reconnection before the first record.
         return await _requests_found(connector, topic, group, shared, "latest")
     if isinstance(start, str):
         start = START_LATEST if start == "latest" else START_EARLIEST
@@ -80,11 +80,11 @@ async def _requests_found(
 ) -> list[Request]:
     (info,) = (await describe(connector, [topic])).topics
     if info.kind != "stream" and not group and not shared:
-        return [(Subscribe(topic, start=START_LATEST), {})]  # The broker refuses it: a queue has no start.
+        return [(Subscribe(topic, start=START_LATEST), {})]  # The broker refuses this: a queue has no start.
     partitions = range(len(info.partitions))
     found = [await find_offset(connector, topic, partition, place) for partition in partitions]
     if group or shared:
-        # For the partitions that this member will own and that have no committed offset, or for a new subscription.
+        # The start applies to partitions without a committed offset, or to a new subscription.
         return [(Subscribe(topic, group, starts=found, shared=shared), {})]
     return [_reader(topic, partition, Read(offset, 0, (0, 0))) for partition, offset in enumerate(found)]
 
@@ -97,7 +97,7 @@ async def _next_requests(connector: Connector, topic: str, start: Start, positio
     every = dict.fromkeys(range(len(info.partitions)), unread) | positions
     for partition, read in every.items():
         if not read.leader_epoch and partition < len(info.partitions):
-            # Where nothing was read yet, a log that lost its end meanwhile is read from its end.
+            # If nothing was read yet, a log that lost its end meanwhile is read from its end.
             every[partition] = read._replace(offset=min(read.offset, info.partitions[partition].high_watermark))
     return [_reader(topic, partition, read) for partition, read in every.items()]
 

@@ -1,11 +1,11 @@
-"""Subscription: a consumer's subscription over one connection. After a reconnection the consumer makes another.
+"""Subscription: a consumer's subscription over one connection. After a reconnection the consumer makes a new one.
 
-Laws: credit is given back in chunks, when records are handed over; for leased records the broker counts them itself.
-Leased records are void once the connection is gone or the lease is known to be over; a settlement that the broker can't
-answer any more fails with DeliveryNotCurrent, of which the task that awaits it is told, and nobody else. A lease is of
-the records of a delivery that are neither settled nor decided: those that were decided do not end with it. When half of
-a lease has passed, records that the application has not looked at are released for others, and the lease of those that
-it still refers to is renewed. A subscription that ends is stopped first, or it would be given again what it releases.
+Laws: credit is returned in chunks, when records are handed over; the broker itself counts leased records. Leased
+records are void once the connection is lost or the lease is known to be over; a settlement that the broker can't answer
+any more fails with DeliveryNotCurrent, which only the task that awaits it gets. A lease covers the records of a
+delivery that are neither settled nor decided. Halfway through a lease, records that the application has not read are
+released, and the lease is renewed if the application still references others. A subscription is stopped before it ends,
+or the broker would deliver released records to it again.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ from linn.wire.messages import (
 )
 
 SETTLE_LINGER_S = 0.005
-"""Linger time of a settlement that nobody awaits: far below any lease, and enough for thousands of records."""
+"""Linger time of a settlement that is not awaited: far below any lease, and enough for thousands of records."""
 SETTLINGS_MAX = 1_024
-"""Settlements that are sent together at most: a Settle frame of about 50 kB."""
+"""Maximum number of settlements in one Settle frame, of about 50 kB."""
 _PULL_CHUNK = 2_048
 """Chunk without credit: a settlement of half as many records is sent at once."""
 _STARVED_S = 0.1
-"""Wait of an application that holds the whole window and settles nothing, until the window is doubled."""
+"""Wait after which the window of an application that holds all of it and settles nothing is doubled."""
 _CHECKS_PER_LEASE = 4
-"""Lease checks per lease: an application may keep the loop busy for a quarter of a lease and lose none."""
+"""Lease checks per lease: an application may block the loop for a quarter of a lease without losing it."""
 
 
 class Subscriber(Protocol):
-    """The consumer that subscriptions deliver to. The names are private because its class is public."""
+    """Consumer that subscriptions deliver to. Its methods are private because the class is public."""
 
     _check_loop: Callable[[], None]
 
@@ -82,22 +82,22 @@ class Subscriber(Protocol):
         """Take the outcome of an iteration's pull."""
 
     def _on_assigned(self, subscription: Subscription, partitions: Iterable[int], has_revoked: bool) -> None:
-        """Note the partitions that the group has assigned to this member; let go of revoked ones."""
+        """Note the partitions that the group has assigned to this member; release revoked ones."""
 
     def _set_back(self, partition: int) -> None:
         """Drop arrived batches of a partition that will be redelivered."""
 
     def _take_unread(self, matches: Matches) -> list[Unread]:
-        """Take back the records of batches that match, as far as they were not handed out."""
+        """Take back the records of batches that match and were not handed out."""
 
     def _on_refused(self, error: LinnError) -> None:
-        """Report the refusal of a settlement that nobody awaits."""
+        """Report the refusal of a settlement that is not awaited."""
 
     def _on_ended(self, error: LinnError) -> None:
         """Report that the broker has ended the subscription."""
 
     def _join_again(self) -> None:
-        """Leave the group, and read on from what it has committed."""
+        """Leave the group, join it again, and read on from the committed offsets."""
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call `callback` in `delay_s` seconds."""
@@ -120,12 +120,12 @@ class Subscription:
         self.kind = ConsumerKind(subscribed.kind)
         self.leased = self.kind == ConsumerKind.SHARED and subscribed.lease_ms > 0
         self.read_in = subscribed.leader_epoch, (subscribed.topic_id_high, subscribed.topic_id_low)
-        """Epoch and topic of what it delivers."""
+        """Leader epoch and topic id of the delivered records."""
         self._is_two_phase = limits.is_two_phase
         self.waits_for_acks = self.leased or self.kind == ConsumerKind.GROUP
         self.alive = True
         self.last_ack: PendingSettlement | None = None
-        """The latest settlement, if it is an ack that was not sent yet."""
+        """The latest settlement, if it is an unsent ack."""
         self._consumer = consumer
         self.check_loop = consumer._check_loop
         self.connection = connection
@@ -155,7 +155,7 @@ class Subscription:
         self.positions = Positions(self.kind == ConsumerKind.GROUP, positions)
         """Positions in a stream."""
         self._leases: WeakValueDictionary[Key, Delivery] = WeakValueDictionary()
-        """Leases, while somebody refers to their records."""
+        """Leases whose records the client or the application still references."""
         connection.subscriptions[self.id] = self
         self._grant()
         session_s = limits.session_s if self.kind == ConsumerKind.GROUP else 0.0
@@ -183,7 +183,7 @@ class Subscription:
             self._consumer._on_ended(error_from_code(message.code, message.text))
 
     def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
-        """Return the batches of one delivery, without records that were read before."""
+        """Return the batches of one delivery, without records that were read earlier."""
         partition = message.partition
         if message.passed_to:
             self.positions.passed(partition, message.passed_to)
@@ -203,7 +203,7 @@ class Subscription:
         return found
 
     def _lease_of(self, message: Deliver, batches: list[RecordBatch]) -> Delivery:
-        """Note the lease of a delivery, or the part of a decision that is repeated."""
+        """Note the lease of a delivery, or the part of a repeated decision."""
         key, now = (message.partition, message.delivery_id), self.monotonic()
         first, end = batches[0].base_offset, batches[-1].end_offset
         lease = Delivery(*key, message.attempt, first, end, now)
@@ -217,9 +217,9 @@ class Subscription:
         return lease
 
     def wants(self, batch: Batch) -> bool:
-        """Tell whether a batch that arrived is still to be handed over."""
+        """Tell whether an arrived batch is still to be handed over."""
         if not self.alive:
-            # Without a lease it was settled when it was sent; a reader goes on behind what arrived.
+            # Without a lease it was settled when it was sent; a reader goes on after the arrived records.
             return not self.leased and self.kind != ConsumerKind.GROUP
         if self.leased:
             return batch._delivery is not None and not self._is_over(batch._delivery)
@@ -229,19 +229,19 @@ class Subscription:
         return self.monotonic() >= lease.until_s
 
     def holds(self, delivery: Delivery) -> bool:
-        """Tell whether the records of a delivery are still this subscription's, as far as it knows."""
+        """Tell whether this subscription still holds the records of a delivery, as far as it knows."""
         return self.alive and (not self.leased or not self._is_over(delivery))
 
     def settled_in_transaction(self, delivery: Delivery, first: int, end: int) -> None:
-        """Count records as settled that a transaction has taken out of their lease."""
+        """Count records as settled that a transaction has removed from their lease."""
         if self.leased:
             self._count_settled([PendingSettlement(delivery, first, end, Verdict.ACK, 0, self.flush)])
 
     def settled_in_doubt(self) -> None:
-        """Let the broker say what is read next: it is not known whether a transaction has settled what was read.
+        """Let the broker determine the next records, as the outcome of a transaction that settles is not known.
 
-        A queue keeps those records or returns them. A group's member gives up its share, so that the transaction
-        can't be committed any more if it was not, and begins at the committed offsets.
+        A queue keeps those records or returns them. A group's member gives up its share, so that the transaction can't
+        be committed later, and begins at the committed offsets.
         """
         if self.alive and self.kind == ConsumerKind.GROUP:
             self._consumer._join_again()
@@ -249,7 +249,7 @@ class Subscription:
     # --- seek ---
 
     def take_unread(self, partition: int) -> int | None:
-        """Take back what arrived of a stream's partition; return the first offset that was not handed out, if any."""
+        """Take back arrived records of a stream's partition; return the first offset not handed out, if any."""
         unread = self._consumer._take_unread(lambda batch: batch._subscription is self and batch.partition == partition)
         self._consumer._set_back(partition)
         return min([first for _, first, _ in unread], default=None)
@@ -262,7 +262,7 @@ class Subscription:
     # --- membership ---
 
     def release_revoked(self) -> None:
-        """Send all settlements, and then tell the group that revoked partitions are let go of."""
+        """Send all settlements, and then tell the group that revoked partitions are released."""
         if self._heartbeats.must_release:
             self.flush()
             self._heartbeats.release_revoked()
@@ -323,7 +323,7 @@ class Subscription:
         return max(1, self._chunk // 2)
 
     def waits(self) -> None:
-        """Note that the application has nothing left and waits for more."""
+        """Note that the application waits for more records."""
         self.flush()
         self._waits += 1
         adaptive = self._adaptive
@@ -354,7 +354,7 @@ class Subscription:
             self._consumer._later(self._lease_s / _CHECKS_PER_LEASE, self._check_leases)
 
     def _check_leases(self) -> None:
-        """Halfway through a lease, release its unread records, and renew it if the application has others."""
+        """Halfway through a lease, release its unread records, and renew it if the application holds others."""
         self._check_planned = False
         if not self.alive:
             return
@@ -362,7 +362,7 @@ class Subscription:
         due = [lease for lease in self._leases.values() if -math.inf < lease.until_s < soon_s]
         if due:
             self.release(due)
-            self.flush()  # Takes the released records off those that are held: no lease without any is renewed.
+            self.flush()  # Subtracts the released records from the held ones: a lease without records is not renewed.
             for lease in due:
                 self._renew(lease)
             self.flush()
@@ -389,12 +389,12 @@ class Subscription:
             self._settle_quietly(lease, lease.first, lease.end, Verdict.EXTEND, round(1000 * left_s))
 
     def release_range(self, delivery: Delivery, first: int, end: int) -> None:
-        """Return records that the application was never given: the attempt does not count."""
+        """Return records that were never handed out: the attempt does not count."""
         self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
 
     def _settle_quietly(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> None:
         settling = self.submit(delivery, first, end, verdict, ms)
-        settling.awaited = True  # A refusal shows in the application's own settlement.
+        settling.awaited = True  # The application's own settlement gets a refusal.
 
     # --- settling ---
 
@@ -432,7 +432,7 @@ class Subscription:
         if is_set_back:
             self._consumer._set_back(delivery.partition)
         if end - first >= self._chunk and not (self.leased and _is_late(settling, self.monotonic())):
-            self.flush()  # A late one waits for its caller, who may be about to await the refusal.
+            self.flush()  # A late settlement waits for its caller, which may be about to await the refusal.
         elif not self._flush_planned:
             self._flush_planned = True
             self._consumer._later(SETTLE_LINGER_S, self._flush_as_planned)
@@ -464,7 +464,7 @@ class Subscription:
         self.connection.ask(request, Settle(self.id, [entry for entry, _ in entries], with_reasons(entries)))
 
     def _count_settled(self, settlings: list[PendingSettlement]) -> None:
-        """Take settled records out of those held."""
+        """Subtract settled records from the held ones."""
         for settling in settlings:
             settled = self.held.settled(settling)
             if self._adaptive is not None and settling.verdict != Verdict.RELEASE:
@@ -481,7 +481,7 @@ class Subscription:
                 await stopped.wait()
 
     def _stop(self) -> Answer | None:
-        """Have the broker lease nothing more to this subscription; None if it leases nothing, or was asked before."""
+        """Stop further leases to this subscription; return None if there are no leases, or it was stopped before."""
         if not self.leased or self._stopped or not self.alive:
             return None
         self._stopped, self._credit = True, 0
@@ -490,7 +490,7 @@ class Subscription:
         return answer
 
     def drain(self) -> None:
-        """Release what was not read, and send all settlements. The broker leases nothing more to this subscription."""
+        """Stop further leases, release unread records, and send all settlements."""
         self._stop()
         self.release()
         self.flush()
@@ -503,11 +503,11 @@ class Subscription:
         answer = UnsubscribeRequest(self)
         self.connection.ask(answer, Unsubscribe(self.id))
         if self.kind == ConsumerKind.READER:
-            self.end()  # What still arrives would be read again by a later subscription.
+            self.end()  # A later subscription would read records again that still arrive.
         return answer
 
     def answered(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
-        """Take the broker's answer to settlements, all accepted or all refused."""
+        """Handle the broker's answer to settlements, all accepted or all refused."""
         for settling in settlings:
             self._unanswered.pop(settling, None)
             if settling.verdict == Verdict.NACK:
@@ -528,7 +528,7 @@ class Subscription:
         make_void(settlings)
 
     def unsettled_count(self) -> int:
-        """Take back what was not read, and count the other records that are not known to be settled."""
+        """Take back unread records, and count the other records that are not known to be settled."""
         if not self.leased:
             return self._unanswered_count + records_in(self._open)
         unread = sum([end - first for _, first, end in self._take_unread()])
@@ -544,12 +544,12 @@ class Subscription:
             make_void(lost)
 
     def places(self) -> dict[int, Read]:
-        """The places at which a reader goes on, by partition."""
+        """Return the positions at which a reader goes on, by partition."""
         return {partition: Read(offset, *self.read_in) for partition, offset in self.positions.resume_offsets().items()}
 
 
 def _is_late(settling: PendingSettlement, now: float) -> bool:
-    """Tell whether a settlement comes after its lease. The end of what was decided needs none."""
+    """Tell whether a settlement comes after the end of its lease. Decided records need no lease."""
     return now >= settling.delivery.until_s and settling.verdict != Verdict.DONE
 
 

@@ -1,7 +1,7 @@
-"""Termination: SIGTERM, as the runs of this process hear it.
+"""Termination: SIGTERM for the runs of this process.
 
-Law: the signal is taken over only where nothing else handles it, and given back when the last run ends. The second one
-ends the process, as it does without a run.
+Law: the signal is handled only if the program does not handle it, until the last run ends. A second signal ends the
+process, as it does without a run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _listeners: dict[object, tuple[int, Callable[[], None]]] = {}
 
 
 def in_this_loop(callback: Callable[[], None]) -> Callable[[], None]:
-    """A function that has this event loop call `callback`; a signal handler and any thread may call it."""
+    """Return a function that makes this event loop call `callback`; signal handlers and any thread may call it."""
     if in_trio_run():
         token = trio.lowlevel.current_trio_token()
         return lambda: token.run_sync_soon(callback, idempotent=True)
@@ -36,10 +36,10 @@ def in_this_loop(callback: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def told_of_sigterm(callback: Callable[[], None]) -> Iterator[None]:
-    """Call `callback` for a SIGTERM in the block, if the program leaves that signal alone.
+    """Call `callback` on SIGTERM in the block, if the program does not handle that signal.
 
-    The callback is called by the main thread, between any two of its steps. A block that no other precedes takes the
-    signal over only in the main thread, the only one that may.
+    The callback is called in the main thread, between any two of its steps. The first block must be in the main thread
+    to install the handler, as Python requires.
     """
     if not _take_over():
         yield
@@ -55,7 +55,7 @@ def told_of_sigterm(callback: Callable[[], None]) -> Iterator[None]:
 
 
 def _take_over() -> bool:
-    """Take the signal over, unless that was done before; False if it is another's."""
+    """Install the handler, if it is not installed; return False if the program handles the signal."""
     handler = signal.getsignal(signal.SIGTERM)
     if handler is signal.SIG_DFL and _is_main_thread():
         signal.signal(signal.SIGTERM, _on_sigterm)

@@ -1,7 +1,7 @@
-"""Work: the records of one delivery whose effects are stored in one local transaction. Pure: no I/O.
+"""Work: records of one delivery whose effects are stored in one local transaction. Pure: no I/O.
 
-Law: records that are delivered again have smaller transactions, and in the end each its own, so that one that can't be
-applied takes no others with it to the dead letters.
+Law: redelivered records have smaller transactions, and finally one for each record, so that a record which can't be
+applied does not make others dead letters.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from linn.client.consume.settling import Delivery
 from linn.client.participants.participant import Floor, Mark, Place
 
 Piece = tuple[Batch, int, int]
-"""A batch, the index of its first record, and the index behind the last."""
+"""Batch, index of the first record, and index after the last."""
 
 
 class Work:
-    """Records of one place: the whole of a delivery, or a part of it."""
+    """Records of one place: a delivery, or a part of it."""
 
     __slots__ = ("_pieces", "delivery", "floor", "is_asked", "is_decided", "is_tried", "marks", "place", "spans")
 
@@ -30,24 +30,24 @@ class Work:
         assert delivery is not None, "a consumer's batches are delivered"
         self.delivery: Delivery = delivery
         self.is_asked = False
-        """Whether the broker was asked for the decision, so that it may have decided."""
+        """Whether the broker was asked for the decision, and may have decided."""
         self.is_decided = delivery.is_decided
-        """Whether it has decided these records to this consumer."""
+        """Whether the broker has decided these records for this consumer."""
         self.is_tried = False
-        """Whether the application was given a part of it, which counts as an attempt."""
+        """Whether the application got a part of the work, which counts as an attempt."""
         self._hold(pieces)
 
     def _hold(self, pieces: Sequence[Piece]) -> None:
         self._pieces = list(pieces)
         self.spans: list[Mark] = []
-        """The marks of all of its records."""
+        """Marks of all records."""
         for batch, start, stop in pieces:
             mark = Mark(batch.leader_epoch, batch._offset(start), batch._offset(stop))
             if self.spans and self.spans[-1].epoch == mark.epoch and self.spans[-1].end == mark.first:
                 mark = Mark(mark.epoch, self.spans.pop().first, mark.end)
             self.spans.append(mark)
         self.marks = self.spans
-        """The marks of the records that had no effect before: `messages` finds out."""
+        """Marks of the records without an earlier effect, as `messages` determines them."""
 
     @property
     def batches(self) -> list[Batch]:
@@ -68,11 +68,11 @@ class Work:
 
     @property
     def rejected_count(self) -> int:
-        """Number of its records that the application has rejected."""
+        """Number of records that the application has rejected."""
         return sum([max(0, min(end, self.end) - max(first, self.first)) for first, end in self.delivery.rejected])
 
     def messages(self, applied: Sequence[tuple[int, int]]) -> Iterator[Message]:
-        """The records that have not had their effect; `applied` are the parts of `spans` that have, in order."""
+        """Return the messages without an effect yet; `applied`: the parts of `spans` with one, in order."""
         pieces = chain.from_iterable(map(Message, repeat(batch), range(at, end)) for batch, at, end in self._pieces)
         self.marks = [left for mark in self.spans for left in _without(mark, applied)]
         if not applied:
@@ -80,7 +80,7 @@ class Work:
         return iter([it for it in pieces if not any(first <= it.offset < end for first, end in applied)])
 
     def split(self, offset: int) -> Work | None:
-        """Cut off what begins at `offset`; None if nothing does. What the broker was asked holds for both parts."""
+        """Cut off the part from `offset` on; None if it is empty. The broker's decision applies to both parts."""
         mine: list[Piece] = []
         rest: list[Piece] = []
         for batch, start, stop in self._pieces:
@@ -101,7 +101,7 @@ class Work:
         return cut
 
     def parts(self, records_max: int) -> list[Work]:
-        """The same records in parts of so many, or fewer, of one batch each."""
+        """Yield the same records in parts of at most `records_max`, each within one batch."""
         return [
             Work([(batch, at, min(at + records_max, stop))], self.place, self.floor)
             for batch, start, stop in self._pieces
@@ -114,7 +114,7 @@ def _offset_of(floor: Floor) -> int:
 
 
 def _without(mark: Mark, ranges: Sequence[tuple[int, int]]) -> Iterator[Mark]:
-    """The parts of a mark that are in none of the ranges."""
+    """Return the parts of a mark outside of the ranges."""
     first = mark.first
     for start, stop in ranges:
         if start >= mark.end or stop <= first:

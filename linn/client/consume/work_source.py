@@ -1,11 +1,11 @@
-"""WorkSource: gets the work of an exactly-once consumer from the broker, and tells the broker what became of it.
+"""WorkSource: gets the work of an exactly-once consumer from the broker, and reports its outcome.
 
 On a queue or a shared subscription the broker decides: READY, and its answer, which is COMMIT; then DONE. On a stream
-the participant's floor is the position, and nobody has to be asked; a group is told of it afterwards.
+the participant's floor is the position, and no decision is needed; a group learns the position afterwards.
 
-Laws: after `decide` returns True, the work is this consumer's until it is `applied`, whatever happens to the
-connection and to the lease of the delivery that it is a part of; after False it is not, and its records come again, to
-this consumer or another. Work that was put back is the next.
+Laws: after `decide` returns True, the work belongs to this consumer until it is `applied`, even if the connection or
+the lease of its delivery is lost; after False its records are delivered again, to this consumer or another. Work that
+was put back is the next.
 """
 
 from __future__ import annotations
@@ -46,24 +46,25 @@ From the third attempt on each has its own.
 
 
 class WorkSource:
-    """The work of one consumer."""
+    """Work of one consumer."""
 
     def __init__(self, connector: Connector, consumer: Consumer, reader: str) -> None:
-        """`reader`: the name of the group, of the shared subscription, or of a consumer that reads a stream alone."""
+        """`reader`: name of the group, of the shared subscription, or of a consumer that reads a stream alone."""
         self.consumer = consumer
         self._connector = connector
         self._reader = reader
         self._put_back: deque[Work] = deque()
         self._reads_as = reader
-        """Reader of the places that its marks are about: the topic's kind decides, and a change of it ends the work."""
+        """Reader of the places in its marks. It depends on the topic's kind, and a change of the kind ends the work."""
 
     # --- where to begin ---
 
     async def places(self) -> tuple[list[Place], list[Place]]:
-        """The places whose floors say where a stream is read on, and those of the topic's other kind.
+        """Return the places whose floors are the positions in a stream, and the places under the topic's other kind.
 
-        None where the broker keeps track, and none for a group or a shared subscription, whose places a change of the
-        topic's kind leaves as they are. Raises TopicUnknown, ConnectionLost, RequestTimeout.
+        Without the former if the broker keeps the position, and without the latter for a group or a shared
+        subscription, whose places do not depend on the topic's kind. Raises TopicUnknown, ConnectionLost,
+        RequestTimeout.
         """
         if self.consumer._group or self.consumer._membership.shared:
             return [], []
@@ -74,7 +75,7 @@ class WorkSource:
         return (of_reader, of_queue) if info.kind == "stream" else ([], of_reader)
 
     def kind_changed(self, place: Place) -> SubscriptionWrongKind:
-        """The error where a store has effects under a place of the topic's other kind."""
+        """Make the error for a store that has effects under a place of the topic's other kind."""
         (topic,) = self.consumer.topics
         if place.reader:
             text = (
@@ -95,7 +96,7 @@ class WorkSource:
             self.consumer._positions[place.partition] = Read(floor.offset, floor.epoch, halves)
 
     async def enter(self) -> None:
-        """Enter the consumer. Where a power failure took records behind a floor, reading goes on at the log's end.
+        """Enter the consumer. If a power failure took records below a floor, reading goes on at the end of the log.
 
         Raises as `Consumer.__aenter__`.
         """
@@ -148,20 +149,20 @@ class WorkSource:
         return "" if is_queue else self._reader
 
     def put_back(self, work: Work) -> None:
-        """Make work the next again: it was not applied."""
+        """Put back work that was not applied: it is the next again."""
         self._put_back.appendleft(work)
 
     def may_return(self, work: Work) -> bool:
-        """Tell whether the broker takes work back: it does not if it has decided it, or may have, or on a stream."""
+        """Tell whether the broker takes work back: not on a stream, and not if it has decided it, or may have."""
         return _subscription(work.batches[0]).leased and not work.is_asked and not work.is_decided
 
     def give_back(self, work: Work, verdict: Verdict, reason: str) -> None:
-        """Return work, or reject it: its handler has failed. It comes again if that is refused."""
+        """Return or reject work whose handler has failed. If the broker refuses, it comes again."""
         subscription = _subscription(work.batches[0])
         subscription.submit(work.delivery, work.first, work.end, verdict, 0, reason_text(reason)).awaited = True
 
     def release_untried(self) -> None:
-        """Return work that the application was not given a part of: of its records no attempt counts."""
+        """Return work of which the application got no part: no attempt counts."""
         while self._put_back:
             work = self._put_back.pop()
             subscription = _subscription(work.batches[0])
@@ -169,9 +170,9 @@ class WorkSource:
                 subscription.release_range(work.delivery, work.first, work.end)
 
     async def decide(self, work: Work) -> bool:
-        """Ask for the decision to commit work that can be applied; False: its records belong to others by now.
+        """Ask for the decision to commit work that can be applied; False: its records have gone to others.
 
-        Cancellation: put the work back; the decision, if there is one, is found out the next time.
+        Cancellation: put the work back; the next attempt finds out the decision, if there is one.
         """
         subscription = _subscription(work.batches[0])
         if not subscription.leased or work.is_decided:
@@ -192,7 +193,7 @@ class WorkSource:
             except (ConnectionLost, DeliveryFenced, SubscriptionUnknown):
                 return False
             except DeliveryNotCurrent:
-                pass  # Its lease is over, or the connection is: what is left of it goes back.
+                pass  # Its lease or the connection is lost: the rest of it goes back.
             except LinnError as error:
                 text = "%(topic)s: it is not known yet whether delivery %(delivery)d is to be applied: %(error)s"
                 about = {"topic": subscription.topic, "delivery": work.delivery.delivery_id, "error": error.text}
@@ -200,7 +201,7 @@ class WorkSource:
         return await self._resolve(subscription, work)
 
     async def _resolve(self, subscription: Subscription, work: Work) -> bool:
-        """Ask until the broker says whether work was decided. If it was not, the broker takes its records back."""
+        """Ask until the broker answers whether work was decided. If it was not, the broker takes its records back."""
         attempts = 0
         while subscription.alive:
             answer = Answer()
@@ -221,11 +222,11 @@ class WorkSource:
         return False
 
     def is_of_group(self, work: Work) -> bool:
-        """Whether work may have become another member's, which is nobody's mistake."""
+        """Whether work may have moved to another member in a rebalance, which is no error."""
         return _subscription(work.batches[0]).kind == ConsumerKind.GROUP
 
     def applied(self, work: Work) -> None:
-        """Tell the broker, soon, that the effects of work are stored."""
+        """Report to the broker, after a short delay, that the effects of work are stored."""
         subscription = _subscription(work.batches[0])
         if subscription.leased:
             subscription.submit(work.delivery, work.first, work.end, Verdict.DONE)
@@ -234,12 +235,12 @@ class WorkSource:
 
 
 def _is_held(work: Work) -> bool:
-    """Whether work that was put back is, or may be, still this consumer's, or would come again from the broker."""
+    """Whether work that was put back still belongs, or may belong, to this consumer."""
     subscription = _subscription(work.batches[0])
     if subscription.kind == ConsumerKind.READER:
         return True
     if work.is_decided or work.is_asked:
-        return subscription.alive  # It may have been decided, which outlives the lease.
+        return subscription.alive  # It may have been decided, and a decision outlives the lease.
     return subscription.holds(work.delivery)
 
 

@@ -1,4 +1,4 @@
-"""Drivers of databases: libraries that linn does not depend on, looked for when a participant is made."""
+"""Database drivers: optional libraries, imported when a participant is made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 
 
 def require_driver(module: str, participant: str, extra: str) -> None:
-    """Import a driver. Raises ImportError, which names the extra of linn that brings it."""
+    """Import a driver. Raises ImportError, which names the extra of linn that installs it."""
     try:
         importlib.import_module(module)
     except ImportError as error:

@@ -1,9 +1,9 @@
 """FileParticipant: effects in files, one for each transaction, that appear whole or not at all.
 
 A place has a lock, and a state: number, floor and marks. A transaction writes `PLACE.NUMBER.writing`, and commits in
-one step that makes this name disappear: it is renamed to that of a finished file, or removed where nothing was written.
-Law: the state of a number counts once it is whole and `NUMBER.writing` is gone. So the state is written before that
-step, and no other is needed for it to count; what happens to finished files afterwards does not matter.
+one step that makes this name disappear: it is renamed to the name of a finished file, or removed if nothing was
+written. Law: the state of a number counts once it is whole and `NUMBER.writing` is gone. So the state is written before
+that step, which makes it count; later changes of finished files do not matter.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from linn.client.participants.spans import Span, applied_parts, planned_change, 
 from linn.core.errors.tree import MessageInvalid
 
 _HIDDEN = ".linn"
-"""The folder of locks, states and unfinished files, in that of the finished ones: a rename stays in a file system."""
+"""Folder of locks, states and unfinished files. It is within the folder of finished files, so that renames stay in one
+file system.
+"""
 _PLAIN_READER = re.compile(r"[a-z0-9_-]{0,40}")
-"""Readers whose names can stand in a file's name as they are, also where case makes no difference."""
+"""Readers whose names can be part of a file name unchanged, even on file systems that ignore case."""
 
 
 class _State(NamedTuple):
-    """The state of a place after the transaction of a number."""
+    """State of a place after its transaction with a number."""
 
     number: int
     floor: Floor
@@ -55,7 +57,7 @@ class FileParticipant:
         self._place: Place
         self._state: _State
         self._durable: dict[Place, int] = {}
-        """The last number of each place whose commit is known to be durable."""
+        """Number of the last commit that is known to be durable, by place."""
         self._file: IO[bytes] | None = None
 
     def open(self) -> None:
@@ -64,13 +66,13 @@ class FileParticipant:
         _sync(self._folder)
 
     def floor(self, place: Place) -> Floor:
-        """The floor of a place; `NO_FLOOR` if nothing was ever committed. Raises OSError."""
+        """Return the floor of a place; `NO_FLOOR` if nothing was ever committed. Raises OSError."""
         while True:
-            with contextlib.suppress(FileNotFoundError):  # Another process went on meanwhile.
+            with contextlib.suppress(FileNotFoundError):  # Another process has replaced the state meanwhile.
                 return self._current(place).floor
 
     def begin(self, place: Place) -> IO[bytes]:
-        """Wait for the lock of the place, remove what a crash has left there, and open a file. Raises OSError."""
+        """Wait for the lock of the place, remove the remains of a crash, and open a file. Raises OSError."""
         assert self._lock is None, "a transaction is open"
         self._place = place
         self._lock = os.open(self._path("lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
@@ -80,18 +82,18 @@ class FileParticipant:
             self._state = self._state._replace(number=self._last_finished())
         self._remove_unfinished()
         if self._durable.get(place) != self._state.number:
-            # Whoever committed last may have died, or failed, before its names were durable.
+            # The last committer may have died, or failed, before its names were durable.
             self._sync_names()
         self._file = open(self._numbered("writing"), "xb")  # noqa: SIM115
         return self._file
 
     def applied(self, mark: Mark) -> Sequence[Span]:
-        """The parts of a mark that had their effect already, without I/O."""
+        """Return the parts of a mark that had their effect already, without I/O."""
         stored = [(row.first, row.end) for row in self._state.marks if row.epoch == mark.epoch]
         return applied_parts(mark, self._state.floor, stored)
 
     def prepare(self) -> None:
-        """Write out what the application has written. Raises OSError, of a disk that is full for one."""
+        """Flush the application's output. Raises OSError, for instance if the disk is full."""
         assert self._file is not None, "no transaction was begun"
         if not self._file.closed:
             self._file.flush()
@@ -122,7 +124,7 @@ class FileParticipant:
         self._release()
 
     def _sync_names(self) -> None:
-        """Make the names of finished files durable, and the state that counts with them."""
+        """Make the names of finished files durable, and with them the present state."""
         _sync(self._folder)
         _sync(self._hidden)
         self._durable[self._place] = self._state.number
@@ -142,7 +144,7 @@ class FileParticipant:
         file, self._file = self._file, None
         try:
             if file is not None:
-                with contextlib.suppress(OSError):  # What was not written out need not be.
+                with contextlib.suppress(OSError):  # Unflushed output is not needed.
                     file.close()
                 if os.path.exists(self._numbered("writing")):  # Otherwise the commit took place.
                     self._remove_unfinished()
@@ -150,18 +152,18 @@ class FileParticipant:
             self._release()
 
     def close(self) -> None:
-        """Roll back the transaction that is open."""
+        """Roll back the open transaction."""
         self.rollback()
 
     def _release(self) -> None:
-        """Let others have the place."""
+        """Release the lock of the place."""
         self._file = None
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
 
     def _remove_unfinished(self) -> None:
-        """Remove what there is of the next transaction: first its state, which would count without the other."""
+        """Remove the remains of the next transaction: the state first, as it would count without the file."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._numbered("state"))
             _sync(self._hidden)
@@ -174,17 +176,17 @@ class FileParticipant:
         return os.path.join(self._hidden, f"{_name_of(self._place)}.{end}")
 
     def _numbered(self, end: str) -> str:
-        """A name of the next transaction."""
+        """Return a name of the next transaction."""
         return self._path(f"{self._state.number + 1:012}.{end}")
 
     def _last_finished(self) -> int:
-        """The highest number of a finished file, where the states are gone."""
+        """Return the highest number of a finished file, if the states are gone."""
         begin = f"{_name_of(self._place)}."
         names = [name[len(begin) :] for name in os.listdir(self._folder) if name.startswith(begin)]
         return max([int(found[0]) for name in names if (found := re.match(r"\d+", name))], default=0)
 
     def _current(self, place: Place) -> _State:
-        """The last state of a place that counts. Raises FileNotFoundError where it is gone meanwhile."""
+        """Return the last state of a place that counts. Raises FileNotFoundError if it is removed meanwhile."""
         begin, end = f"{_name_of(place)}.", ".state"
         names = sorted(name for name in os.listdir(self._hidden) if name.startswith(begin) and name.endswith(end))
         for name in reversed(names):
@@ -199,7 +201,7 @@ class FileParticipant:
 
 
 def _name_of(place: Place) -> str:
-    """A name for a place, which no other has."""
+    """Return a unique name for a place."""
     reader = place.reader
     if _PLAIN_READER.fullmatch(reader) is None:
         reader = f"~{hashlib.sha256(reader.encode()).hexdigest()[:32]}"

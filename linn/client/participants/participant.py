@@ -1,14 +1,14 @@
 """Port for participants: a store that takes an application's effects and the marks of their records in one transaction.
 
 A mark says which records had their effect. A record is named by (topic id, partition, epoch, offset), where the epoch
-is that in which the broker appended it, so no two records ever share a name. A floor (epoch, offset) stands for all
-marks before it: every record of that epoch or an older one, at an offset below, has been dealt with for good. Marks
-below the floor are forgotten, so a participant stores one row per place and a few for what is in flight.
+is the leader epoch in which the broker appended it, so no two records ever share a name. A floor (epoch, offset)
+replaces all marks below it: every record of that epoch or an older one, at a lower offset, is finished. Marks below the
+floor are deleted, so a participant stores one row per place and a few for records in flight.
 
-Laws: what the application did through the handle, the marks and the floor are durable together, or none of them is;
-`commit` refuses marks of which a part is there already, and stores nothing then; after an exception from any method,
-`rollback` leaves the store as it was before `begin`, and the next `begin` works; `close` is idempotent. A participant
-is used by one consumer at a time, and by one thread, unless it says otherwise.
+Laws: effects through the handle, marks and floor are durable together, or none of them is; `commit` stores nothing if a
+part of the marks is stored already, and raises; after an exception from any method, `rollback` leaves the store as it
+was before `begin`, and the next `begin` works; `close` is idempotent. A participant is used by one consumer at a time,
+and by one thread, unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Place(NamedTuple):
     """The source of records, as a participant's marks name it."""
 
     topic_id: UUID
-    """A topic that is deleted and made again has another id."""
+    """Id of the topic; a topic that is deleted and made again has another id."""
     partition: int
     reader: str
     """Name of the shared subscription, of the group, or of the consumer that reads a stream by itself; "" for a queue.
-    Two readers of one topic may have different effects on the same store. A consumer is refused where the store has
-    effects that it had as the other, before the topic's kind was changed.
+    Two readers of one topic may have different effects on the same store. A consumer is refused if the store has
+    effects from before a change of the topic's kind.
     """
 
 
@@ -42,7 +42,7 @@ class Mark(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """Everything at an offset below `offset` that was appended in `epoch` or before has been dealt with."""
+    """All records at offsets below `offset` that were appended in `epoch` or before are finished."""
 
     epoch: int
     offset: int
@@ -55,31 +55,31 @@ class Participant(Protocol[H_co]):
     """A participant whose methods block; for both clients."""
 
     def open(self) -> None:
-        """Connect, and make the tables that marks need. Called once, before everything else."""
+        """Connect, and create the tables for marks. Called once, before all other methods."""
 
     def floor(self, place: Place) -> Floor:
-        """The floor of a place: where a stream is read on; `NO_FLOOR` if nothing was ever committed, and only then. Not
-        between `begin` and its end.
+        """Return the floor of a place, at which a stream is read on; `NO_FLOOR` only if nothing was ever committed. Not
+        called within a transaction.
         """
 
     def begin(self, place: Place) -> H_co:
-        """Begin a transaction about records of one place, and return the handle that the application works with."""
+        """Begin a transaction for records of one place, and return the handle for the application."""
 
     def applied(self, mark: Mark) -> Sequence[tuple[int, int]]:
-        """The parts of a mark's offsets that had their effect already, below the floor or marked, in order."""
+        """Return the parts of a mark's offsets that had their effect already, below the floor or marked, in order."""
 
     def prepare(self) -> None:
-        """Find out now what would keep `commit` from succeeding, such as a deferred constraint. Raises if it can't."""
+        """Check everything that could make `commit` fail, such as deferred constraints. Raises if it would fail."""
 
     def commit(self, marks: Sequence[Mark], floor: Floor) -> None:
         """Commit the transaction with its marks, and raise the floor of its place.
 
         The floor is raised if neither its epoch nor its offset is lower than before, and stays as it is otherwise: a
-        log that lost its end in a power failure goes on at a lower offset in a later epoch, and what was dealt with
-        before must not be forgotten. Marks that the floor covers are forgotten.
+        log that lost its end in a power failure goes on at a lower offset in a later epoch, and finished records must
+        not be forgotten. Marks that the floor covers are deleted.
 
         Raises:
-            ParticipantConflict: a part of the marks is there: another process has applied these records meanwhile.
+            ParticipantConflict: a part of the marks is stored: another process has applied these records meanwhile.
                 Nothing was committed.
         """
 
@@ -87,11 +87,11 @@ class Participant(Protocol[H_co]):
         """Undo the transaction, if one is open."""
 
     def close(self) -> None:
-        """Roll back what is open, and release everything."""
+        """Roll back the open transaction, and release everything."""
 
 
 class AsyncParticipant(Protocol[H_co]):
-    """A participant whose methods are coroutines, for the async client. See `Participant` for what each does."""
+    """A participant whose methods are coroutines, for the async client. See `Participant` for their promises."""
 
     def open(self) -> Awaitable[None]: ...
     def floor(self, place: Place) -> Awaitable[Floor]: ...

@@ -1,9 +1,9 @@
 """PostgresParticipant and AsyncPostgresParticipant: effects in a PostgreSQL database, through psycopg.
 
 Laws: the statements are written once, as generators that yield queries and are sent rows; the two classes run them. The
-commit locks the row of its place before it looks at the marks, and changes that row, so that of two transactions about
-a place the later one sees the marks of the earlier one, or fails, at any level of isolation. A setting that is local to
-the transaction is the witness that the application left it alone.
+commit locks the row of its place before it reads the marks, and changes that row, so that at any isolation level the
+later of two transactions for a place sees the marks of the earlier one, or fails. A transaction-local setting proves
+that the application did not end the transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Steps = Generator[tuple[str, Sequence[object]], list[Any], T]
 """Queries with their parameters; each is answered with its rows."""
 
 _LOCK = 0x6C696E6E
-"""The advisory lock under which tables are made: `CREATE TABLE IF NOT EXISTS` fails where two processes run it."""
+"""Advisory lock under which tables are made: `CREATE TABLE IF NOT EXISTS` can fail if two processes run it."""
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS linn_places (
         place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -294,7 +294,7 @@ class AsyncPostgresParticipant:
 
 
 def _check_committed(transaction: psycopg.Transaction | psycopg.AsyncTransaction) -> None:
-    """Raise if psycopg gave up silently, because the connection was lost before COMMIT was sent."""
+    """Raise if psycopg silently skipped the commit, because the connection was lost before COMMIT was sent."""
     import psycopg
 
     if transaction.status is not transaction.Status.COMMITTED:
@@ -312,7 +312,7 @@ def _is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
 
 
 def _missing_tables_made() -> Steps[None]:
-    """Make the tables; where they are there, no right to make any is needed."""
+    """Make the tables. If they exist, no right to create tables is needed."""
     rows = yield "SELECT to_regclass('linn_places') IS NULL OR to_regclass('linn_marks') IS NULL", ()
     if not rows[0][0]:
         return
@@ -329,25 +329,25 @@ def _floor(place: Place) -> Steps[Floor]:
 
 
 class _MarkStatements:
-    """The statements about marks, and the place of the transaction."""
+    """Statements for marks, and the place of the transaction."""
 
     def __init__(self) -> None:
         self._place: Place
         self._known: dict[Place, bool] = {}
 
     def known(self, place: Place) -> Steps[None]:
-        """Make the row of a place, before the transaction: within it, others would wait for its end."""
+        """Make the row of a place, outside the transaction, as others would wait for the end of one."""
         if place not in self._known:
             yield _ADD_PLACE, place
             self._known[place] = True
 
     def begin(self, place: Place) -> Steps[None]:
-        """Leave the witness in the transaction."""
+        """Set the witness in the transaction."""
         self._place = place
         yield _BEGIN, ()
 
     def applied(self, mark: Mark) -> Steps[list[Span]]:
-        """Ask for what is there of a mark, at this moment."""
+        """Ask for the stored parts of a mark, at this moment."""
         rows = yield _APPLIED, (mark.epoch, mark.first, mark.end, *self._place)
         witness, epoch, offset, spans = self._one(rows)
         _check_witness(witness)
@@ -360,7 +360,7 @@ class _MarkStatements:
         yield "SET CONSTRAINTS ALL IMMEDIATE", ()
 
     def commit(self, marks: Sequence[Mark], floor: Floor) -> Steps[None]:
-        """Lock the place, and write marks and floor if none of the marks is there."""
+        """Lock the place, and write marks and floor unless marks are stored already."""
         rows = yield _LOCKED, self._place
         witness, number, epoch, offset = self._one(rows)
         _check_witness(witness)
@@ -371,7 +371,7 @@ class _MarkStatements:
             first, end = min(mark.first for mark in marks), max(mark.end for mark in marks)
             stored = [Mark(*row) for row in (yield _STORED, (number, first, end))]
         removed, added = planned_change(self._place, marks, now, floor, stored)
-        # Also where the floor stays: a transaction with an older snapshot has to fail when it locks this row.
+        # Even if the floor stays: a transaction with an older snapshot must fail when it locks this row.
         yield _RAISE, (number, *floor, *floor, number)
         if removed:
             yield _REMOVE, ([row.epoch for row in removed], [row.end for row in removed], number)
@@ -379,7 +379,7 @@ class _MarkStatements:
             yield _ADD, (number, *(list(column) for column in zip(*added, strict=True)))
 
     def _one(self, rows: list[Any]) -> Any:
-        """The one row of the place."""
+        """Return the row of the place."""
         if not rows:
             raise ParticipantConflict(f"the row of {self._place} in linn_places was deleted meanwhile")
         return rows[0]

@@ -1,8 +1,8 @@
 """RedisParticipant: effects in a Redis database, sent with their marks in one MULTI/EXEC.
 
 Laws: the application queues commands, and nothing is sent before the commit. The state of a place is one key, which the
-commit watches while it looks at the marks, so that the EXEC does nothing where another process was faster. The state
-says who wrote it, so that after a lost connection it is known whether the EXEC took place.
+commit watches while it reads the marks, so that the EXEC does nothing if another process was faster. The state names
+its writer, so that after a lost connection it is known whether the EXEC took place.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
 _INSTANCES = "linn:instances"
-"""The key that numbers the instances of participants."""
+"""Key of the counter that numbers the instances of participants."""
 _ENDS = ("execute", "reset", "close", "discard")
 """Methods of a pipeline that would end the transaction."""
 
 
 class _State(NamedTuple):
-    """The state of a place, and the commit that wrote it: (instance, number)."""
+    """State of a place, and the commit that wrote it: (instance, number)."""
 
     floor: Floor
     marks: list[Mark]
@@ -62,7 +62,7 @@ class RedisParticipant:
         return _state_of(self._client.get(_key_of(place))).floor
 
     def begin(self, place: Place) -> Pipeline:
-        """Read the state of the place, and give a pipeline that queues commands. Raises redis.RedisError."""
+        """Read the state of the place, and return a pipeline that queues commands. Raises redis.RedisError."""
         self._place, self._key = place, _key_of(place)
         self._state = _state_of(self._client.get(self._key))
         handle = self._client.pipeline(transaction=True)
@@ -74,13 +74,13 @@ class RedisParticipant:
         return handle
 
     def applied(self, mark: Mark) -> Sequence[Span]:
-        """The parts of a mark that had their effect when the transaction began. Raises TransactionEnded."""
+        """Return the parts of a mark that had their effect when the transaction began. Raises TransactionEnded."""
         self._held()
         stored = [(row.first, row.end) for row in self._state.marks if row.epoch == mark.epoch]
         return applied_parts(mark, self._state.floor, stored)
 
     def prepare(self) -> None:
-        """Find out whether Redis is there. Raises redis.RedisError, TransactionEnded."""
+        """Check that Redis answers. Raises redis.RedisError, TransactionEnded."""
         self._held()
         self._client.ping()
 
@@ -94,12 +94,12 @@ class RedisParticipant:
             try:
                 if self._send(handle, marks, floor):
                     break
-            except WatchError:  # Another process wrote the state, or the connection was lost: look at it again.
+            except WatchError:  # Another process wrote the state, or the connection was lost: read it again.
                 continue
         self.rollback()
 
     def _send(self, handle: Pipeline, marks: Sequence[Mark], floor: Floor) -> bool:
-        """Send all in one transaction, if the marks are not there; True if it took place, now or before."""
+        """Send everything in one transaction, unless marks are stored; return True if it took place, now or before."""
         writer = (self._instance, self._commits)
         sending: Any
         with self._client.pipeline(transaction=True) as sending:
@@ -118,14 +118,14 @@ class RedisParticipant:
         return True
 
     def _held(self) -> Pipeline:
-        """The handle, in its transaction."""
+        """Return the handle, in its transaction."""
         assert self._handle is not None, "no transaction was begun"
         if not self._handle.explicit_transaction:
             raise TransactionEnded("the transaction was ended by the application, without its marks")
         return self._handle
 
     def rollback(self) -> None:
-        """Drop the commands, if there are any."""
+        """Drop the queued commands, if any."""
         handle, self._handle = self._handle, None
         if handle is not None:
             for name in _ENDS:
@@ -133,7 +133,7 @@ class RedisParticipant:
             handle.reset()
 
     def close(self) -> None:
-        """Drop the commands, and disconnect."""
+        """Drop the queued commands, and disconnect."""
         self.rollback()
         self._client.close()
 
@@ -143,7 +143,7 @@ def _key_of(place: Place) -> str:
 
 
 def _state_of(value: Any) -> _State:
-    """The state that a key's value holds."""
+    """Decode the state in a key's value."""
     if value is None:
         return _State(NO_FLOOR, [], (0, 0))
     found = json.loads(value)

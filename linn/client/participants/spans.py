@@ -1,6 +1,6 @@
 """Arithmetic of marks and floors, the same for every participant: a span is a range of offsets [first, end).
 
-Laws: no I/O. The spans of a store are those of one place and one epoch, and never overlap each other.
+Laws: no I/O. The spans of a store belong to one place and one epoch, and never overlap.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ Span = tuple[int, int]
 
 
 def raised_floor(now: Floor, wanted: Floor) -> Floor:
-    """The floor after a commit: raised if neither its epoch nor its offset gets lower, and otherwise as it is."""
+    """Return the floor after a commit: raised if neither epoch nor offset gets lower, and otherwise unchanged."""
     return wanted if wanted.epoch >= now.epoch and wanted.offset >= now.offset else now
 
 
 def is_below(mark: Mark, floor: Floor) -> bool:
-    """Whether a floor covers all of a mark, so that the mark need not be kept."""
+    """Tell whether a floor covers all of a mark, so that the mark need not be kept."""
     return mark.epoch <= floor.epoch and mark.end <= floor.offset
 
 
 def applied_parts(mark: Mark, floor: Floor, stored: Iterable[Span]) -> list[Span]:
-    """The parts of a mark that the floor or the spans of its epoch cover, in order; adjoining ones are one part."""
+    """Return the parts of a mark that the floor or the spans of its epoch cover, in order and joined."""
     spans = sorted(stored)
     if mark.epoch <= floor.epoch:
         spans.insert(0, (min(mark.first, floor.offset), floor.offset))
@@ -40,20 +40,20 @@ def applied_parts(mark: Mark, floor: Floor, stored: Iterable[Span]) -> list[Span
 
 
 def merged_span(mark: Mark, stored: Iterable[Span]) -> Span:
-    """The span of a mark together with those that adjoin it."""
+    """Return the span of a mark joined with adjoining spans."""
     touching = [span for span in stored if span[1] >= mark.first and span[0] <= mark.end]
     return min([mark.first, *(first for first, _ in touching)]), max([mark.end, *(end for _, end in touching)])
 
 
 class Change(NamedTuple):
-    """Rows of marks that a commit removes from a store and adds to it, apart from those that its floor covers."""
+    """Rows of marks that a commit removes from a store and adds to it, not counting rows that its floor covers."""
 
     removed: list[Mark]
     added: list[Mark]
 
 
 def planned_change(place: Place, marks: Sequence[Mark], now: Floor, floor: Floor, stored: Sequence[Mark]) -> Change:
-    """Plan how marks join the rows that are stored. `stored` holds at least the rows that overlap or adjoin them.
+    """Plan how marks join the stored rows. `stored` holds at least the rows that overlap or adjoin them.
 
     Raises:
         ParticipantConflict: records of the marks are below the floor `now`, or stored.
@@ -72,7 +72,7 @@ def planned_change(place: Place, marks: Sequence[Mark], now: Floor, floor: Floor
 
 
 def conflict(place: Place, mark: Mark, parts: Sequence[Span]) -> ParticipantConflict:
-    """The error of a commit whose records had their effect already."""
+    """Make the error of a commit whose records had their effect already."""
     offsets = ", ".join(f"{first} to {end - 1}" if end - first > 1 else str(first) for first, end in parts)
     return ParticipantConflict(
         f"another process has applied the offsets {offsets} of epoch {mark.epoch} in partition {place.partition} of "

@@ -1,8 +1,8 @@
 """SqliteParticipant: effects in a SQLite database, with their marks in two small tables beside them.
 
 Laws: a transaction begins with the write lock (BEGIN IMMEDIATE), so nothing that it has read can change before it ends.
-A savepoint around the effects is the witness that the application left the transaction alone: it is gone once the
-transaction has ended, whatever was begun afterwards.
+A savepoint around the effects proves that the application did not end the transaction: it is gone once the transaction
+has ended, even if another one was begun.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FORGET = 'DELETE FROM linn_marks WHERE place = ? AND epoch <= ? AND "end" <= ?'
 
 
 class SqliteHandle(sqlite3.Connection):
-    """The connection that an application works with: while a transaction is the participant's, it refuses to end it."""
+    """Connection for the application: it refuses to end a participant's transaction."""
 
     is_held = False
 
@@ -80,7 +80,7 @@ class SqliteHandle(sqlite3.Connection):
 class SqliteParticipant:
     """Effects in a SQLite database. The handle is the `sqlite3.Connection`; it never commits by itself.
 
-    `timeout_s` is how long to wait for a lock that another process holds. `prepare_connection` is called with each new
+    `timeout_s` is the time to wait for a lock of another process. `prepare_connection` is called with each new
     connection, for PRAGMAs and tables of the application. Use it in the thread that calls `open`, or pass
     `check_same_thread=False` and use it in one thread at a time.
 
@@ -120,7 +120,7 @@ class SqliteParticipant:
     def _connect(self) -> SqliteHandle:
         if self._connection is not None:
             return self._connection
-        # Autocommit of Python's own is off: it would begin transactions, and end them.
+        # Python's own transaction control is off: it would begin transactions, and end them.
         connection = sqlite3.connect(self._path, isolation_level=None, factory=SqliteHandle, **self._options)
         try:
             cursor = connection.cursor()  # Made before the application sets a row_factory for its own cursors.
@@ -165,15 +165,15 @@ class SqliteParticipant:
         return applied_parts(mark, self._floor, self._touching(mark))
 
     def _touching(self, mark: Mark) -> list[Span]:
-        """The stored spans that overlap a mark or adjoin it."""
+        """Return the stored spans that overlap a mark or adjoin it."""
         if not self._has_marks:
             return []
         return self._cursor.execute(_TOUCHING, (self._place_number, *_bounds(mark))).fetchall()
 
     def prepare(self) -> None:
-        """Find out whether the transaction can be committed. Raises TransactionEnded.
+        """Check that the transaction is open. Raises TransactionEnded.
 
-        SQLite tells of a deferred foreign key that is violated only when it commits.
+        SQLite reports a violated deferred foreign key only when it commits.
         """
         self._held()
 
@@ -182,7 +182,7 @@ class SqliteParticipant:
         connection, place = self._held()
         execute, number = self._cursor.execute, self._place_number
         try:
-            # The witness goes before anything is written: what the application began itself takes no marks.
+            # The witness is released before the first write: a transaction that the application began takes no marks.
             execute("RELEASE linn_effects")
         except sqlite3.OperationalError as error:
             if "no such savepoint" in str(error):
@@ -208,7 +208,7 @@ class SqliteParticipant:
         self._place = None
 
     def _held(self) -> tuple[SqliteHandle, Place]:
-        """The connection and the place of the open transaction. Raises TransactionEnded where it is no longer open."""
+        """Return connection and place of the open transaction. Raises TransactionEnded if it is no longer open."""
         assert self._connection is not None, "not open"
         assert self._place is not None, "no transaction was begun"
         if not self._connection.in_transaction:
@@ -226,7 +226,7 @@ class SqliteParticipant:
         except sqlite3.ProgrammingError as error:
             if "closed" not in str(error):
                 raise
-            self._connection = None  # The application closed it: `begin` opens another one.
+            self._connection = None  # The application closed the connection: `begin` opens another one.
 
     def close(self) -> None:
         """Roll back the transaction that is open, and close the database."""

@@ -58,7 +58,7 @@ class Accumulator:
     # --- buffers ---
 
     def identify(self, identity: Identity) -> None:
-        """Number all batches from now on. Call it before the first message."""
+        """Number all batches from now on. Called before the first message."""
         self.identity = identity
         self.buffers = [self._new_buffer(-1)]
         self.sticky = self.buffers[0]
@@ -70,8 +70,8 @@ class Accumulator:
     def follow(self, info: TopicInfo) -> None:
         """Adapt the buffers to a topic's partitions. Messages of one key may change theirs.
 
-        A topic that the broker makes at the first publish has no partitions until then. When the broker starts or stops
-        choosing partitions, the buffers stay as they are until nothing is on its way.
+        A topic that the broker creates at the first publish has no partitions until then. When the broker starts or
+        stops choosing partitions, the buffers stay until nothing is in flight.
         """
         # With a plugin's partitioner, the broker always chooses.
         count = len(info.partitions) if info.partitioner in _FORESEEN else 0
@@ -80,7 +80,7 @@ class Accumulator:
             if not all(buffer.idle and not buffer.open for buffer in self.buffers):
                 return
             if self.identity is not None:
-                self.identity.next_epoch(self.identity.epoch)  # A partition may know the lanes of before.
+                self.identity.next_epoch(self.identity.epoch)  # A partition may remember earlier lanes.
             self.buffers = [] if chooses else [self._new_buffer(-1)]
         self.buffers += [self._new_buffer(partition) for partition in range(len(self.buffers), count)]
         self.keys_choose = info.partitioner != "sticky" and len(self.buffers) > 1
@@ -102,7 +102,7 @@ class Accumulator:
             raise PartitionUnknown(f"there is no partition {partition}: there are {len(self.buffers)}")
 
     def turn(self) -> None:
-        """Make the next buffer the sticky one."""
+        """Move the sticky choice to the next buffer."""
         if len(self.buffers) > 1:
             self.sticky = self.buffers[(self.sticky.partition + 1) % len(self.buffers)]
 
@@ -135,7 +135,7 @@ class Accumulator:
     def send_alone(self, value: bytes) -> tuple[int, Confirmation] | None:
         """Send a message that is only a value as its own batch, for a publisher that waits; return id and confirmation.
 
-        Returns None if others of its buffer wait or are on their way, so that it should go with them.
+        Returns None if other messages of its buffer wait or are in flight: then it should share their batch.
         """
         buffer = self.sticky
         if buffer.in_flight or buffer.ready or buffer.open is not None or self._linger_s or self.codec:
@@ -177,7 +177,7 @@ class Accumulator:
     def begin(self, buffer: PartitionBuffer, waits: bool, mandatory: bool) -> OpenBatch:
         """Open a buffer's next batch; seal the open one, if its `mandatory` differs.
 
-        If nothing of the buffer is on its way, a publisher that waits seals the new batch itself.
+        If the buffer has nothing in flight, a publisher that waits seals the new batch itself.
         """
         env = self._connector.env
         if buffer.open is not None:
@@ -207,9 +207,9 @@ class Accumulator:
         self.sender.enqueue(buffer, sealed, confirmation, batch.mandatory, attended, batch.opened_tick)
 
     def seal_if_idle(self, buffer: PartitionBuffer, batch: OpenBatch) -> bool:
-        """Send a batch at once if nothing of its buffer is on its way and there is no linger time.
+        """Send a batch at once if its buffer has nothing in flight and there is no linger time.
 
-        Returns whether it was sent; its publisher attends then.
+        Returns whether it was sent; then its publisher attends.
         """
         if self._linger_s or buffer.open is not batch or not buffer.idle:
             return False
@@ -217,7 +217,7 @@ class Accumulator:
         return True
 
     def unsettled(self) -> list[Confirmation]:
-        """Seal all open batches; return the confirmations of all batches on their way."""
+        """Seal all open batches; return the confirmations of all batches in flight."""
         self._seal_all()
         return self.sender.unsettled()
 

@@ -26,7 +26,7 @@ from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError, MessageInvalid, MessageTooLarge, Unroutable
 
 _SAMPLE = 64
-"""Number of values that the size of the first batch is estimated from."""
+"""Number of values from which the size of the first batch is estimated."""
 RECORDS_MAX = 32_768
 """Limit on records per batch: half of the values of a UInt16, which indexes routes."""
 _RECORD_BYTES = 4
@@ -50,7 +50,7 @@ def _as_list(values: Any, what: str, count: int) -> Any:
 
 @dataclass(slots=True)
 class BulkColumns:
-    """The messages of one call by column. `pair` holds for all; `pairs` has one per message."""
+    """Messages of one call by column. `pair` applies to all; `pairs` has one per message."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -58,7 +58,7 @@ class BulkColumns:
     pairs: Sequence[Pair] | None = None
     headers: Sequence[Headers] | None = None
     places: Sequence[int] | None = None
-    """Positions of these messages in the call; None if they are all of its messages."""
+    """Positions of these messages in the call; None if they are all messages of the call."""
     ids: Sequence[bytes] | None = None
     timestamp_ms: int = 0
     timestamps_ms: Sequence[int] | None = None
@@ -124,7 +124,7 @@ class BulkColumns:
             self.pairs = [checked_pair(*pair) for pair in zip(every, given, strict=True)]
 
     def by_partition(self, partitions: int) -> dict[int, BulkColumns]:
-        """Split the messages by their key's partition; -1: messages that may go to any."""
+        """Split the messages by their key's partition; -1: messages for any partition."""
         if not self.values:
             return {}
         if self.keys is None or partitions == 1:
@@ -194,7 +194,7 @@ class Bulk:
         self._average = 0.0
         self._unsettled: dict[Confirmation, Sequence[int]] = {}
         self._failures: dict[int, LinnError] = {}
-        """Why messages are not stored though their batch was confirmed, by their positions in the call."""
+        """Errors of messages that are not stored although their batch was confirmed, by position in the call."""
         self._changed = anyio.Event()
         self._count = 0
         self._partitions: dict[int, Offsets] = {}
@@ -212,7 +212,7 @@ class Bulk:
             part = columns.columns(first, last, base_id, self._with_key_hashes)
             batch = build_batch(part, self._codec, sealed=False)
             size = max(batch.size, batch.body_bytes)
-            if size > self.message_bytes_max:  # A smaller batch holds no message that is too large.
+            if size > self.message_bytes_max:  # A smaller batch can't hold a message that is too large.
                 columns.check_sizes(first, last, self.message_bytes_max)
             self._average = size / batch.count
             if last - first == 1 or (size <= 2 * self._batch_bytes_max and size <= self._batch_bytes_limit):
@@ -240,7 +240,7 @@ class Bulk:
         return confirmation
 
     def fail(self, error: LinnError) -> None:
-        """Record an error; only the first counts."""
+        """Record an error; only the first one counts."""
         self.error = self.error or error
 
     def _settled(self, confirmation: Confirmation) -> None:
@@ -270,8 +270,8 @@ class Bulk:
     async def receipt(self, topic: str | None) -> BulkReceipt:
         """Wait for all batches.
 
-        Raises the first error of a batch; or else that of the first message which is not stored, with the indexes of
-        all such messages. A note says how many are confirmed.
+        Raises the first error of a batch, or else the error of the first message that is not stored, with the indexes
+        of all such messages. A note gives the number of confirmed messages.
         """
         while self._unsettled:
             self._changed = anyio.Event()
@@ -283,7 +283,7 @@ class Bulk:
         return BulkReceipt(self._count, topic, self._partitions, self._copies)
 
     def _failure(self) -> LinnError | None:
-        """The error of messages that are not stored though their batches were confirmed; None if there are none."""
+        """Make the error of messages that are not stored although their batches were confirmed, if any."""
         if not self._failures:
             return None
         indexes = sorted(self._failures)

@@ -14,7 +14,7 @@ from linn.wire.messages import Placement
 
 
 def refused_as(error: LinnError, in_doubt: bool) -> LinnError:
-    """Return the error of what the broker refuses; `in_doubt`: what was sent before as well, with unknown outcome."""
+    """Return the error of a refusal; `in_doubt`: an earlier attempt has an unknown outcome."""
     if not in_doubt or isinstance(error, ConnectionLost | RequestTimeout):
         return error
     text = f"it was sent before the connection was lost, and may or may not be stored; sent again, it failed: {error}"
@@ -31,7 +31,7 @@ class Confirmation:
         self.placement: Placement | None = None
         self.error: LinnError | None = None
         self.in_doubt = False
-        """Whether the batch was also sent over a connection that ended before the answer."""
+        """Whether the batch was sent earlier over a connection that ended before the answer."""
         self.watcher: Callable[[Confirmation], None] | None = None
         """Callback for when it is settled."""
         self.without_waiter = False
@@ -52,7 +52,7 @@ class Confirmation:
             self.watcher(self)
 
     def refusals(self) -> list[tuple[LinnError, Sequence[int]]]:
-        """The errors of the messages that the broker refused, with the ranges of their places."""
+        """Errors of the messages that the broker refused, with the ranges of their places."""
         refused = self.placement.refused if self.placement is not None else []
         return [
             (refused_as(error_from_code(refusal.code, refusal.text), self.in_doubt), refusal.records)
@@ -71,13 +71,13 @@ class Confirmation:
 
 
 def is_among(ranges: Sequence[int], place: int) -> bool:
-    """Tell whether `place` is among the places of `ranges`, as `Placement.returned` has them."""
-    # A place behind an odd number of bounds is inside a range.
+    """Tell whether `place` is in `ranges`, in the form of `Placement.returned`."""
+    # A place after an odd number of bounds is inside a range.
     return bool(bisect_right(ranges, place) & 1)
 
 
 def places_among(ranges: Sequence[int], count: int) -> list[int]:
-    """List the places of some ranges; those beyond the `count` messages of the batch are ignored."""
+    """List the places in ranges; places beyond the `count` messages of the batch are ignored."""
     return [place for place in range(count) if is_among(ranges, place)] if ranges else []
 
 

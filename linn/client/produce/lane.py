@@ -1,4 +1,4 @@
-"""Numbering of a producer's batches, so that the broker recognises one that is sent again.
+"""Numbering of a producer's batches, by which the broker recognises a batch that is sent again.
 
 Laws (see the broker's `core.log.producers`):
 - Batches of a lane are numbered in the order in which they are first sent, and keep their numbers when they are sent
@@ -22,10 +22,10 @@ class Identity:
         self._ids = ids
         self.producer_id, self.epoch = ids.take(use)
         self.use = use
-        """The transaction that its batches belong to when they are numbered."""
+        """Transaction to which batches belong when they are numbered."""
 
     def next_epoch(self, epoch: int) -> int:
-        """The epoch after one of its lane's. Raises LimitExceeded if it was the last one and there is no other id."""
+        """Return the epoch after `epoch`. Raises LimitExceeded if that was the last one and there is no other id."""
         if epoch >= EPOCH_MAX:
             self.producer_id, self.epoch = self._ids.take(self.use)
             return self.epoch
@@ -38,7 +38,7 @@ class Identity:
 
 
 class Lane:
-    """The numbers of one sequence of batches: those of one partition, or all where the broker chooses partitions."""
+    """Numbers of a sequence of batches: the batches of one partition, or all if the broker chooses partitions."""
 
     __slots__ = ("_attributes", "_identity", "epoch", "is_over", "next_sequence", "producer_id")
 
@@ -49,10 +49,10 @@ class Lane:
         self.epoch = identity.epoch
         self.next_sequence = 0
         self.is_over = False
-        """Whether the next batch begins a new epoch, because one before it was not confirmed."""
+        """Whether the next batch begins a new epoch, because an earlier batch was not confirmed."""
 
     def needs_new_epoch(self, count: int) -> bool:
-        """Whether a new epoch has to begin before a batch of so many records."""
+        """Tell whether a new epoch has to begin before a batch of `count` records."""
         return self.is_over or self.next_sequence + count > SEQUENCE_END
 
     def begin(self) -> None:

@@ -25,7 +25,7 @@ class Prepared(NamedTuple):
     size: int
     """Size of value, key and headers in bytes."""
     mandatory: bool
-    """Whether the broker is asked if a topic took it."""
+    """Whether the broker reports if no topic takes the message."""
 
 
 class OpenBatch:
@@ -54,7 +54,7 @@ class OpenBatch:
         self.mandatory = mandatory
         """Whether all its messages are mandatory; the broker is asked for a whole batch."""
         self.awaited: list[int] = []
-        """Indexes of the messages whose publishers wait; the next flush reports what becomes of the others."""
+        """Indexes of the messages whose publishers wait; the next flush reports failures of the others."""
         self.confirmation = Confirmation()
         self.opened_tick: int | None = None
         """Sender tick at which its time limit began, if it waits only for earlier batches and not for a linger time."""
@@ -76,7 +76,7 @@ class OpenBatch:
         return index
 
     def has_room(self, properties: Properties, size: int, bytes_max: int) -> bool:
-        """Whether a message would not make the batch too large for a broker; one of `bytes_max` goes alone."""
+        """Tell whether the batch with this message fits the broker's limits; a message of `bytes_max` goes alone."""
         if properties is PLAIN:
             return size < bytes_max
         if size + overhead_of(properties) >= bytes_max:
@@ -87,8 +87,8 @@ class OpenBatch:
     def extend(self, values: Sequence[bytes], ends: Sequence[int], first: int, bytes_max: int) -> int:
         """Append values from `first` on, while the size is below `bytes_max`; return the next index.
 
-        A value of `bytes_max` is appended only if it is alone, so that none may be; to an empty batch at least one is.
-        `ends` are the sums of the sizes up to and including each value.
+        A value of `bytes_max` is appended only to an empty batch; an empty batch takes at least one value. `ends` are
+        the sums of the sizes up to and including each value.
         """
         begin = ends[first - 1] if first else 0
         room = bytes_max - self.size

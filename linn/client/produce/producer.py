@@ -1,8 +1,9 @@
 """Producer: publishes messages to one topic or exchange, in batches.
 
-Laws: messages of one partition are stored in the order of the calls that published them, as far as `sender` promises;
-a message that can't be sent fails its own call and no other. With `linger_ms=0` a message goes out at once if nothing
-of its partition is on its way, and otherwise with all that came meanwhile: batches grow with the load.
+Laws: messages of one partition are stored in the order of the calls that published them, as far as `sender` promises; a
+message that can't be sent fails its own call and no other. With `linger_ms=0` a message is sent at once if its
+partition has nothing in flight, and otherwise together with the messages that arrive meanwhile: batches grow with the
+load.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ class Producer:
         self._refresh = TopicRefresh(connector, target, self._follow)
         self._errors: list[LinnError] = []
         self._use: Use = NO_TRANSACTION
-        """The transaction that it is opened for."""
+        """Transaction for which the producer is opened."""
         self._outlives_blocks = False
-        """Whether closing it only flushes: it is a transaction's, and used by the next one as well."""
+        """Whether closing only flushes, as the next transaction uses the producer as well."""
 
     # --- life ---
 
@@ -121,7 +122,7 @@ class Producer:
             self._end()
 
     async def aclose(self) -> None:
-        """Flush and close. Raises as `flush` does; the producer is closed all the same.
+        """Flush and close. Raises as `flush` does; the producer is closed even then.
 
         Cancellation: unconfirmed messages may or may not be stored.
 
@@ -150,14 +151,14 @@ class Producer:
                 self._accumulator.identity.close()
 
     async def flush(self) -> None:
-        """Send everything that waits, and wait until each earlier message is confirmed or failed.
+        """Send all waiting messages, and wait until every earlier message is confirmed or has failed.
 
-        With acks="none": wait until the broker has read them.
+        With acks="none", waits until the broker has read them.
 
         Raises:
             LinnError: the first failure among the messages of `publish_nowait` since the last flush; a note says how
-                many batches failed. Failures of `publish` are raised by that call.
-        Cancellation: the messages are on their way all the same.
+                many batches failed. A failure of `publish` is raised by that call only.
+        Cancellation: the messages are sent nevertheless.
 
         Example:
             producer.publish_nowait(b"two coffees")
@@ -176,11 +177,11 @@ class Producer:
             raise errors[0]
 
     def _flush_nowait(self) -> bool:
-        """Send everything that waits; return whether `flush` has nothing to wait for and no failure to raise."""
+        """Send all waiting messages; return whether `flush` has nothing to wait for and no failure to raise."""
         return not (self._accumulator.unsettled() or self._errors or self._acks == Acks.NONE)
 
     def _begin(self, use: Use) -> int:
-        """Have everything that is published from now on belong to a transaction; return the id of this producer."""
+        """Make all messages from now on belong to a transaction; return the id of this producer."""
         identity = self._accumulator.identity
         assert identity is not None, "a producer of transactions is idempotent"
         identity.use = use
@@ -188,7 +189,7 @@ class Producer:
 
     @property
     def id(self) -> int:
-        """The number by which the broker knows this producer; 0 if it is not idempotent."""
+        """Producer id at the broker; 0 if the producer is not idempotent."""
         identity = self._accumulator.identity
         return identity.producer_id if identity is not None else 0
 
@@ -214,18 +215,18 @@ class Producer:
         ttl_ms: int = 0,
         mandatory: bool = False,
     ) -> Receipt:
-        """Publish one message and wait for the confirmation that `acks` asks for.
+        """Publish one message and wait for the confirmation that `acks` selects.
 
-        Waits first while more than `buffer_bytes_max` is on its way. With `mandatory`, a message that no binding of the
-        exchange leads to a topic is an error; it has no effect on a producer for a topic.
+        Waits first while more than `buffer_bytes_max` is unconfirmed. With `mandatory`, an unroutable message is an
+        error; it has no effect on a producer for a topic.
 
         Raises:
             MessageInvalid, MessageTooLarge: nothing was sent.
-            Unroutable: it was mandatory, and no topic takes it.
-            RequestTimeout, ConnectionLost: it may or may not be stored.
-            LinnError: the broker refused it, and no others of its batch; if the refusal is retriable, after retries.
+            Unroutable: the message was mandatory, and no topic takes it.
+            RequestTimeout, ConnectionLost: the message may or may not be stored.
+            LinnError: the broker refused this message only; a retriable refusal is raised after retries.
         Cancellation: a message that still waits to be batched is withdrawn; otherwise it may or may not be stored. The
-            connection and all other messages are not disturbed.
+            connection and all other messages are not affected.
 
         Example:
             receipt = await producer.publish(b"two coffees", key=b"table 4", labels={"urgent": True})
@@ -281,7 +282,7 @@ class Producer:
         confirmation: Confirmation,
         mandatory: bool = False,
     ) -> Receipt:
-        """Make the receipt of the message at `place` in its batch. Raises Unroutable, or what it was refused for."""
+        """Make the receipt of the message at `place` in its batch. Raises Unroutable, or the error of its refusal."""
         topic = None if self._to_exchange else self._target
         if placement is None:
             return Receipt(topic, None, None, message_id, None, None)
@@ -319,10 +320,10 @@ class Producer:
     ) -> None:
         """Publish one message without waiting. A later failure is raised by the next `flush` or by closing.
 
-        So is the failure of a `mandatory` message that no topic takes; see `publish`.
+        A `mandatory` message that no topic takes is such a failure; see `publish`.
 
         Raises:
-            LimitExceeded: `buffer_bytes_max` bytes are on their way already; `await flush()` makes room.
+            LimitExceeded: `buffer_bytes_max` bytes are unconfirmed already; `await flush()` makes room.
             MessageInvalid, MessageTooLarge: nothing was sent.
 
         Example:
@@ -388,18 +389,19 @@ class Producer:
         mandatory: bool = False,
         partition: int | None = None,
     ) -> BulkReceipt:
-        """Publish many messages and wait for the confirmation that `acks` asks for; the fastest way.
+        """Publish many messages and wait for the confirmation that `acks` selects; the fastest way.
 
         `keys`, `headers` and `ids` have one entry per value, and so have `routing_keys`, `labels` and `timestamp_ms` if
-        they are sequences; other arguments hold for all. Values are bytes-like and must not change before the call
-        returns. `mandatory` works as with `publish`. With `partition` all of them go there, whatever their keys.
+        they are sequences; other arguments apply to all messages. Values are bytes-like and must not change before the
+        call returns. `mandatory` works as with `publish`. With `partition` all of them go there, regardless of their
+        keys.
 
         Raises:
-            Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
-            LinnError with `indexes`: the broker refused these. The others are confirmed.
-            MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note says how many
-                messages were.
-            LinnError: as `publish`; a note says how many messages were confirmed.
+            Unroutable: they were mandatory, and no topic takes the ones at `error.indexes`. The others are confirmed.
+            LinnError with `indexes`: the broker refused these messages. The others are confirmed.
+            MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note gives the
+                number of confirmed messages.
+            LinnError: as `publish`; a note gives the number of confirmed messages.
         Cancellation: messages that were cut into batches may or may not be stored; the rest is not sent.
 
         Example:
@@ -430,7 +432,7 @@ class Producer:
         return await bulk.receipt(None if self._to_exchange else self._target)
 
     async def _ship(self, bulk: Bulk, partition: int, columns: BulkColumns, mandatory: bool) -> None:
-        """Cut and send the messages of one partition; with `partition` -1, of any partition by turns."""
+        """Cut and send the messages of one partition; with `partition` -1, batches go to all partitions in turn."""
         rng, accumulator = self._connector.env.rng, self._accumulator
         first, count = 0, len(columns.values)
         while first < count and bulk.error is None:
@@ -466,7 +468,7 @@ class Producer:
         return watch
 
     def _asks_return(self) -> bool:
-        """Tell whether the broker has to be asked if a mandatory message was taken. Raises MessageInvalid."""
+        """Tell whether the broker has to report unroutable messages. Raises MessageInvalid."""
         if self._acks == Acks.NONE:
             raise MessageInvalid('mandatory needs the broker\'s answer, which acks="none" does not wait for')
         return self._to_exchange
@@ -507,7 +509,7 @@ class Producer:
             self._refresh.ask()
 
     def _disconnected(self) -> None:
-        """Do nothing: each batch in flight hears of the failure of its own request."""
+        """Do nothing: the failure of its request reaches every batch in flight."""
 
     def _give_up(self, error: LinnError) -> None:
         """Fail everything that has not been sent; if the client is closed, later publishes fail as well."""

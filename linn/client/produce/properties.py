@@ -1,4 +1,4 @@
-"""Message properties, checked one message at a time, so that a wrong one fails its own publish and no other.
+"""Message properties, checked one message at a time, so that a wrong one fails only its own publish.
 
 The checks cover everything for which `build_batch` would refuse a whole batch.
 """
@@ -140,7 +140,7 @@ def size_of(properties: Properties) -> int:
 
 
 def overhead_of(properties: Properties) -> int:
-    """Bytes that such a message adds to a batch besides value, key, the content of its headers, and its labels."""
+    """Return the bytes that a message adds to a batch besides value, key, content of headers, and labels."""
     _, _, headers, id, timestamp_ms, _, delay_ms, ttl_ms = properties
     row = 16 * (id is not None) + 8 * (timestamp_ms is not None) + 4 * (delay_ms > 0) + 4 * (ttl_ms > 0)
     return row + HEADER_BYTES * len(headers)

@@ -26,17 +26,19 @@ class Receipt(NamedTuple):
     batch_copies: int | None
     """Records stored for its whole batch in all topics; 0: no binding took any of it. None with acks="none"."""
     routed: bool | None
-    """Whether a topic took it. None if unknown: with acks="none", and through an exchange without `mandatory` if other
-    messages of its batch were taken."""
+    """Whether a topic took the message. None if unknown: with acks="none", and through an exchange without `mandatory`
+    if other messages of its batch were taken.
+    """
     topic_id: UUID | None = None
-    """Id of the topic that took it, which another topic of that name does not have; None if `partition` is None."""
+    """Id of the topic that took it; a later topic with the same name has another id. None if `partition` is None."""
     leader_epoch: int | None = None
-    """Leader epoch in which it was appended: with topic id and offset it names this record and no other, also after a
-    power loss. None if `partition` is None."""
+    """Leader epoch in which it was appended: topic id, epoch and offset identify the record, even after a power loss.
+    None if `partition` is None.
+    """
 
 
 class Offsets(NamedTuple):
-    """Offsets of the first and the last of some records of one partition; other records may lie between them.
+    """Offsets of the first and the last record of a publish in one partition; other records may lie between them.
 
     Example:
         receipt = await producer.publish_many([b"one", b"two"])
@@ -62,6 +64,6 @@ class BulkReceipt:
     topic: str | None
     """None for an exchange."""
     partitions: dict[int, Offsets]
-    """Offsets by partition, without those of batches that an exchange split."""
+    """Offsets by partition, without batches that an exchange split."""
     copies: int | None
     """Number of records stored in all topics together; None with acks="none"."""

@@ -1,12 +1,12 @@
 """Sender: sends a producer's batches to the broker, in order, with a limit on batches in flight, and with retries.
 
-Laws: the batches of a buffer are sent in order; after the connection was lost, all that were not answered are sent
-again in that order. Where the broker refuses a batch for now, its buffer stands still until the refused batch was sent
-again. What is not confirmed when the request timeout is over, counted from when its first message was taken, fails and
-is not sent any more. Each confirmation is settled exactly once.
+Laws: the batches of a buffer are sent in order; after a lost connection all unanswered batches are sent again in that
+order. If the broker refuses a batch for now, its buffer waits until that batch is sent again. A batch that is not
+confirmed within the request timeout, counted from its first message, fails and is not sent again. Each confirmation is
+settled exactly once.
 
-Batches are numbered when they are first sent (see `lane`): so the broker stores each once and in order, however often
-it is sent. Without numbers, a batch that is sent again may be stored twice, and batches that were in flight behind a
+Batches are numbered when they are first sent (see `lane`), so the broker stores every batch once and in order, even if
+it is sent several times. Without numbers, a batch that is sent again may be stored twice, and batches in flight after a
 refused one may be stored before it, unless `in_flight_max` is 1.
 """
 
@@ -31,17 +31,17 @@ from linn.wire.messages import Acks, Message, Publish, Published
 _READY_MAX = 2
 """Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""
 REMEMBERED_BATCHES = 8
-"""Batches that a broker remembers of a producer. No batch is sent so far ahead of one that is not answered: answers of
-several partitions come in any order.
+"""Batches that a broker remembers of a producer. No batch is sent so far ahead of an unanswered one: answers of several
+partitions come in any order.
 """
 _TICKS_PER_TIMEOUT = 4
 """Checks of the time limit per timeout while there are batches: one timer for all of them."""
 
 
 class Sender:
-    """The batches of one producer on their way.
+    """Batches of one producer that are ready or in flight.
 
-    `on_idle` is called when nothing of a buffer is on its way any more, `on_tick` before a tick ends: messages of
+    `on_idle` is called when a buffer has nothing in flight any more, `on_tick` before a tick ends: messages of
     different ticks share no batch.
     """
 
@@ -86,7 +86,7 @@ class Sender:
         attended: bool = False,
         opened_tick: int | None = None,
     ) -> None:
-        """Take a batch; send it within the call if nothing is in its way.
+        """Take a batch; send it within the call if possible.
 
         Args:
             attended: see `Connection.ask`.
@@ -139,7 +139,7 @@ class Sender:
                 return
             buffer = self._waiting.popleft()
             buffer.queued = False
-            if buffer.ready and self._send(connection, buffer):  # Its batch may have timed out.
+            if buffer.ready and self._send(connection, buffer):  # The batch may have timed out.
                 self._queue(buffer)
 
     def _connection_ready(self) -> None:
@@ -201,7 +201,7 @@ class Sender:
     def confirmed(self, batch: InFlightBatch, message: Message) -> None:
         """Settle a batch with the broker's answer."""
         self._landed(batch)
-        batch.confirmation.in_doubt = batch.unknown > 1  # This attempt's outcome is known now.
+        batch.confirmation.in_doubt = batch.unknown > 1  # The outcome of this attempt is known now.
         if isinstance(message, Published) and len(message.placements) == 1:
             self._settle(batch, message, None)
         else:
@@ -212,12 +212,12 @@ class Sender:
         """Retry or fail a batch that the broker refused or whose connection was lost."""
         buffer = batch.buffer
         if batch.sequence not in buffer.in_flight:
-            return  # It timed out while its connection was ending.
+            return  # The batch timed out while its connection was ending.
         self._landed(batch)
         batch.attended = False
         batch.refusal = error
         batch.unknown -= not isinstance(error, ConnectionLost)
-        # A batch behind a refused one is refused with it, as often as that takes.
+        # A batch after a refused one is refused with it, without a limit on the number of times.
         is_used_up = self._connector.options._is_used_up(batch.attempts) and not isinstance(error, ProducerOutOfOrder)
         if error.retriable and not is_used_up and not self._connector.closed:
             buffer.put_back(batch)
@@ -235,7 +235,7 @@ class Sender:
     def _continue(self, buffer: PartitionBuffer) -> None:
         buffer.held = buffer.held and bool(buffer.ready)
         if buffer.held and not buffer.in_flight:
-            # The last batch behind the refused one is through: confirmed, refused, or timed out.
+            # The last batch after the refused one has its outcome: confirmed, refused, or timed out.
             first = buffer.ready[0]
             if first.refusal is None or isinstance(first.refusal, ProducerOutOfOrder):
                 self._release(buffer)
@@ -295,7 +295,7 @@ class Sender:
             self._ready_count -= 1
 
     def _overdue(self, batch: InFlightBatch) -> LinnError:
-        """Make the error for a batch that has timed out: a refusal only if it was refused whenever it was sent."""
+        """Make the error for a batch that has timed out: a refusal only if every attempt was refused."""
         refusal, within = batch.refusal, f"within {self._connector.options.request_timeout_s:g} s"
         if batch.unknown:
             return RequestTimeout(f"{self._target} did not confirm a batch {within}; it may or may not be stored")
@@ -318,7 +318,7 @@ class Sender:
 
 
 class InFlightBatch:
-    """A finished batch on its way, the caller of its publish request."""
+    """Finished batch that is ready or in flight; caller of its publish request."""
 
     __slots__ = (
         "asked_tick",
@@ -353,9 +353,9 @@ class InFlightBatch:
         self.asked_tick = 0
         """Sender tick at which its time limit began."""
         self.refusal: LinnError | None = None
-        """Reason why it was not confirmed the last time it was sent."""
+        """Error of the last attempt."""
         self.unknown = 0
-        """Number of times that it was sent without an answer, so that it may be stored."""
+        """Number of attempts without an answer, after which the batch may be stored."""
         self.attended = False
         """Whether its publisher reads the answer itself; see `Connection.attend`."""
 
@@ -364,7 +364,7 @@ class InFlightBatch:
         self.sender.confirmed(self, message)
 
     def failed(self, error: LinnError) -> None:
-        """Pass on that the broker refused it, or that the connection ended first."""
+        """Pass on the broker's refusal, or the end of the connection."""
         self.sender.refused(self, error)
 
     def __lt__(self, other: InFlightBatch) -> bool:
@@ -372,25 +372,26 @@ class InFlightBatch:
 
 
 class PartitionBuffer:
-    """One partition's batches: the open one, those ready to be sent, and those in flight."""
+    """Batches of one partition: the open one, ready ones, and ones in flight."""
 
     __slots__ = ("held", "in_flight", "lane", "next_sequence", "open", "partition", "queued", "ready")
 
     def __init__(self, partition: int, lane: Lane | None = None) -> None:
         self.lane = lane
-        """The numbers of its batches; None if they have none."""
+        """Numbers of its batches; None without numbers."""
         self.partition = partition
         """Number of the partition; -1: the broker or an exchange chooses."""
         self.open: OpenBatch | None = None
         self.ready: list[InFlightBatch] = []
-        """Batches in ascending order; a short list, because publishers wait when it grows."""
+        """Ready batches in ascending order; a short list, because publishers wait when it grows."""
         self.in_flight: dict[int, InFlightBatch] = {}
         """Batches by sequence."""
         self.next_sequence = 0
         self.queued = False
         """Whether it waits for its turn to send."""
         self.held = False
-        """Whether sending is suspended: a batch was refused, and is resent when those behind it have been answered."""
+        """Whether sending is suspended: a batch was refused, and is sent again when the batches after it are answered.
+        """
 
     @property
     def idle(self) -> bool:
@@ -402,14 +403,14 @@ class PartitionBuffer:
         insort(self.ready, batch)
 
     def abandon(self, batch: InFlightBatch) -> None:
-        """Note that a batch is not sent again, though it may not have been stored: others can't follow its number."""
+        """Note that a batch is not sent again although it may not be stored: no batch can follow its number."""
         if self.lane is not None and batch.is_sealed:
             self.lane.is_over = True
 
     def renumber(self) -> None:
-        """Give new numbers to batches that were refused because one before them is left out.
+        """Give new numbers to batches that were refused because an earlier batch is missing.
 
-        All that are ready: a batch behind one that is out of order is not stored either.
+        This renumbers all ready batches: a batch after one that is out of order is not stored either.
         """
         if self.lane is not None and self.ready and isinstance(self.ready[0].refusal, ProducerOutOfOrder):
             self.lane.is_over = True

@@ -1,1 +1,1 @@
-"""Transactions of a client: what it publishes, acks and commits in one takes effect together, or not at all."""
+"""Transactions of a client: publishes, acks and commits that take effect together, or not at all."""

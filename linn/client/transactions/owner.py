@@ -1,4 +1,4 @@
-"""TransactionOwner: a name of transactions, as this client owns it, and the producers that write in them."""
+"""TransactionOwner: a transactional name of this client, and the producers that write in its transactions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from linn.core.errors.tree import (
 from linn.wire.messages import AddBranch, EndTransaction, OpenedTransactions, OpenTransactions
 
 Target = tuple[str, bool]
-"""The name of a topic or an exchange, and whether it is an exchange."""
+"""Name of a topic or an exchange, and whether it is an exchange."""
 
 
 async def until_not_busy(connector: Connector, message: OpenTransactions | EndTransaction) -> object:
-    """Send a request until the end of another transaction is not in its way any more.
+    """Send a request, again while the end of another transaction blocks it.
 
     Raises TransactionError, TransactionBusy after all attempts, ConnectionLost, RequestTimeout, LimitExceeded.
     """
@@ -41,7 +41,7 @@ async def until_not_busy(connector: Connector, message: OpenTransactions | EndTr
 
 
 class TransactionOwner:
-    """One name. Its transactions follow one another; the name is opened with the first."""
+    """Owner of one transactional name. Its transactions follow one another; the first one opens the name."""
 
     def __init__(
         self, connector: Connector, name: str, timeout_s: float, make_producer: Callable[[str, bool], Producer]
@@ -51,7 +51,7 @@ class TransactionOwner:
         self.producer_id = 0
         self.epoch = 0
         self.number = 0
-        """Number of the next transaction, or of the one that is open."""
+        """Number of the open transaction, or of the next one."""
         self.is_busy = False
         """Whether a transaction is open."""
         self.connector = connector
@@ -61,7 +61,7 @@ class TransactionOwner:
         self._producers: dict[Target, Producer] = {}
         self._making = anyio.Lock(fast_acquire=True)
         self._branches: set[int] = set()
-        """Producers that the broker lets write in them."""
+        """Ids of the producers that the broker has admitted."""
 
     async def begin(self) -> None:
         """Begin the next transaction; after a restart of the broker, open the name again first.
@@ -80,7 +80,7 @@ class TransactionOwner:
             raise
 
     async def take_over(self) -> None:
-        """Open the name, if it is not open: what an earlier owner has open is aborted, and holds back nobody any more.
+        """Open the name, if it is not open. This aborts an open transaction of an earlier owner.
 
         Raises TransactionFenced: another client has the name.
         """
@@ -105,9 +105,9 @@ class TransactionOwner:
             raise
 
     async def producer(self, target: str, to_exchange: bool) -> Producer:
-        """The producer for a topic or an exchange, ready to write in the present transaction."""
+        """Return the producer for a topic or an exchange, ready to write in the present transaction."""
         key = target, to_exchange
-        async with self._making:  # Tasks that publish at the same time share one: the commit names each branch.
+        async with self._making:  # Tasks that publish at the same time share a producer: the commit names every branch.
             producer = self._producers.get(key)
             if producer is None:
                 producer = self._make_producer(target, to_exchange)
@@ -122,12 +122,12 @@ class TransactionOwner:
         return producer
 
     async def flush(self, targets: Sequence[Target]) -> list[int]:
-        """Wait until everything that was published is confirmed; return the ids of the producers.
+        """Wait until all published messages are confirmed; return the ids of the producers.
 
         Raises the first failure.
         """
         branches = []
-        await anyio.lowlevel.checkpoint_if_cancelled()  # Before the end is asked for, it can still be an abort.
+        await anyio.lowlevel.checkpoint_if_cancelled()  # Before the end is requested, it can still be an abort.
         for target in targets:
             producer = self._producers[target]
             if not producer._flush_nowait():
@@ -136,25 +136,25 @@ class TransactionOwner:
         return branches
 
     async def end(self, branches: Sequence[int], *, is_commit: bool) -> None:
-        """End the transaction, and wait for the decision; after a lost connection it is asked for again.
+        """End the transaction, and wait for the decision; after a lost connection, ask for it again.
 
         Raises TransactionAborted, GroupFenced, ...: it is aborted; ConnectionLost, RequestTimeout: the decision is not
-        known; TransactionFenced: nor is it then, if an answer was lost and the new owner has committed since.
+        known; TransactionFenced: likewise, if an answer was lost and the new owner has committed since.
         """
         message = EndTransaction(self.producer_id, self.epoch, self.number, is_commit, list(branches))
         try:
             await self._until_not_busy(message)
         except BaseException:
-            self._is_open = False  # Whatever became of it, the name is opened again before the next.
+            self._is_open = False  # With any outcome, the name is opened again before the next transaction.
             raise
         finally:
             self.number += 1
             self.is_busy = False
 
     async def reason(self, error: TransactionUnknown) -> LinnError:
-        """The reason why the broker does not know the present transaction: TransactionFenced, or TransactionAborted.
+        """Return why the broker does not know the present transaction: TransactionFenced, or TransactionAborted.
 
-        `error` itself, if it knows the transaction after all, or if it could not be asked.
+        Returns `error` itself if the broker knows the transaction after all, or did not answer.
         """
         branch = next(iter(self._branches), self.producer_id)
         try:
@@ -169,7 +169,7 @@ class TransactionOwner:
         return error
 
     def give_up(self) -> None:
-        """Leave a transaction to the next opening of the name, or to its timeout, unless its end was asked for."""
+        """Leave a transaction to the next opening of the name, or to its timeout, unless its end was requested."""
         if self.is_busy:
             self._is_open = self.is_busy = False
 

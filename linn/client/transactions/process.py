@@ -1,7 +1,8 @@
-"""Process: read, process, write, exactly once: what a function makes of each message is published with its settlement.
+"""Process: read, process and write exactly once: a function's output is published together with its message's
+settlement.
 
-A worker handles one delivery in one transaction. If that is aborted, by a rebalance, a lost connection or a restart of
-either side, nothing of it is to be seen, and its messages come again.
+A worker handles one delivery in one transaction. If it is aborted, by a rebalance, a lost connection or a restart of
+either side, none of its output is visible, and its messages come again.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from linn.wire.messages import ConsumerKind
 logger = logging.getLogger("linn.client")
 
 PAUSE_S = 0.1
-"""Pause after an aborted transaction: a broker that has just started, or a group that is being divided, needs some."""
+"""Pause after an aborted transaction, for a broker that has just started or a group that is rebalancing."""
 
 
 class Output(NamedTuple):
-    """A message that a function makes.
+    """Output message of a function.
 
     Example:
         Output(b"42 EUR", key=b"customer 7", topic="bills")
@@ -62,7 +63,7 @@ Target = tuple[str | None, str | None]
 
 
 class Worker:
-    """One worker: a consumer, and transactions of one name after the other."""
+    """Worker: a consumer, and successive transactions of one name."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Worker:
     async def run(self) -> None:
         """Work until the consumer is closed, or this is cancelled.
 
-        Raises TransactionFenced: another worker has this name; SubscriptionWrongKind; and what the function raises.
+        Raises TransactionFenced: another worker has this name; SubscriptionWrongKind; and errors of the function.
         """
         async with self.consumer as consumer:
             check_kind(consumer._subscriptions, is_group=self._is_group)
@@ -102,7 +103,7 @@ class Worker:
                     await consumer._sleep(PAUSE_S)
 
     async def _take_over(self, tx: Transaction) -> None:
-        """Take over the name before waiting: an open transaction may hold the very messages that are waited for."""
+        """Take over the name before waiting: an open transaction may hold the messages that the worker waits for."""
         while True:
             try:
                 return await tx._take_over()
@@ -132,7 +133,7 @@ def check_kind(subscriptions: Iterable[Subscription], *, is_group: bool) -> None
 
 @contextlib.contextmanager
 def taken_over_is_fenced() -> Iterator[None]:
-    """Raise TransactionFenced where a consumer says that another one has taken over its name, which is the worker's."""
+    """Raise TransactionFenced if another consumer has taken over the name, which is the worker's."""
     try:
         yield
     except (DeliveryFenced, GroupFenced) as error:
@@ -140,7 +141,7 @@ def taken_over_is_fenced() -> Iterator[None]:
 
 
 def by_target(outputs: Iterable[Output], sink: Target) -> dict[Target, dict[str, Any]]:
-    """The arguments of `publish_many` by topic or exchange."""
+    """Return the arguments of `publish_many` by topic or exchange."""
     found: dict[Target, list[Output]] = {}
     for output in outputs:
         found.setdefault(sink if output.topic is None else (output.topic, None), []).append(output)
@@ -157,7 +158,7 @@ def by_target(outputs: Iterable[Output], sink: Target) -> dict[Target, dict[str,
 
 
 def is_repeated(error: LinnError) -> bool:
-    """Whether a worker goes on after an error: its transaction was aborted, and its messages come again."""
+    """Tell whether a worker goes on after an error: its transaction was aborted, and its messages come again."""
     if isinstance(error, TransactionFenced):
         return False
     again = TransactionError, DeliveryError, ConnectionLost, RequestTimeout
@@ -165,13 +166,13 @@ def is_repeated(error: LinnError) -> bool:
 
 
 def log_repeated(topics: Sequence[str], error: LinnError) -> None:
-    """Say that messages come again."""
+    """Log that messages come again."""
     text = "%(topic)s: a transaction was aborted, and its messages come again: %(error)s"
     logger.info(text, {"topic": ", ".join(topics), "error": error.text, "code": error.code})
 
 
 def listed(outputs: Outputs) -> list[Output]:
-    """The outputs of a function as a list."""
+    """Return the outputs of a function as a list."""
     if outputs is None:
         return []
     if isinstance(outputs, bytes | Output):

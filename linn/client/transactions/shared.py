@@ -1,7 +1,7 @@
-"""SharedTransactions: transactions that several processes write, and one of them commits. For distributed jobs.
+"""SharedTransactions: transactions that several processes write and one process commits, for distributed jobs.
 
-Laws: whoever has the name and the job's number takes part; a job with another number takes the name over, and fences
-the one before. Only what the commit names counts, so that an attempt that failed, or ran twice, leaves nothing behind.
+Laws: every process with the name and the run's number takes part; another run takes the name over, and fences the
+earlier one. Only the producers that the commit names count, so that failed and repeated attempts leave nothing behind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from linn.wire.messages import AddBranch, EndTransaction, OpenedTransactions, Op
 
 
 class TransactionTicket(NamedTuple):
-    """One transaction, for those who write in it: plain numbers, which can be sent to another process.
+    """A transaction, for its writers: plain numbers, which can be sent to another process.
 
     Example:
         ticket = await client.shared_transactions("job-7", run=0x5EED).join()
@@ -31,7 +31,7 @@ class TransactionTicket(NamedTuple):
 
 
 class SharedTransactions:
-    """The transactions of one name, made by `Client.shared_transactions`. They follow one another.
+    """Transactions of one name, made by `Client.shared_transactions`. They follow one another.
 
     Example:
         shared = client.shared_transactions("job-7", run=0x5EED)
@@ -56,11 +56,10 @@ class SharedTransactions:
         self._make_producer = make_producer
 
     async def join(self) -> TransactionTicket:
-        """Return the present transaction, the same one for all who have the same run.
+        """Return the present transaction, the same one in all processes of a run.
 
-        Raises TransactionFenced: a later run has taken over the name; TransactionBusy: the one before is being ended;
-        LimitExceeded, ConnectionLost, RequestTimeout.
-        Cancellation: the name may be taken over.
+        Raises TransactionFenced: a later run has taken over the name; TransactionBusy: the previous one is being ended;
+        LimitExceeded, ConnectionLost, RequestTimeout. Cancellation: the name may be taken over.
 
         Example:
             shared = client.shared_transactions("job-7", run=0x5EED)
@@ -76,7 +75,7 @@ class SharedTransactions:
     async def producer(
         self, ticket: TransactionTicket, topic: str | None = None, *, exchange: str | None = None
     ) -> AsyncIterator[Producer]:
-        """Open a producer whose messages belong to a transaction, if its commit names the producer's `id`.
+        """Open a producer whose messages belong to a transaction if its commit names the producer's `id`.
 
         Leave the block before the commit. Raises TransactionError, LimitExceeded, ConnectionLost, RequestTimeout, and
         as closing a producer does.
@@ -111,16 +110,16 @@ class SharedTransactions:
     async def commit(
         self, ticket: TransactionTicket, producers: Sequence[int], *, sequence: int = 0, identity: str = ""
     ) -> None:
-        """Commit what these producers have written, and abort what others have. Can be repeated.
+        """Commit the output of these producers, and abort the output of others. Can be repeated.
 
-        `sequence`: the job's own count of its commits, from 1 on. The last one is not done again, in whatever
-        transaction: this one is aborted then. 0: none. `identity` says what is committed under that sequence, such as
-        a digest of the job's input: at most 200 characters.
+        `sequence`: the job's own count of its commits, from 1 on; 0: none. If the last sequence is committed again, in
+        any transaction, that transaction is aborted. `identity` identifies the content of the commit, such as a digest
+        of the job's input: at most 200 characters.
 
         Raises SequenceTaken: the last commit of this sequence had another identity, or was of a later sequence, and
         this transaction is aborted; TransactionAborted, TransactionFenced, TransactionError; ConnectionLost,
-        RequestTimeout: the decision is not known, and a commit of the same sequence and identity may be tried.
-        Cancellation: the same.
+        RequestTimeout: the decision is not known; repeat the commit with the same sequence and identity. Cancellation:
+        the same.
 
         Example:
             shared = client.shared_transactions("job-7", run=0x5EED)

@@ -30,9 +30,9 @@ from linn.wire.messages import ConsumerKind, SettleInTransaction, Settlement, Ve
 
 SETTLES_RECEIVED = "a transaction settles what a consumer of the same client has received: a message or a batch"
 ABORT_S = 5.0
-"""Longest time that a cancelled block takes to abort; the broker aborts after its timeout in any case."""
+"""Time limit for the abort of a cancelled block; the broker aborts after its timeout in any case."""
 ENTRIES_MAX = 256
-"""Entries of one request to settle in a transaction, as many as a broker takes."""
+"""Maximum number of entries in one request to settle in a transaction, as the broker limits it."""
 
 logger = logging.getLogger("linn.client")
 
@@ -54,7 +54,7 @@ class Transaction:
 
     @property
     def name(self) -> str:
-        """Its name, which one client has at a time."""
+        """Transactional name, which one client owns at a time."""
         return self._owner.name
 
     # --- life ---
@@ -70,7 +70,7 @@ class Transaction:
     ) -> None:
         """Commit, or abort if the block raised.
 
-        Raises what `_commit` raises; for the block's TransactionUnknown, what has become of the transaction.
+        Raises as `_commit`; in place of the block's TransactionUnknown, the error that ended the transaction.
         """
         if not self._is_open:
             return
@@ -87,7 +87,7 @@ class Transaction:
                 await self.abort()
 
     async def _take_over(self) -> None:
-        """Open the name before there is anything to do in this transaction. Raises TransactionFenced, LinnError."""
+        """Open the name before this transaction has anything to do. Raises TransactionFenced, LinnError."""
         await self._owner.take_over()
 
     async def _commit(self) -> None:
@@ -97,7 +97,7 @@ class Transaction:
             TransactionAborted: nothing has taken effect: it was open for too long, or the broker was restarted.
             TransactionFenced: another client has taken over the name. Nothing has taken effect, unless the connection
                 was lost during the commit: the broker keeps only the last commit of a name.
-            LinnError: a publish was not confirmed, or a record was not this consumer's any more; it is aborted.
+            LinnError: a publish was not confirmed, or a record no longer belonged to this consumer; it is aborted.
             ConnectionLost, RequestTimeout: the decision is not known.
         """
         try:
@@ -124,7 +124,7 @@ class Transaction:
             raise
 
     async def abort(self) -> None:
-        """Abort: nothing of it takes effect, and what was acked is delivered again.
+        """Abort: nothing takes effect, and acked records are delivered again.
 
         Example:
             async with client.transaction("billing-1") as tx:
@@ -138,7 +138,9 @@ class Transaction:
             for target in self._targets:
                 with contextlib.suppress(LinnError):
                     await self._owner.flush([target])
-            with contextlib.suppress(TransactionAborted, TransactionUnknown):  # It is what was asked for.
+            with contextlib.suppress(
+                TransactionAborted, TransactionUnknown
+            ):  # The transaction is aborted, as requested.
                 await self._owner.end((), is_commit=False)
         finally:
             self._owner.give_up()
@@ -147,10 +149,10 @@ class Transaction:
     # --- publishing ---
 
     async def producer(self, topic: str | None = None, *, exchange: str | None = None) -> Producer:
-        """Return a producer whose messages belong to this transaction; it must not be used after it.
+        """Return a producer whose messages belong to this transaction; do not use it after the transaction.
 
-        Raises TransactionError, TopicUnknown, LimitExceeded, ConnectionLost, RequestTimeout. Where a publish with it
-        raises TransactionUnknown, the block ends with the reason: TransactionAborted or TransactionFenced.
+        Raises TransactionError, TopicUnknown, LimitExceeded, ConnectionLost, RequestTimeout. If a publish with it
+        raises TransactionUnknown, the block raises the reason: TransactionAborted or TransactionFenced.
 
         Example:
             async with client.transaction("billing-1") as tx:
@@ -173,7 +175,7 @@ class Transaction:
     ) -> Receipt:
         """Publish a message with this transaction, and wait until it is stored; `properties` as `Producer.publish`.
 
-        Raises TransactionAborted, TransactionFenced: it has been ended; and as `Producer.publish`.
+        Raises TransactionAborted, TransactionFenced: the transaction has ended; and as `Producer.publish`.
 
         Example:
             async with client.transaction("billing-1") as tx:
@@ -205,7 +207,7 @@ class Transaction:
     # --- settling ---
 
     def ack(self, received: Message | Batch) -> None:
-        """Ack what a consumer of a queue, or of a shared subscription, has received, if this is committed.
+        """Ack a message or batch of a queue or shared subscription, with the commit of this transaction.
 
         Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 
@@ -218,7 +220,7 @@ class Transaction:
         self._note(received, ConsumerKind.SHARED)
 
     def commit(self, received: Message | Batch) -> None:
-        """Commit the offset behind what a member of a group has received, if this is committed.
+        """Commit the offset after a message or batch of a group's member, with the commit of this transaction.
 
         Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 
@@ -236,12 +238,12 @@ class Transaction:
         self._add(received, kind)
 
     def _note_before(self, batches: Sequence[Batch], *, is_group: bool) -> None:
-        """Settle batches with the transaction, before it begins; if it does not, `_give_back` has them come again."""
+        """Settle batches with the transaction, before it begins; if it does not begin, `_give_back` returns them."""
         for batch in batches:
             self._add(batch, ConsumerKind.GROUP if is_group else ConsumerKind.SHARED)
 
     async def _give_back(self) -> None:
-        """Have what was to be settled delivered again, if that was not done at its end."""
+        """Return the records to be settled, unless the end of the transaction has done so."""
         self._return_settled()
 
     def _add(self, received: Message | Batch, kind: ConsumerKind) -> None:
@@ -259,7 +261,7 @@ class Transaction:
         self._settled.append((subscription, delivery, first, end))
 
     async def _settle(self) -> None:
-        """Tell the broker what is settled with this transaction. Raises LinnError: it can't be committed."""
+        """Tell the broker which records are settled with this transaction. Raises LinnError: it can't be committed."""
         owner = self._owner
         entries: dict[Subscription, list[Settlement]] = {}
         for subscription, delivery, first, end in self._settled:
@@ -279,13 +281,13 @@ class Transaction:
             subscription.settled_in_transaction(delivery, first, end)
 
     def _leave_settled(self) -> None:
-        """Leave what was to be settled to the broker, which knows whether it is: the decision is not known here."""
+        """Leave the records to be settled to the broker, because the decision is not known here."""
         settled, self._settled = self._settled, []
         for subscription in dict.fromkeys(subscription for subscription, _, _, _ in settled):
             subscription.settled_in_doubt()
 
     def _return_settled(self) -> None:
-        """Have what was to be settled delivered again: it is not settled, and will not be."""
+        """Return the records to be settled: they are not, and will not be, settled."""
         settled, self._settled = self._settled, []
         set_back: set[tuple[Subscription, int]] = set()
         for subscription, delivery, first, end in sorted(settled, key=lambda each: each[2]):
@@ -293,7 +295,7 @@ class Transaction:
             if not subscription.holds(delivery) or place in set_back:
                 continue
             if subscription.kind == ConsumerKind.GROUP:
-                set_back.add(place)  # To the first of them, once: a second time, some would come twice.
+                set_back.add(place)  # Once for each partition: again would repeat records.
             subscription.submit(delivery, first, end, Verdict.NACK).awaited = True
 
     def _check_open(self) -> None:

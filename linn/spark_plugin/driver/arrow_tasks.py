@@ -10,12 +10,12 @@ _frozen: list[bool] = []
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """Return a schema whose columns may be null: what Spark infers about nulls changes with a query's plan."""
+    """Return the schema with all columns nullable: the nullability that Spark infers changes with a query's plan."""
     return pa.schema([field.with_nullable(True).remove_metadata() for field in schema])
 
 
 def freeze_once() -> None:
-    """Take what was imported out of the collector's sight: PySpark's worker collects garbage after every task."""
+    """Exempt imported objects from garbage collection, which PySpark's worker runs after every task."""
     if not _frozen:
         _frozen.append(True)
         gc.freeze()

@@ -1,7 +1,7 @@
-"""Checkpoints of streaming queries, and the folders of files that belong to them, on whatever file system Spark knows.
+"""Checkpoints of streaming queries, and the folders of files that belong to them, on any file system that Spark knows.
 
-Law: a folder of files has one query. Spark's sink leaves out each micro-batch whose number the folder has already, of
-whatever query, without a word. So folder and checkpoint have the same token, as the name of a file in a folder of ours.
+Law: a folder of files has one query. Spark's sink silently skips a micro-batch whose number the folder has already,
+even from another query. So folder and checkpoint hold the same token, as the name of a file in a subfolder.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from linn.spark_plugin.errors import CheckpointMissing, CheckpointOutdated, Pipe
 from linn.spark_plugin.spec import PipelineSpec, checkpoint_of
 
 _OF_OUTPUT = "_linn_query"
-"""Folder in the output with the token of its query; readers pass over names that begin so."""
+"""Folder in the output with the token of its query; readers ignore names that begin with an underscore."""
 _OF_CHECKPOINT = "linn-output"
 """Folder in the checkpoint with the token of its output."""
 _BATCH = re.compile(r"(\d+)(?:\.compact)?")
 
 
 def dead_letter_checkpoint_of(state_dir: str, pipeline: PipelineSpec) -> str:
-    """Return the place of the checkpoint of its dead letters, which a query of their own writes."""
+    """Return the place of the checkpoint of a pipeline's dead letters, which a separate query writes."""
     return f"{checkpoint_of(state_dir, pipeline).rstrip('/')}-dead-letters"
 
 
 def exists(session: SparkSession, *parts: str) -> bool:
-    """Return whether there is a file or folder."""
+    """Tell whether a file or folder exists."""
     files, place = _place(session, *parts)
     return bool(files.exists(place))
 
 
 def is_new(session: SparkSession, checkpoint: str) -> bool:
-    """Return whether there is no checkpoint yet: a query that starts there is a new one, and begins anew."""
+    """Tell whether there is no checkpoint yet, so that a query that starts there is new."""
     return not exists(session, checkpoint, "metadata")
 
 
 def committed_offsets(session: SparkSession, checkpoint: str) -> Offsets:
-    """Return the end of the last micro-batch that is in the sink; nothing if there is none."""
+    """Return the end offsets of the last micro-batch that is in the sink; empty if there is none."""
     last = _latest(session, checkpoint, "commits")
     if last < 0:
         return {}
@@ -54,12 +54,12 @@ def committed_offsets(session: SparkSession, checkpoint: str) -> Offsets:
 
 
 def check_output(session: SparkSession, checkpoint: str, path: str) -> None:
-    """Check that a folder of files belongs to a checkpoint; take it for the checkpoint if nobody has.
+    """Check that a folder of files belongs to a checkpoint; claim it if it belongs to none.
 
     Raises:
         CheckpointMissing: the folder's checkpoint is gone.
-        CheckpointOutdated: it is an older copy.
-        PipelineInvalid: the folder is another query's.
+        CheckpointOutdated: the checkpoint is an older copy.
+        PipelineInvalid: the folder belongs to another query.
     """
     written = _latest(session, path, "_spark_metadata")
     if written < 0:
@@ -81,12 +81,12 @@ def check_output(session: SparkSession, checkpoint: str, path: str) -> None:
 
 
 def _take(session: SparkSession, checkpoint: str, path: str) -> None:
-    """Put the checkpoint's token into the output. Raises PipelineInvalid: another query has done so, or does.
+    """Put the checkpoint's token into the output. Raises PipelineInvalid: another query has done so, or is doing so.
 
-    Each looks after it has written, so that at least one of them sees the other. A file made exclusively would not do:
-    on a local disk, and in stores of objects, Hadoop looks first and writes then.
+    Each query writes first and lists the tokens then, so that at least one of two sees the other. An exclusive create
+    would not do: on local disks and in object stores, Hadoop checks first and writes then.
     """
-    # The checkpoint's comes first: whatever a crash leaves is taken up the next time.
+    # The checkpoint's token is written first: the next start completes what a crash interrupts.
     token = min(_names(session, checkpoint, _OF_CHECKPOINT), default="") or RealEnv().rng.bytes(16).hex()
     for parts in (checkpoint, _OF_CHECKPOINT, token), (path, _OF_OUTPUT, token):
         files, place = _place(session, *parts)
@@ -104,13 +104,13 @@ def _of_another(path: str) -> PipelineInvalid:
 
 
 def _latest(session: SparkSession, *parts: str) -> int:
-    """Return the largest number of a micro-batch in a log of Spark's; -1 without one."""
+    """Return the largest number of a micro-batch in a log of Spark's; -1 if the log is empty."""
     found = map(_BATCH.fullmatch, _names(session, *parts))
     return max((int(match[1]) for match in found if match is not None), default=-1)
 
 
 def _names(session: SparkSession, *parts: str) -> list[str]:
-    """List the names in a folder; none if there is no folder. Hidden ones, such as checksums, are left out."""
+    """List the names in a folder, without hidden names such as checksums; empty if there is no folder."""
     files, place = _place(session, *parts)
     if not files.exists(place):
         return []
@@ -119,7 +119,7 @@ def _names(session: SparkSession, *parts: str) -> list[str]:
 
 
 def _place(session: SparkSession, *parts: str) -> tuple[Any, Any]:
-    """Return a place as Hadoop has it, after the file system that it is in."""
+    """Return a place as Hadoop's file system and path."""
     jvm: Any = session._jvm
     place = jvm.org.apache.hadoop.fs.Path("/".join(part.rstrip("/") for part in parts))
     return place.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()), place

@@ -1,7 +1,7 @@
 """The committed files of a pipeline's output: `python -m linn.spark_plugin.driver.committed_files`.
 
 The broker runs it for `linn spark files`, with the pipeline's specification as the first line of input. It writes one
-line of status for each file, and a line that says why where it can't. It starts no Spark.
+line of status for each file, or a line with the reason if it can't. It does not start Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from linn.spark_plugin.spec import PipelineSpec
 
 
 def main() -> int:
-    """Write the files. Returns the exit code: 1 where it can't."""
+    """Write the files. Returns the exit code: 1 if they can't be listed."""
     status = StatusWriter.from_environment()
     try:
         files = committed_files(msgspec.json.decode(sys.stdin.readline(), type=PipelineSpec))
@@ -35,9 +35,9 @@ def main() -> int:
 
 
 def committed_files(pipeline: PipelineSpec) -> list[str]:
-    """Return the files that make up a pipeline's output now: paths of local files, URLs of others.
+    """Return the files that make up a pipeline's output now: local files as paths, others as URLs.
 
-    Raises PipelineInvalid: its format has no files, or rows of them are deleted; what the format's library raises.
+    Raises PipelineInvalid: the format has no files, or rows in the files are deleted; errors of the format's library.
     """
     if pipeline.format in LAKES:
         return sorted(map(_plain, lake_sink(pipeline).files()))
@@ -57,7 +57,7 @@ def committed_files(pipeline: PipelineSpec) -> list[str]:
 
 
 def _plain(url: str) -> str:
-    """Return a file as most tools take it: a path for a local one, s3:// for Hadoop's s3a://."""
+    """Return a file in the form that most tools take: a path for a local file, s3:// for Hadoop's s3a://."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         return unquote(parts.path)

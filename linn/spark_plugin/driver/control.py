@@ -1,4 +1,4 @@
-"""Control lines on standard input, and the watch that a driver does not outlive the process that started it."""
+"""Control lines on standard input, and a watch that ends a driver whose parent process has died."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Line(msgspec.Struct):
 
 
 def command_of(line: bytes) -> Start | Stop | None:
-    """Return the command in a control line, or None: it is none."""
+    """Return the command in a control line; None if the line is invalid."""
     try:
         found = msgspec.json.decode(line, type=_Line)
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -47,8 +47,8 @@ def command_of(line: bytes) -> Start | Stop | None:
 class Control:
     """Commands from standard input, read in a thread of its own since calls into Spark block.
 
-    Law: `exit_now` is called if the parent has died and the driver has not ended within ORPHAN_EXIT_S, whatever
-    its other threads wait for.
+    Law: `exit_now` is called if the parent has died and the driver has not ended within ORPHAN_EXIT_S, even while its
+    other threads wait.
     """
 
     def __init__(self, stream: io.IOBase, exit_now: Callable[[int], object] = os._exit) -> None:
@@ -69,18 +69,18 @@ class Control:
         self._thread.start()
 
     def next_command(self, timeout_s: float) -> Start | Stop | None:
-        """Return the next command, or None: there was none in that time."""
+        """Return the next command, or None if none arrives in time."""
         try:
             return self._commands.get(timeout=timeout_s)
         except queue.Empty:
             return None
 
     def stop_all(self) -> None:
-        """Ask for the end, as the end of standard input does. Safe in a signal handler."""
+        """Ask all pipelines to stop, as the end of standard input does. Safe in a signal handler."""
         self._commands.put(Stop(None))
 
     def ended(self) -> None:
-        """Call off the watch: the driver exits by itself."""
+        """Stop the watch: the driver exits by itself."""
         self._ended.set()
 
     def _read(self) -> None:

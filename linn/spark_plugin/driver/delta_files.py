@@ -24,9 +24,9 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 def written_files(
     batches: Iterable[pa.RecordBatch], *, path: str, storage: Mapping[str, str], partition_by: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Write the rows of one task, and return what Delta's log says of each file.
+    """Write the rows of one task, and return the entry of each file for Delta's log.
 
-    The names are new with every attempt of a task, so that two of them don't write the same file.
+    Every attempt of a task uses new names, so that two attempts never write the same file.
     """
     freeze_once()
     incoming = iter(batches)
@@ -71,7 +71,7 @@ def _value(text: str) -> str | None:
 
 
 def statistics(metadata: Any) -> dict[str, Any]:
-    """Return the statistics of a file that let a reader pass over it: rows, nulls, and bounds of integers."""
+    """Return the statistics by which readers skip a file: rows, nulls, and bounds of integers."""
     nulls: dict[str, int] = {}
     lowest: dict[str, int] = {}
     highest: dict[str, int] = {}

@@ -1,9 +1,9 @@
 """Micro-batches into a Delta table by deltalake, without a JAR.
 
-Laws: tasks write Parquet files into the table's folder and say so to the driver, which commits them all at once. The
-commit carries Delta's transaction (query id, batch id), and another one whose version stands for what the micro-batch
-has read; a micro-batch whose transactions the table has already adds nothing, whoever commits it and whenever. Files
-that no commit names are no part of the table; a vacuum removes them.
+Laws: tasks write Parquet files into the table's folder and report them to the driver, which commits all of them at
+once. The commit carries Delta's transaction (query id, batch id), and another one whose version is a digest of the
+micro-batch's input; a micro-batch whose transactions the table has already adds nothing, whichever process commits it.
+Files that no commit names are not part of the table; a vacuum removes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from linn.spark_plugin.spec import PipelineSpec
 _WRITER_FEATURES = frozenset(
     {"appendOnly", "invariants", "timestampNtz", "deletionVectors", "changeDataFeed", "v2Checkpoint"}
 )
-"""Features of a table that ask nothing of somebody who appends."""
+"""Features of a table that put no demands on appends."""
 _WRITER_VERSION_PLAIN, _WRITER_VERSION_FEATURES = 2, 7
 
 
@@ -111,7 +111,7 @@ class DeltaSink(LakeSink[DeltaTable]):
 
 
 def _input_of(query_id: str) -> str:
-    """Return the id of the transaction whose version stands for what the last micro-batch of a query has read."""
+    """Return the id of the transaction whose version is the digest of the input of a query's last micro-batch."""
     return f"linn.input.{query_id}"
 
 

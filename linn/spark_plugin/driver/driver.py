@@ -1,8 +1,8 @@
-"""Driver: runs pipelines in one Spark session until they have ended or their supervisor asks for the end.
+"""Driver: runs pipelines in one Spark session until they have ended or their supervisor stops them.
 
 Laws: a pipeline that fails ends only itself, and can be started again. At the end of standard input everything drains,
-for a bounded time. Once the parent is dead nothing is waited for: whatever was in progress is done again by the next
-driver.
+for a bounded time. Once the parent is dead the driver waits for nothing: the next driver repeats the micro-batches in
+progress.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from linn.spark_plugin.driver.status import StatusWriter
 from linn.spark_plugin.spec import DriverSpec
 
 DRAIN_S = 60.0
-"""Time that a micro-batch has to end, once its pipeline is to stop."""
+"""Time limit for the micro-batch in progress when its pipeline is to stop."""
 _LOOK_S = 0.25
 
 
 def run_driver(spec: DriverSpec, control: Control, status: StatusWriter) -> int:
-    """Run until the end, and return the exit code. Raises what making the session raises."""
+    """Run until the end, and return the exit code. Raises the errors of making the session."""
     signal.signal(signal.SIGTERM, lambda *_: control.stop_all())
     session = made_session(spec)
     try:

@@ -1,7 +1,7 @@
-"""Failures: what an exception of Spark's says in one line, its class, and whether a restart can help.
+"""Failures: an exception of Spark's as one line of text, its class, and whether a restart can help.
 
-Law: the text of an error that crossed from a worker to the JVM and back is all that is left of it, so that errors of
-linn are recognised by the code at their end.
+Law: of an error that crossed from a worker to the JVM and back only the text is left, so errors of linn are recognised
+by the code at the end of the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FATAL_CODES = frozenset(
     }
 )
 FATAL_CLASSES = ("AnalysisException", "ParseException")
-"""Spark's exceptions that speak of a query, and not of a run."""
+"""Spark's exceptions about the query itself, which every run would raise."""
 FATAL_CONDITIONS = (
     "DATATYPE_MISMATCH",
     "INVALID_SCHEMA",
@@ -36,26 +36,26 @@ FATAL_CONDITIONS = (
     "UNRESOLVED_",
     "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE",
 )
-"""Beginnings of Spark's error conditions that no restart mends."""
+"""Prefixes of Spark's error conditions that no restart mends."""
 _LINE_CHARACTERS_MAX = 500
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR")
-"""Conditions that only say where an error passed through."""
+"""Conditions that wrap an error and name only where it passed through."""
 _LINN = re.compile(r"^(?P<text>[^\n]*?) \[(?P<code>[a-z]+\.[a-z_]+)\]\s*$", re.MULTILINE)
 _CLASS = re.compile(r"^.*?\b(?:[a-z_]\w*\.)+[A-Z]\w*: ")
-"""The class before the text of an exception of Python's."""
+"""Class name before the text of a Python exception."""
 _RAISED = re.compile(r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|[a-z]))(?:: (?P<text>.*))?$")
 _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+): ([^\n]*)$", re.MULTILINE)
-"""Exception of Java's as Py4J tells it to Python."""
+"""Java exception in the form in which Py4J reports it to Python."""
 _CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_]+)(?:\.[A-Z0-9_]+)*\] (?=(?P<text>[^\n]*))")
 
 
 class Failure(NamedTuple):
-    """A failure as the status line has it."""
+    """Failure, with the fields of a status line."""
 
     error: str
     """One line for a person."""
     error_class: str
-    """A code of linn's, a condition of Spark's, or the name of an exception's class."""
+    """Code of linn, condition of Spark, or name of an exception's class."""
     fatal: bool
     """Whether no automatic restart helps."""
 
@@ -73,8 +73,8 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def described(text: str) -> Failure | None:
-    """Describe what Spark's message says: an error of linn's, of Python's, or a condition of Spark's own."""
-    # Whatever follows is the plan, whose literals could be taken for anything.
+    """Describe Spark's message: an error of linn, a Python exception, or a condition of Spark itself."""
+    # The plan follows, whose literals could look like an error.
     text = text.partition("\n=== Streaming Query ===")[0].partition("\nJVM stacktrace:")[0]
     of_linn = _LINN.findall(text)
     for line, code in reversed(of_linn):
@@ -98,6 +98,6 @@ def described(text: str) -> Failure | None:
 
 
 def one_line(text: str) -> str:
-    """Return the first line that says something, at most 500 characters of it."""
+    """Return the first line that is not empty, at most 500 characters of it."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= _LINE_CHARACTERS_MAX else f"{line[: _LINE_CHARACTERS_MAX - 1]}…"

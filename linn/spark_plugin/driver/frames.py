@@ -1,4 +1,4 @@
-"""From topics to the DataFrame that a pipeline writes, and the one of its dead letters."""
+"""DataFrames of a pipeline: the rows that it writes, and its dead letters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _transformed(session: SparkSession, bootstrap: str, pipeline: PipelineSpec) 
 
     if pipeline.sql is None and pipeline.transform is None:
         rows = of(pipeline.topics)
-        # linn's sink would take these for the target's.
+        # linn's sink would take these columns for the target.
         return rows.drop("topic", "partition") if pipeline.format == "linn" else rows
     frames = {topic: of((topic,)) for topic in pipeline.topics}
     if pipeline.sql is not None:
@@ -53,7 +53,7 @@ def _transformed(session: SparkSession, bootstrap: str, pipeline: PipelineSpec) 
     function = imported_transform(pipeline.transform)
     try:
         found = function(frames if len(frames) > 1 else frames[pipeline.topics[0]])
-    except (PySparkException, OSError):  # What Spark says is told as it is; what the network says may pass.
+    except (PySparkException, OSError):  # Spark's errors are reported unchanged; errors of the network may pass.
         raise
     except (Exception, SystemExit) as error:
         text = f"the transform {pipeline.transform} raised {type(error).__name__}: {error}"
@@ -64,7 +64,9 @@ def _transformed(session: SparkSession, bootstrap: str, pipeline: PipelineSpec) 
 
 
 def _of_sql(session: SparkSession, frames: Mapping[str, DataFrame], sql: str) -> DataFrame:
-    """Return the result of a query over views, which exist only while Spark plans it: other pipelines name theirs."""
+    """Return the result of a query over views, which exist only while Spark plans it, as other pipelines may reuse the
+    names.
+    """
     names = [view_name(topic) for topic in frames]
     if len({name.lower() for name in names}) < len(names):
         raise PipelineInvalid(f"topics share the name of their view: {', '.join(names)}")

@@ -1,9 +1,9 @@
 """Micro-batches into an Iceberg table by pyiceberg, without a JAR.
 
-Laws: tasks write data files and hand the driver their descriptions, which it commits as one snapshot. The same commit
-sets the table's property of the query to the batch id and what the micro-batch has read, so that one that is committed
-adds nothing when it is replayed, also after its snapshot has expired. Each attempt to commit looks at that property
-first, and none of pyiceberg's own attempts is repeated, since those would not look.
+Laws: tasks write data files and send their descriptions to the driver, which commits them as one snapshot. The same
+commit sets the query's property of the table to the batch id and the digest of the micro-batch's input, so that a
+committed micro-batch adds nothing when it is replayed, even after its snapshot has expired. Each attempt to commit
+checks that property first; pyiceberg's own retries are off, since they would not check it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from linn.spark_plugin.sink.batch_identity import BatchIdentity
 from linn.spark_plugin.spec import PipelineSpec
 
 CATALOG = "catalog."
-"""Beginning of the options that are properties of the catalog."""
+"""Prefix of the options that are properties of the catalog."""
 _KNOWN = ("catalog", "table")
 _COMMITS_MAX = 10
 _FILE_BYTES_MAX = 128 << 20
@@ -123,7 +123,7 @@ def _property(query_id: str) -> str:
 
 
 def _append(table: Table, files: list[DataFile], identity: BatchIdentity, marker: str) -> None:
-    # This copy alone: with it, pyiceberg raises where another commit came first, and does not go on from that one.
+    # Only in this copy: with it, pyiceberg raises if another commit came first, instead of building on that commit.
     table.metadata.properties["commit.retry.num-retries"] = "0"
     told = {"linn.query": identity.query_id, "linn.batch": str(identity.batch_id)}
     with table.transaction() as transaction:
@@ -135,7 +135,7 @@ def _append(table: Table, files: list[DataFile], identity: BatchIdentity, marker
 
 
 def _task(place: bytes, schema: pa.Schema) -> Any:
-    """Return the function of a task: it writes its rows as data files of at most 128 MiB of Arrow's."""
+    """Return the function of a task: it writes its rows as data files of at most 128 MiB in Arrow."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_once()

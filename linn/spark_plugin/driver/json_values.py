@@ -1,7 +1,7 @@
-"""Values as JSON of a schema: which of them parse, and the dead letters of those that do not.
+"""Values as JSON of a schema: parsed rows, and dead letters for values that do not parse.
 
-Law: a row is malformed only if its value is there and is not one JSON value of the schema. A value that is null or the
-literal `null`, and a field that is null or missing, are legitimate nulls.
+Law: a row is malformed only if its value is present and is not one JSON value of the schema. A value that is null or
+the literal `null`, and a field that is null or missing, are legitimate nulls.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _STRICT = {
 
 
 def text_of(column: str) -> Column:
-    """Return a column of bytes as text, with U+FFFD for what is not UTF-8.
+    """Return a column of bytes as text, with U+FFFD in place of invalid UTF-8.
 
-    Spark's cast keeps such bytes; in a file they make a text that other readers refuse, and the whole file with it.
+    Spark's cast keeps invalid bytes, and other readers refuse a whole file for them.
     """
     return f.make_valid_utf8(f.col(column).cast("string"))
 
 
 def parsed(frame: DataFrame, schema: str) -> DataFrame:
-    """Add the parsed value, for `good_rows` and `dead_letters`. Raises PipelineInvalid: the schema is none."""
+    """Add the parsed value, for `good_rows` and `dead_letters`. Raises PipelineInvalid: the schema is invalid."""
     text = f.col("value").cast("string")
     return frame.withColumn(_PARSED, f.from_json(text, _fields(schema).add(_FLAG, StringType()), _STRICT))
 
@@ -60,11 +60,11 @@ def is_malformed() -> Column:
 
 
 def _is_one_value(text: Column) -> Column:
-    """Return the condition that a text is one JSON value and nothing else.
+    """Return the condition under which a text is exactly one JSON value.
 
-    `from_json` reads the first value and leaves what follows. Inside of an array Spark reads up to the bracket that
-    closes the array. If that is a bracket of the text, as in `1] junk`, then an element behind the text does not change
-    the length; else it is read, and adds one.
+    `from_json` reads the first value and ignores the rest. So the text is put into an array, followed by one more
+    element: if the text itself closes the array, as in `1] junk`, Spark does not read that element, and the array is no
+    longer with it than without.
     """
 
     def length(end: str) -> Column:
@@ -76,7 +76,7 @@ def _is_one_value(text: Column) -> Column:
 def good_rows(frame: DataFrame, *, keeps_malformed: bool) -> DataFrame:
     """Return the parsed fields beside the record's columns.
 
-    A field goes before a column of the record's with the same name, which is then called `record_NAME`.
+    A field has precedence over the record's column of the same name, which is then called `record_NAME`.
 
     Args:
         frame: made by `parsed`.
@@ -92,12 +92,12 @@ def good_rows(frame: DataFrame, *, keeps_malformed: bool) -> DataFrame:
 
 
 def dead_letters(frame: DataFrame, pipeline: str, schema: str) -> DataFrame:
-    """Return the malformed rows as records for the dead-letter topic: as they came, and why and whence in headers.
+    """Return the malformed rows as records for the dead-letter topic: unchanged, with reason and source in headers.
 
     Args:
         frame: made by `parsed`, with the column `headers`.
         pipeline: the name of the pipeline.
-        schema: the schema that they do not fit.
+        schema: the schema that the values do not fit.
     """
     told = {
         "linn.dead.reason": f.lit("malformed"),

@@ -1,8 +1,8 @@
-"""LakeSink: a table in a lake that a pipeline appends to, each micro-batch once. The formats say how.
+"""LakeSink: a table in a lake that a pipeline appends to, each micro-batch exactly once; the base class of the formats.
 
-Laws: a table knows the last micro-batch of each query that was committed to it, and what that one has read, so that one
-which is done again adds nothing, and one that only has its number is refused. Tasks write the files, and the driver
-commits them all at once.
+Laws: a table stores, for each query, the number of the last committed micro-batch and the digest of its input. So a
+repeated micro-batch adds nothing, and a different micro-batch with the same number is refused. Tasks write the files,
+and the driver commits all of them at once.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class LakeSink(ABC, Generic[T]):
         self._takes_new_checkpoint = pipeline.options.get(NEW_CHECKPOINT) == "true"
 
     def check(self, *, is_new: bool) -> None:
-        """Check that the table, if there is one, is one to append to. `is_new`: the pipeline has no checkpoint.
+        """Check that the pipeline can append to the table, if it exists. `is_new`: the pipeline has no checkpoint.
 
         Raises:
-            CheckpointMissing: it has rows of this pipeline's, whose checkpoint is gone.
-            PipelineInvalid: it is partitioned in another way, or asks of a writer what this one does not do.
+            CheckpointMissing: the table has rows of this pipeline, whose checkpoint is gone.
+            PipelineInvalid: the table is partitioned in another way, or needs features that the writer lacks.
         """
         table = self._table()
         if table is None:
@@ -62,21 +62,21 @@ class LakeSink(ABC, Generic[T]):
         self._check_table(table)
 
     def files(self) -> list[str]:
-        """List the files of the table as it is now; none without a table.
+        """List the files of the table as it is now; empty if there is no table.
 
-        Raises PipelineInvalid: rows were deleted in another way than with their files.
+        Raises PipelineInvalid: rows in the files are deleted.
         """
         table = self._table()
         return [] if table is None else self._files(table)
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch, inside of `foreachBatch`. Raises as `write_once`."""
+        """Write a micro-batch, inside `foreachBatch`. Raises as `write_once`."""
         self.write_once(batch, identity_of(batch, batch_id))
 
     def write_once(self, batch: DataFrame, identity: BatchIdentity) -> None:
         """Write a micro-batch, unless it was committed.
 
-        Raises CheckpointOutdated, LakeSchemaMismatch, PipelineInvalid, and what library and Spark raise.
+        Raises CheckpointOutdated, LakeSchemaMismatch, PipelineInvalid, and errors of the library and Spark.
         """
         schema = nullable(to_arrow_schema(batch.schema, timezone="UTC"))
         table = self._table()
@@ -95,7 +95,7 @@ class LakeSink(ABC, Generic[T]):
             self._commit(table, files, identity)
 
     def _is_done(self, table: T, identity: BatchIdentity) -> bool:
-        """Whether a micro-batch was committed, as the last one. Raises CheckpointOutdated: another was in its place."""
+        """Whether a micro-batch was committed last. Raises CheckpointOutdated: another one has its place."""
         last = self._last(table, identity.query_id)
         if last is None or last.batch_id < identity.batch_id:
             return False
@@ -108,7 +108,7 @@ class LakeSink(ABC, Generic[T]):
 
     @abstractmethod
     def _table(self) -> T | None:
-        """The table as it is now; None if there is none."""
+        """Load the table; None if it does not exist."""
 
     @abstractmethod
     def _made(self, schema: pa.Schema) -> T:
@@ -124,11 +124,11 @@ class LakeSink(ABC, Generic[T]):
 
     @abstractmethod
     def _last(self, table: T, query_id: str) -> LastBatch | None:
-        """The last micro-batch of a query that was committed; None: there is none."""
+        """Return the last micro-batch of a query that was committed; None if there is none."""
 
     @abstractmethod
     def _check_table(self, table: T) -> None:
-        """Check what the table asks of its writers. Raises PipelineInvalid."""
+        """Check the features that the table requires of writers. Raises PipelineInvalid."""
 
     @abstractmethod
     def _check_schema(self, table: T, schema: pa.Schema) -> None:
@@ -136,7 +136,7 @@ class LakeSink(ABC, Generic[T]):
 
     @abstractmethod
     def _written(self, table: T, batch: DataFrame, schema: pa.Schema) -> list[Any]:
-        """Have the tasks write the rows; return the files that the commit names."""
+        """Have the tasks write the rows; return the files for the commit."""
 
     @abstractmethod
     def _commit(self, table: T, files: list[Any], identity: BatchIdentity) -> None:

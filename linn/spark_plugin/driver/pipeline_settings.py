@@ -1,4 +1,4 @@
-"""Options of the source by topic, names of views, and the transform of a pipeline. Pure: they need no Spark."""
+"""Options of the source by topic, names of views, and the transform of a pipeline. None of it needs Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BY_TOPIC = ("startingoffsets", "startingoffsetsbytimestamp")
 def source_options(pipeline: PipelineSpec, topics: tuple[str, ...]) -> dict[str, str]:
     """Return the pipeline's options of the source for some of its topics.
 
-    Raises PipelineInvalid: an option by topic is not JSON, or names other topics than the pipeline reads.
+    Raises PipelineInvalid: an option by topic is not JSON, or does not name exactly the pipeline's topics.
     """
     options = {}
     for name, value in pipeline.source_options.items():
@@ -39,7 +39,7 @@ def source_options(pipeline: PipelineSpec, topics: tuple[str, ...]) -> dict[str,
 
 
 def starts_at_latest(pipeline: PipelineSpec) -> bool:
-    """Return whether a new query begins at the end of a partition, wherever that is then."""
+    """Tell whether a new query begins at the end of a partition."""
     options = {name.lower(): value for name, value in pipeline.source_options.items()}
     if any(name.startswith("startingtimestamp") or name == "startingoffsetsbytimestamp" for name in options):
         return False
@@ -48,7 +48,7 @@ def starts_at_latest(pipeline: PipelineSpec) -> bool:
 
 
 def view_name(topic: str) -> str:
-    """Return the name of a topic's temporary view: what SQL does not take is replaced by "_"."""
+    """Return the name of a topic's temporary view: characters that SQL does not take become "_"."""
     return re.sub(r"\W", "_", topic, flags=re.ASCII)
 
 

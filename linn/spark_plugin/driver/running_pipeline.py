@@ -1,4 +1,4 @@
-"""RunningPipeline: the streaming queries of one pipeline, looked at from time to time."""
+"""RunningPipeline: the streaming queries of one pipeline, which the driver polls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOK_S = 0.1
 
 
 class RunningPipeline:
-    """A pipeline's query, and that of its dead letters if it has some. It has ended once one of them has."""
+    """A pipeline's query, and the query of its dead letters, if any. The pipeline has ended once one of them has."""
 
     def __init__(self, spec: PipelineSpec, status: StatusWriter) -> None:
         self.spec = spec
@@ -42,11 +42,11 @@ class RunningPipeline:
 
     @property
     def drains(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether the pipeline was told to stop."""
         return self._stop_by_s < math.inf
 
     def start(self, session: SparkSession, driver: DriverSpec) -> None:
-        """Start it, or report why it can't be: nothing is raised."""
+        """Start the pipeline, or report why it can't start. Raises nothing."""
         try:
             frames = pipeline_frames(session, driver.bootstrap, self.spec)
             if frames.dead_letters is not None:
@@ -62,13 +62,13 @@ class RunningPipeline:
             self._terminated(error)
 
     def drain(self, stop_by_s: float) -> None:
-        """Stop it when its micro-batch is done, or at that time at the latest."""
+        """Stop when the micro-batch in progress is done, or at `stop_by_s` at the latest."""
         if not self.drains:
             self._drains_from = self._reported
         self._stop_by_s = min(self._stop_by_s, stop_by_s)
 
     def look(self, now_s: float) -> None:
-        """Report what is new, and stop it if that is due."""
+        """Report progress and errors, and stop the pipeline if that is due."""
         if self.has_ended:
             return
         assert self._query is not None
@@ -85,7 +85,7 @@ class RunningPipeline:
             self._stop()
 
     def _is_drained(self) -> bool:
-        """Whether no micro-batch is in progress, or the one that was is done and the next has hardly begun."""
+        """Whether no micro-batch is in progress, or the one that was is done and the next has only begun."""
         return self._reported != self._drains_from or not any(map(_is_busy, self._queries()))
 
     def _queries(self) -> list[StreamingQuery]:
@@ -144,7 +144,7 @@ def _is_busy(query: StreamingQuery) -> bool:
 def _await_offsets(query: StreamingQuery) -> None:
     """Wait until a query has asked its source for offsets, for a bounded time.
 
-    For this, Spark starts a process of Python, which has ten seconds to answer; many at once take longer than that.
+    Spark starts a Python process for that, which must answer within ten seconds; many at once would take longer.
     """
     until_s = monotonic() + _OFFSETS_S
     starting = ("Initializing", "Getting offsets")
@@ -153,12 +153,13 @@ def _await_offsets(query: StreamingQuery) -> None:
 
 
 def _await_begin(session: SparkSession, query: StreamingQuery, checkpoint: str) -> None:
-    """Wait until it is written down where the query of the dead letters begins.
+    """Wait until the checkpoint holds the start of the dead-letter query.
 
-    The other query finds the end of the topics after that: whatever malformed record it leaves out is read by this one.
+    The pipeline's query determines the end of the topics after that, so the dead-letter query reads every malformed
+    record that the other leaves out.
 
     Raises:
-        TimeoutError: that takes too long.
+        TimeoutError: the wait is too long.
         StreamingQueryException: the query has failed.
     """
     until_s = monotonic() + _BEGIN_S

@@ -38,7 +38,7 @@ def made_session(spec: DriverSpec) -> SparkSession:
 
 
 def ended_session(session: SparkSession) -> None:
-    """Stop the session and its JVM, with which all of Python's workers end. Returns when it is gone."""
+    """Stop the session and its JVM, with which all Python workers end. Returns when the JVM is gone."""
     gateway = SparkContext._gateway
     with contextlib.suppress(Exception):
         session.stop()
@@ -53,7 +53,7 @@ def ended_session(session: SparkSession) -> None:
 
 
 def session_settings(spec: DriverSpec) -> dict[str, str]:
-    """Return the settings of Spark; those of the specification's `conf` win."""
+    """Return the settings of Spark; the specification's `conf` takes precedence."""
     settings = {
         "spark.app.name": f"linn-{spec.group}",
         "spark.master": spec.master,
@@ -71,7 +71,7 @@ def session_settings(spec: DriverSpec) -> dict[str, str]:
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-            # Each task costs some 40 ms: Spark's default of 200 would take 4 s and more for each micro-batch.
+            # Each task costs some 40 ms: Spark's default of 200 tasks would take 4 s and more for each micro-batch.
             "spark.sql.shuffle.partitions": str(slots),
         }
     return settings | spec.conf

@@ -23,7 +23,7 @@ def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpe
 
     Raises:
         PipelineInvalid, CheckpointMissing: see there.
-        AnalysisException: Spark can't write them so.
+        AnalysisException: Spark can't write the rows in this way.
     """
     checkpoint = checkpoint_of(spec.state_dir, pipeline)
     writer = _writer(rows, pipeline, pipeline.name, checkpoint).outputMode(pipeline.output_mode)
@@ -58,14 +58,16 @@ def _writer(rows: DataFrame, pipeline: PipelineSpec, name: str, checkpoint: str)
 
 
 def _lake(pipeline: PipelineSpec, *, is_new: bool) -> Any:
-    """Make the sink of a lake. Raises PipelineInvalid: its package is not installed, or the table is not for it."""
+    """Make and check the sink of a lake. Raises PipelineInvalid: its package is not installed, or the table does not
+    fit.
+    """
     sink = lake_sink(pipeline)
     sink.check(is_new=is_new)
     return sink
 
 
 def lake_sink(pipeline: PipelineSpec) -> Any:
-    """Make the sink of a lake, without a look at its table. Raises PipelineInvalid: its package is not installed."""
+    """Make the sink of a lake, without checking its table. Raises PipelineInvalid: its package is not installed."""
     module, name = LAKES[pipeline.format]
     try:
         found = import_module(f"linn.spark_plugin.driver.{module}")

@@ -16,7 +16,7 @@ Offsets = dict[str, dict[str, int]]
 
 
 class StatusWriter:
-    """Writer of status lines. When nobody reads them any more, `is_broken` is set and nothing is raised."""
+    """Writer of status lines. When the reader is gone, `is_broken` is set and nothing is raised."""
 
     def __init__(self, descriptor: int) -> None:
         self.is_broken = False
@@ -24,7 +24,7 @@ class StatusWriter:
 
     @classmethod
     def from_environment(cls) -> StatusWriter:
-        """Make one for the descriptor that the supervisor has named, or for standard output.
+        """Make a writer for the descriptor that the supervisor has named, or for standard output.
 
         Processes that are started from here on don't inherit the descriptor.
         """
@@ -59,7 +59,7 @@ def progress_fields(progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def logged_offsets(text: str) -> Offsets:
-    """Return the offsets in a file of a checkpoint's log: below a version and Spark's metadata, a line a source."""
+    """Return the offsets in a file of a checkpoint's log: version, Spark's metadata, and a line for each source."""
     return merged_offsets(text.splitlines()[2:])
 
 
@@ -75,7 +75,7 @@ def merged_offsets(sources: Iterable[Any]) -> Offsets:
 
 
 def offsets_of(found: Any) -> Offsets:
-    """Return the offsets in what a source reports: of linn's source, or of another that has topics; else nothing."""
+    """Return the offsets that a source reports, if it has topics, as linn's source has; else nothing."""
     if isinstance(found, str):
         try:
             found = json.loads(found)
@@ -94,5 +94,5 @@ def offsets_of(found: Any) -> Offsets:
 
 
 def _rate(found: Any) -> float:
-    """Return a rate; Spark has NaN and infinity where it divides by zero, which JSON does not have."""
+    """Return a rate as JSON can hold it: Spark reports NaN and infinity where it divides by zero."""
     return float(found) if isinstance(found, int | float) and abs(found) < 1e15 else 0.0

@@ -1,7 +1,8 @@
-"""PySpark's daemon of Python workers, without a traceback for each worker that Spark hangs up on.
+"""PySpark's daemon of Python workers, without a traceback for each worker whose connection Spark closes.
 
 Spark closes the connection to a worker that was idle for a minute, whose task is cancelled, or whose query ends. The
-worker writes to that connection why it ends, which fails, and prints how: the log of a driver had little else.
+worker then fails to write the reason of its end to that connection, and prints a traceback, which would fill a driver's
+log.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ exec {python} "$@"
 
 
 def use_as_daemon() -> None:
-    """Let Spark of this process start its workers by this daemon, unless PYSPARK_PYTHON is set.
+    """Make this process's Spark start its workers by this daemon, unless PYSPARK_PYTHON is set.
 
     Spark's setting for it, `spark.python.daemon.module`, holds for tasks only, and not for the workers that plan. So
     Spark is given a script as its Python, which is removed when the process ends. Raises OSError: it can't be written.

@@ -12,8 +12,9 @@ from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 Place = tuple[str | int, ...]
 
 _OWN_PATH = ("parquet", "json")
-"""Formats whose folder takes one query: Spark's sink leaves out micro-batches whose number it has, of whatever query.
-Tables of lakes take several."""
+"""Formats whose folder takes one query: Spark's sink skips micro-batches whose number it has, even from another query.
+Tables of lakes take several.
+"""
 
 
 def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: Callable[[Place, str], None]) -> None:
@@ -47,7 +48,7 @@ def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: C
 def _pipelines(
     settings: SparkSettings, topics: Mapping[str, ServiceTopic]
 ) -> Iterator[tuple[Place, str, list[tuple[Place, str]], SinkSettings]]:
-    """(place, name, the topics that are read with their places, settings) of every pipeline."""
+    """Yield key path, name, topics with their key paths, and settings of every pipeline."""
     for index, pipeline in enumerate(settings.pipelines):
         at: Place = ("spark", "pipelines", index)
         read: list[tuple[Place, str]] = [
@@ -59,7 +60,7 @@ def _pipelines(
 
 
 def _own_folders(pipeline: SinkSettings) -> Iterator[tuple[str, str]]:
-    """(key, folder) of what no other pipeline may have."""
+    """Yield key and folder of each folder that no other pipeline may use."""
     if pipeline.path is not None and pipeline.format in _OWN_PATH:
         yield "path", pipeline.path
     if pipeline.checkpoint is not None:

@@ -1,8 +1,8 @@
-"""CommittedOffsets: how far each pipeline is, kept in files, so that a broker knows it before a driver reports it.
+"""CommittedOffsets: the position of each pipeline, kept in files, so that a broker knows it before a driver reports it.
 
-Laws: the files are for showing the lag alone; a pipeline goes on where its checkpoint says. Each names the checkpoint
-that its offsets are from, and counts for no other one. A file that can't be read is as good as none, and one that can't
-be written leaves an older one, whose lag is too large until the next report of a driver.
+Laws: the files only serve to show the lag; a pipeline goes on where its checkpoint says. A file names the checkpoint of
+its offsets, and counts for no other. An unreadable file is ignored. If a file can't be written the older one stays, and
+the lag shown is too large until the next report of a driver.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Entry(NamedTuple):
 
 
 class CommittedOffsets:
-    """The offsets that pipelines have committed, by name; a file for each in one folder."""
+    """Committed offsets of pipelines, by name, with one file for each pipeline in a folder."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
@@ -58,19 +58,19 @@ class CommittedOffsets:
             logger.warning("how far Spark pipeline %(name)s was is not known until it runs: %(error)s", about)
 
     def of(self, pipeline: str, checkpoint: str) -> Offsets | None:
-        """The offsets of a pipeline with this checkpoint; None: nothing is known of it."""
+        """Return the offsets of a pipeline with this checkpoint; None if they are not known."""
         entry = self._entries.get(pipeline)
         return entry.offsets if entry is not None and entry.checkpoint == checkpoint else None
 
     def note(self, pipeline: str, checkpoint: str, offsets: Offsets) -> None:
-        """Take over what a driver reports."""
+        """Store the offsets that a driver reports."""
         entry = _Entry(checkpoint, offsets)
         if self._entries.get(pipeline) != entry:
             self._entries[pipeline] = entry
             self._keep(pipeline, entry)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget the offsets in a topic that is gone: another one of its name begins anew."""
+        """Forget the offsets in a deleted topic: a new topic of its name begins anew."""
         for pipeline, entry in self._entries.items():
             if entry.offsets.pop(topic, None) is not None:
                 self._keep(pipeline, entry)

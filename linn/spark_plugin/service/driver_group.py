@@ -1,10 +1,10 @@
 """The state machine of one driver process and the pipelines that it runs. It does no I/O: each event returns the
 actions to take, and times are given in seconds of a monotonic clock.
 
-Laws: there is at most one process. A driver that fails is started again after a delay that grows, and after ten
-failures in a row not any more; each try may take twice the time to start that the last one had. So is a pipeline that
-fails, in the process that the others go on in; an error that no restart mends ends it at once. A stop waits for the
-micro-batch in progress for a bounded time, and then kills.
+Laws: there is at most one process. A driver that fails is started again after a delay that grows; after ten failures in
+a row it stays down. The time limit of a start doubles with each try. A pipeline that fails is started again in the same
+way, in the process in which the others go on; a fatal error ends it at once. A stop waits for the micro-batch in
+progress for a bounded time, and then kills.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from linn.spark_plugin.spec import PipelineSpec
 
 
 class State(StrEnum):
-    """The state of a driver, and of each of its pipelines."""
+    """State of a driver, or of a pipeline."""
 
     STOPPED = "stopped"
     STARTING = "starting"
@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 class Reason(NamedTuple):
-    """The reason for a state, in a line, and what to do about it."""
+    """Reason of a state, in a line, and the remedy."""
 
     text: str
     remedy: str = ""
@@ -43,7 +43,7 @@ class StartDriver(NamedTuple):
 
 
 class StartPipelines(NamedTuple):
-    """Tell the process to start these pipelines again, which have failed in it."""
+    """Tell the process to start these failed pipelines again."""
 
     names: tuple[str, ...]
 
@@ -65,7 +65,7 @@ class KillDriver(NamedTuple):
 Action = StartDriver | StartPipelines | StopPipelines | CloseInput | KillDriver
 
 START_LONGEST_S = 900.0
-"""Limit of the time for a start that follows failed ones, unless the setting is longer: nobody waits for more."""
+"""Upper limit of the time for a start after failed starts, unless the setting is longer."""
 FINISHED = Reason("has read all that there was, and is finished")
 NOT_ASKED = Reason("was stopped by an operator")
 MEND = "mend the cause, then: linn spark start {name}"
@@ -80,42 +80,42 @@ class GroupPipeline:
     wanted: bool = True
     """False: an operator has stopped it."""
     failure: Reason | None = None
-    """The error that no restart mends, or the one of the last try."""
+    """A fatal error, or the error of the last try."""
     error: Reason | None = None
     """The error that ended it, until it runs again."""
     finished: bool = False
-    """It was to read what there was, and has done so."""
+    """It has read everything up to the end of its topics, as configured."""
     in_driver: bool = False
-    """Whether the process was started with it, and has not ended it yet."""
+    """Whether the pipeline belongs to the process."""
     started: bool = False
     """Whether its query runs in this process."""
     running_since_s: float = math.inf
     start_at_s: float = -math.inf
-    """When it is started again, after an error."""
+    """Time of the next start after an error."""
     start_by_s: float = math.inf
-    """Until when the process has to have started it again."""
+    """Deadline for the process to start it again."""
     stop_by_s: float = math.inf
-    """Until when the process has to have stopped it."""
+    """Deadline for the process to stop it."""
     starts: int = 0
-    """The number of its starts."""
+    """Number of starts."""
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for its next start, after an error."""
+        """Whether the pipeline waits for its next start, after an error."""
         return self.runs and not self.in_driver and self.start_at_s > -math.inf
 
     @property
     def runs(self) -> bool:
-        """Whether it belongs into the next process."""
+        """Whether the pipeline belongs into the next process."""
         return self.wanted and self.failure is None and not self.finished
 
     def begin_anew(self) -> None:
-        """Forget what has become of it."""
+        """Reset the state, for a new start."""
         self.failure, self.error, self.finished, self.start_at_s = None, None, False, -math.inf
         self.backoff.reset()
 
     def leave(self) -> None:
-        """Record that it is no longer in the process."""
+        """Record that the pipeline is no longer in the process."""
         self.in_driver, self.started, self.running_since_s = False, False, math.inf
         self.start_by_s = self.stop_by_s = math.inf
 
@@ -135,33 +135,33 @@ class DriverGroup:
         self.pipelines: dict[str, GroupPipeline] = {}
         self.state = State.STOPPED
         self.reason: Reason | None = None
-        """The reason why it backs off or has failed, or why it has to be started again."""
+        """Reason of a backoff, a failure, or a restart."""
         self.backoff = Backoff(uniform)
         self._uniform = uniform
         self.deadline_s = math.inf
-        """When `tick` is due for the group itself."""
+        """Time at which `tick` is due for the group itself."""
         self._start_timeout_s = start_timeout_s
         self._drain_timeout_s = drain_timeout_s
         self._running_since_s = math.inf
         self._failing: Reason | None = None
-        """The failure that the end of this process stands for; None: its end is asked for, or not explained."""
+        """Failure that ends this process; None: its end was asked for, or is unexplained."""
         self._is_fatal = False
-        """Whether that failure is one that no restart mends."""
+        """Whether that failure is fatal: no restart mends it."""
         self._asked = False
         """Whether this process was told to end."""
         self._closed = False
-        """Whether nothing is started any more."""
+        """Whether the group is closed, and starts nothing."""
 
-    # --- what is asked for ---
+    # --- requests ---
 
     @property
     def has_process(self) -> bool:
-        """Whether there is a process, or will be at once."""
+        """Whether there is a process, or one is about to start."""
         return self.state in (State.STARTING, State.RUNNING, State.DRAINING)
 
     @property
     def due_s(self) -> float:
-        """When `tick` is due."""
+        """Time at which `tick` is due."""
         found = [self.deadline_s]
         for pipeline in self.pipelines.values():
             found += [pipeline.start_by_s, pipeline.stop_by_s]
@@ -174,7 +174,7 @@ class DriverGroup:
         return self.state in (State.STARTING, State.RUNNING) and pipeline.waits
 
     def configure(self, specs: Mapping[str, PipelineSpec], now_s: float) -> list[Action]:
-        """Take over the pipelines that there are to be: new ones start, changed ones restart, others stop."""
+        """Apply a configuration: new pipelines start, changed ones restart, removed ones stop."""
         changed = False
         for name in [name for name in self.pipelines if name not in specs]:
             changed |= self.pipelines.pop(name).in_driver
@@ -190,7 +190,7 @@ class DriverGroup:
         return self._begin_anew(now_s) if changed else []
 
     def start(self, names: Iterable[str], now_s: float) -> list[Action]:
-        """Start pipelines, whatever has become of them. The others of a driver that runs restart with them."""
+        """Start pipelines, in any state. The others of a running driver restart with them."""
         missing = False
         for name in names:
             pipeline = self.pipelines[name]
@@ -228,7 +228,7 @@ class DriverGroup:
         return [StopPipelines(tuple(told))]
 
     def close(self, now_s: float) -> list[Action]:
-        """Stop everything in order, and start nothing any more: the broker stops."""
+        """Stop everything in order, for good: the broker stops."""
         self._closed = True
         if self.has_process:
             return self._drain(now_s) if self.state is not State.DRAINING else []
@@ -236,7 +236,7 @@ class DriverGroup:
         return []
 
     def _begin_anew(self, now_s: float) -> list[Action]:
-        """Run the pipelines that are to run, in a new process if there is one already."""
+        """Run the wanted pipelines, in a new process if one runs already."""
         self.backoff.reset()
         self.reason, self._failing, self._is_fatal = None, None, False
         if self.state is State.DRAINING:
@@ -249,7 +249,7 @@ class DriverGroup:
         return [CloseInput()]
 
     def _launch(self, now_s: float) -> list[Action]:
-        """Start a process with the pipelines that are due; if there are none to run at all, rest."""
+        """Start a process with the pipelines that are due; rest if there are no pipelines to run."""
         chosen = [pipeline for pipeline in self.pipelines.values() if pipeline.runs]
         if self._closed or not chosen:
             self._rest()
@@ -274,15 +274,15 @@ class DriverGroup:
         pipeline.starts += 1
 
     def _rest(self) -> None:
-        """There is nothing to run."""
+        """Rest: there is nothing to run."""
         has_failed = any(pipeline.failure is not None and pipeline.wanted for pipeline in self.pipelines.values())
         self.state = State.FAILED if has_failed and not self._closed else State.STOPPED
         self.reason, self.deadline_s = None, math.inf
 
-    # --- what the process says ---
+    # --- reports of the process ---
 
     def started(self, name: str, now_s: float) -> list[Action]:
-        """A pipeline's query runs."""
+        """Note that a pipeline's query runs."""
         pipeline = self.pipelines.get(name)
         if pipeline is not None and pipeline.in_driver and not pipeline.started:
             pipeline.started, pipeline.running_since_s = True, now_s
@@ -292,7 +292,7 @@ class DriverGroup:
         return []
 
     def stopped(self, name: str, now_s: float) -> list[Action]:
-        """A pipeline has ended in order: it was told to, or has read all that there was."""
+        """Note that a pipeline has ended in order: it was told to, or has read everything."""
         pipeline = self.pipelines.get(name)
         if pipeline is not None and pipeline.in_driver:
             was_told = self._asked or pipeline.stop_by_s < math.inf
@@ -301,7 +301,7 @@ class DriverGroup:
         return self._check_process(now_s)
 
     def terminated(self, name: str, error: str, now_s: float, *, fatal: bool) -> list[Action]:
-        """A pipeline's query has failed. Unless it is `fatal`, it is started again, after a delay."""
+        """Note that a pipeline's query has failed. Unless the error is `fatal`, it is started again after a delay."""
         pipeline = self.pipelines.get(name)
         if pipeline is None or not pipeline.in_driver:
             return []
@@ -317,21 +317,21 @@ class DriverGroup:
         return self._check_process(now_s)
 
     def failed(self, error: str, now_s: float, *, fatal: bool) -> list[Action]:
-        """The driver as a whole has failed, and is about to exit."""
+        """Note that the driver as a whole has failed, and is about to exit."""
         if self._failing is None and self.has_process:
             self._failing, self._is_fatal = Reason(error), fatal
             self.deadline_s = min(self.deadline_s, now_s + self._drain_timeout_s)
         return []
 
     def refused(self, reason: Reason) -> list[Action]:
-        """A process can't be started, as long as somebody does not install what is missing."""
+        """Note that a process can't be started until an operator removes the reason."""
         self.state, self.reason, self.deadline_s = State.FAILED, reason, math.inf
         for pipeline in self.pipelines.values():
             pipeline.leave()
         return []
 
     def exited(self, code: int, now_s: float) -> list[Action]:
-        """The process, and all its children, are gone."""
+        """Note that the process and all its children are gone."""
         assert self.has_process, "it had one"
         left = [name for name, pipeline in self.pipelines.items() if pipeline.in_driver]
         for name in left:
@@ -359,7 +359,7 @@ class DriverGroup:
         return []
 
     def _check_process(self, now_s: float) -> list[Action]:
-        """A process without pipelines exits by itself, or has to."""
+        """End a process without pipelines, if it does not exit by itself."""
         if self.state is not State.DRAINING and not any(pipeline.in_driver for pipeline in self.pipelines.values()):
             return self._drain(now_s)
         self._check_all_running(now_s)
@@ -371,16 +371,16 @@ class DriverGroup:
             self.state, self.deadline_s, self._running_since_s = State.RUNNING, math.inf, now_s
             self.reason = None
 
-    # --- the time for a start ---
+    # --- time limits of starts ---
 
     @property
     def _start_limit_s(self) -> float:
-        """The time that the next start may take."""
+        """Return the time limit of the next start."""
         longest_s = max(START_LONGEST_S, self._start_timeout_s)
         return min(longest_s, self._start_timeout_s * 2.0**self.backoff.failures)
 
     def _give_the_next_one_time(self, now_s: float) -> None:
-        """Extend the time of pipelines that don't run yet: a driver starts one after the other."""
+        """Extend the deadlines of pipelines that don't run yet: a driver starts them one after the other."""
         until_s = now_s + self._start_limit_s
         if self.state is State.STARTING:
             self.deadline_s = max(self.deadline_s, until_s)
@@ -389,7 +389,7 @@ class DriverGroup:
                 pipeline.start_by_s = max(pipeline.start_by_s, until_s)
 
     def _late(self, names: list[str]) -> Reason:
-        """The reason for the end of a driver whose pipelines don't run in time."""
+        """Return the reason for killing a driver whose pipelines don't run in time."""
         who = f"pipeline {names[0]} was" if len(names) == 1 else f"{len(names)} pipelines were"
         text = f"the driver was killed after {self._start_limit_s:g} s (start_timeout): {who} still starting"
         return Reason(text, "if that is too short, raise start_timeout in [spark]")
@@ -397,7 +397,7 @@ class DriverGroup:
     # --- time ---
 
     def tick(self, now_s: float) -> list[Action]:
-        """Do what is due."""
+        """Take the actions that are due."""
         if now_s < self.due_s:
             return []
         if self.state is State.BACKING_OFF:
@@ -429,10 +429,10 @@ class DriverGroup:
             pipeline.start_by_s = now_s + self._start_limit_s
         return [StartPipelines(tuple(pipeline.spec.name for pipeline in waiting))]
 
-    # --- looking ---
+    # --- state ---
 
     def state_of(self, name: str) -> tuple[State, Reason | None]:
-        """The state of a pipeline, and the reason for it."""
+        """Return the state of a pipeline, and its reason."""
         pipeline = self.pipelines[name]
         if pipeline.failure is not None:
             return State.FAILED, pipeline.failure
@@ -462,15 +462,15 @@ def _ended(code: int) -> str:
 FIRST_S = 1.0
 LONGEST_S = 60.0
 STEADY_S = 60.0
-"""A driver that has run for so long has not failed to start: the count begins again."""
+"""Time after which a start counts as successful, and the count of failures begins again."""
 FAILURES_MAX = 10
-"""Failures in a row after which nothing is tried any more: about four minutes, and each costs the start of a JVM."""
+"""Failures in a row after which a driver stays down: about four minutes, and each try costs the start of a JVM."""
 _JITTER = 0.2
 """Part of a delay that is random, so that drivers which failed together don't start together."""
 
 
 class Backoff:
-    """The failures in a row of one driver, and the delay after each."""
+    """Backoff of one driver: its failures in a row, and the delay after each failure."""
 
     def __init__(self, uniform: Callable[[float, float], float]) -> None:
         """`uniform(low, high)`: a random number."""
@@ -479,7 +479,7 @@ class Backoff:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether there were as many failures in a row as are borne."""
+        """Whether the limit of failures in a row is reached."""
         return self.failures >= FAILURES_MAX
 
     def reset(self) -> None:

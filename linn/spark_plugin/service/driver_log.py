@@ -1,4 +1,4 @@
-"""The last lines that a driver has printed, kept in memory."""
+"""Last lines of a driver's output, kept in memory."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections import deque
 from typing import Any, NamedTuple
 
 LINES_MAX = 1_000
-"""Limit of the lines: enough for a Python traceback below one of the JVM, several times."""
+"""Maximum number of lines: enough for several Python tracebacks, each below a JVM's."""
 BYTES_MAX = 256 << 10
-"""Limit of their bytes, per driver."""
+"""Maximum size of the lines, per driver."""
 
 
 class LogLine(NamedTuple):
     """A line of a driver's output."""
 
     number: int
-    """Its number since the broker's start, from 0."""
+    """Number since the broker's start, from 0."""
     time_ms: int
     text: str
 
     def data(self) -> dict[str, Any]:
-        """The line as JSON."""
+        """Return the line as JSON."""
         return self._asdict()
 
 
 class DriverLog:
-    """The last lines of one driver, also of its former processes."""
+    """Last lines of one driver, including its former processes."""
 
     def __init__(self) -> None:
         self._lines: deque[LogLine] = deque()
         self._bytes = 0
         self.next = 0
-        """The number of the next line."""
+        """Number of the next line."""
 
     def add(self, text: str, time_ms: int) -> None:
         """Add a line; the oldest ones make room."""
@@ -42,7 +42,7 @@ class DriverLog:
             self._bytes -= _size(self._lines.popleft().text)
 
     def last(self, count: int, after: int | None = None) -> list[LogLine]:
-        """The last `count` lines, of those from number `after` on."""
+        """Return the last `count` lines among the lines from number `after` on."""
         lines = [line for line in self._lines if after is None or line.number >= after]
         return lines[max(0, len(lines) - count) :]
 

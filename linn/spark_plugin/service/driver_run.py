@@ -1,7 +1,7 @@
-"""One driver: its state machine, and the process that it asks for.
+"""One driver: its state machine, and its process.
 
-Laws: whatever a driver prints or says is bounded here, and nothing that it says stops the broker. The process and all
-its children are gone when `run` returns.
+Laws: output and status of a driver are bounded here, and nothing in them stops the broker. The process and all its
+children are gone when `run` returns.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 logger = logging.getLogger("linn.spark")
 
 LAST_WORDS_S = 1.0
-"""Time to read the rest of a driver's output after its end: a child that escaped its process group may hold it open."""
+"""Time limit for reading the rest of a driver's output after its end: a child that left its process group may hold the
+pipe open.
+"""
 LINES_AT_ONCE = 100
-"""Lines of output that are taken before other tasks run: less than a millisecond, also from a driver that floods."""
+"""Lines of output that are taken before other tasks run: less than a millisecond, even if a driver floods."""
 STATUS_VARIABLE = "LINN_STATUS_FD"
 """Environment variable that tells a driver the number of its status channel."""
 
@@ -46,7 +48,7 @@ Check = Callable[[], Awaitable[str | None]]
 
 
 class DriverRun:
-    """A driver that is kept running."""
+    """Supervisor of a driver, which keeps it running."""
 
     def __init__(
         self,
@@ -57,15 +59,15 @@ class DriverRun:
         check: Check,
         note_committed: NoteCommitted,
     ) -> None:
-        """`check` says what is missing before a process is started, or None.
+        """`check` returns what is missing for the start of a process, or None.
 
-        `note_committed(pipeline, offsets)` is called with what a pipeline has in its sink.
+        `note_committed(pipeline, offsets)` is called with the offsets that a pipeline has in its sink.
         """
         self.group = group
         self.log = DriverLog()
         self.progress: dict[str, Progress] = {}
         self.session: StatusLine | None = None
-        """The Spark session of the process that runs."""
+        """Status line about the Spark session of the running process."""
         self._env = env
         self._command = command
         self._make_spec = make_spec
@@ -74,29 +76,29 @@ class DriverRun:
         self._actions: deque[Action] = deque()
         self._program: Program | None = None
         self._specs: dict[str, PipelineSpec] = {}
-        """The pipelines of the process, as it knows them, which may be older than those of the group."""
+        """Specifications that the process was given; the group's may be newer."""
         self._input_ends = False
-        """Whether the process's standard input is to end as soon as it has had its specification."""
+        """Whether the process's standard input is to end after its specification."""
         self._killed = trio.Event()
         self._wake = trio.Event()
         self._state_seen = State.STOPPED
 
     @property
     def now_s(self) -> float:
-        """The time, as the state machine counts it."""
+        """Time of the state machine."""
         return self._env.clock.monotonic()
 
     def progress_of(self, name: str) -> Progress:
-        """The progress of a pipeline."""
+        """Return the progress of a pipeline."""
         return self.progress.setdefault(name, Progress())
 
     def act(self, actions: Iterable[Action]) -> None:
-        """Take actions of the state machine, which has just had an event."""
+        """Carry out actions that the state machine has returned for an event."""
         self._actions.extend(actions)
         self._wake.set()
 
     async def run(self) -> None:
-        """Do what the state machine says, until cancelled."""
+        """Run the state machine and its process until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._wake = trio.Event()
@@ -154,7 +156,7 @@ class DriverRun:
     # --- the process ---
 
     async def _live(self, pipelines: tuple[PipelineSpec, ...]) -> None:
-        """Run one process, from the checks before it to its end."""
+        """Run one process, from the checks before its start to its end."""
         killed, code = self._killed, -9
         with trio.CancelScope() as scope:
             missing = await self._check_unless(killed, scope)
@@ -170,7 +172,7 @@ class DriverRun:
         self.act(self.group.exited(code, self.now_s))
 
     async def _check_unless(self, killed: trio.Event, scope: trio.CancelScope) -> str | None:
-        """Check what a driver needs; a kill ends that as well."""
+        """Check the requirements of a driver; a kill ends the check."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when, killed, scope)
             missing = await self._check()
@@ -204,7 +206,7 @@ class DriverRun:
             self._program.close_input()
 
     async def _send(self, line: str) -> None:
-        """Send a line to the process; one that reads no more is about to end."""
+        """Send a line to the process. A process that no longer reads is about to end."""
         if self._program is not None:
             try:
                 await self._program.send_line(line)
@@ -233,7 +235,7 @@ class DriverRun:
         done.set()
 
     def _heard(self, status: StatusLine) -> None:
-        """Take note of a line of status."""
+        """Handle a line of status."""
         now_s, now_ms, name = self.now_s, self._env.clock.now_ms(), status.pipeline or ""
         match status.event:
             case "session":
@@ -257,7 +259,9 @@ class DriverRun:
                 self.act(self.group.failed(status.error, now_s, fatal=status.fatal))
 
     def _tell_error(self, who: str, status: StatusLine, now_ms: int) -> None:
-        """Log an error that the driver reports, there and in the broker's log; only a fatal one is a failure."""
+        """Log an error that the driver reports, in its log and in the broker's; only a fatal error is logged as a
+        failure.
+        """
         what = f"{who} has failed" if status.fatal else f"{who} ended with an error, and may be started again"
         self.log.add(f"{what}: {status.error}", now_ms)
         about = {"what": what, "driver": self.group.name, "error": status.error, "class": status.error_class}
@@ -270,7 +274,7 @@ async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
 
 
 def due_in(group: DriverGroup, now_s: float) -> float | None:
-    """The seconds until a driver that backs off is started again; None if it does not."""
+    """Return the seconds until a driver that backs off is started again; None if it does not back off."""
     if group.state is not State.BACKING_OFF or group.deadline_s == math.inf:
         return None
     return max(0.0, group.deadline_s - now_s)

@@ -1,4 +1,4 @@
-"""The pipelines that a configuration and the topics ask for."""
+"""Pipelines of a configuration and of topics' sinks."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _NOT_IN_SPEC = ("name", "topics", "driver")
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """A pipeline that is asked for."""
+    """Configured pipeline."""
 
     spec: PipelineSpec
     driver: str
-    """The group that it belongs to."""
+    """Name of its driver group."""
     is_sink: bool
-    """Whether it is the sink of a topic, whose name it has."""
+    """Whether the pipeline is the sink of a topic, whose name it bears."""
 
     @property
     def starts_at_earliest(self) -> bool:
-        """Whether it begins with the first record that each of its topics has."""
+        """Whether the pipeline begins at the first record of each of its topics."""
         options = {name.lower(): value for name, value in self.spec.source_options.items()}
         by_time = any(name.startswith(("startingtimestamp", "startingoffsetsbytimestamp")) for name in options)
         return not by_time and options["startingoffsets"].strip().lower() == "earliest"
 
     def problem(self, topics: Mapping[str, ServiceTopic]) -> tuple[str, str] | None:
-        """The reason why it can't run on the topics that there are, and what to do; None if it can."""
+        """Return the reason why the pipeline can't run on the present topics, and the remedy; None if it can."""
         for name in self.spec.topics:
             topic = topics.get(name)
             if topic is None:
@@ -41,7 +41,7 @@ class Pipeline(msgspec.Struct, frozen=True):
 
 
 def asked_for(settings: SparkSettings, topics: Mapping[str, ServiceTopic]) -> dict[str, Pipeline]:
-    """All pipelines by name: those of the configuration, then the sinks of topics whose name is not taken."""
+    """Return all pipelines by name: pipelines of the configuration, then sinks of topics whose name is not taken."""
     found: dict[str, Pipeline] = {}
     for table in settings.pipelines:
         found.setdefault(table.name, _pipeline(table.name, table.topics, table, is_sink=False))
@@ -51,7 +51,7 @@ def asked_for(settings: SparkSettings, topics: Mapping[str, ServiceTopic]) -> di
 
 
 def sinks(topics: Mapping[str, ServiceTopic]) -> Iterator[tuple[str, SinkSettings]]:
-    """The sinks of topics, by the topic's name."""
+    """Return the sinks of topics, by the topic's name."""
     for name, topic in topics.items():
         if topic.own is not None:
             assert isinstance(topic.own, SinkSettings)
@@ -65,6 +65,6 @@ def _pipeline(name: str, topics: tuple[str, ...], settings: SinkSettings, *, is_
 
 
 def _from_the_start(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options of the source that begin with everything the topics have, unless they say otherwise."""
+    """Return options of the source, with `startingOffsets` earliest unless they set a start."""
     is_given = any(name.lower() == "startingoffsets" for name in options)
     return dict(options) if is_given else {"startingOffsets": "earliest", **options}

@@ -8,7 +8,7 @@ import msgspec
 
 
 class StatusLine(msgspec.Struct, frozen=True):
-    """One line of status of a driver. Which fields it has depends on `event`."""
+    """Line of status of a driver. `event` determines the fields that are set."""
 
     event: str
     pipeline: str | None = None
@@ -26,7 +26,7 @@ class StatusLine(msgspec.Struct, frozen=True):
     processed_rows_per_s: float = 0.0
     duration_ms: int = 0
     end: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
-    """The offsets up to which everything is in the sink, by topic and partition."""
+    """Offsets by topic and partition; all records below are in the sink."""
 
 
 class Progress:
@@ -45,22 +45,22 @@ class Progress:
         """Time of the last report."""
 
     def report(self, status: StatusLine, now_ms: int) -> None:
-        """Take over the report of a micro-batch."""
+        """Note the report of a micro-batch."""
         self.batches += 1
         self.rows += status.rows
         self.rows_per_s, self.duration_ms = status.processed_rows_per_s, status.duration_ms
         self.batch, self.time_ms = status.batch, now_ms
 
     def idle(self, now_ms: int) -> None:
-        """There was nothing to read."""
+        """Note that there was nothing to read."""
         self.rows_per_s, self.time_ms = 0.0, now_ms
 
     def pause(self) -> None:
-        """The pipeline does not run."""
+        """Note that the pipeline does not run."""
         self.rows_per_s = 0.0
 
     def data(self) -> dict[str, Any]:
-        """The progress as JSON."""
+        """Return the progress as JSON."""
         return {
             "batches": self.batches,
             "rows": self.rows,

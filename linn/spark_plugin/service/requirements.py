@@ -15,7 +15,7 @@ JAVA_MIN = 17
 JAVA_ANSWERS_S = 30.0
 """Longest wait for `java -version`, also on a machine that is busy."""
 _LINES_MAX = 50
-"""Lines of `java -version` that are looked at: it has three, and options of the environment add some."""
+"""Lines of `java -version` that are read: it has three, and options of the environment add some."""
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
@@ -27,7 +27,7 @@ def missing_package() -> str | None:
 
 
 async def missing_java(programs: Programs) -> str | None:
-    """The line that says what to install; None if there is a Java that is new enough."""
+    """Return the line that says what to install; None if there is a Java that is new enough."""
     java = programs.find("java", "JAVA_HOME")
     if java is None:
         return f"Spark pipelines need Java {JAVA_MIN} or newer, and there is none: install it, or set JAVA_HOME"
@@ -40,7 +40,7 @@ async def missing_java(programs: Programs) -> str | None:
 
 
 async def _java_version(programs: Programs, java: str) -> int | None:
-    """The major version of a Java; None if it does not say."""
+    """Return the major version of a Java; None if it does not print one."""
     with trio.move_on_after(JAVA_ANSWERS_S):
         try:
             async with programs.run([java, "-version"]) as program:
@@ -49,7 +49,7 @@ async def _java_version(programs: Programs, java: str) -> int | None:
                     if line is None:
                         break
                     found = _VERSION.search(line)
-                    if found is not None:  # Before 9 they were called 1.8 and the like.
+                    if found is not None:  # Versions before 9 are written 1.8 and the like.
                         return int(found[2]) if found[1] == "1" and found[2] else int(found[1])
         except (ProgramNotStarted, ProgramEnded):
             pass

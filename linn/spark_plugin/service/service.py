@@ -1,7 +1,7 @@
 """The Spark service: all drivers of a broker, and the actions of `linn spark`.
 
-Law: which pipelines there are follows from the tables alone; what an operator starts and stops is remembered while the
-broker runs, and no longer.
+Law: the set of pipelines follows from the tables alone; starts and stops by an operator are remembered only while the
+broker runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NATIVE = "capnp"
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 """Addresses that mean every interface, and the one to connect to."""
 COMMITTED_FOLDER = "__committed"
-"""The folder, beside those of the pipelines, with the offsets that they have committed; no pipeline has such a name."""
+"""Folder of the committed offsets, beside the folders of the pipelines; no pipeline can have this name."""
 _DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
 
 
@@ -73,7 +73,7 @@ class SparkService:
         self._drivers: dict[str, DriverRun] = {}
         self._asked: dict[str, Pipeline] = {}
         self._blocked: dict[str, Reason] = {}
-        """Pipelines that can't run on the topics that there are."""
+        """Pipelines that can't run on the present topics, with the reasons."""
         self._nursery: trio.Nursery | None = None
         self._closed = False
         self._python = settings.python or sys.executable
@@ -109,7 +109,7 @@ class SparkService:
             self._configure()
 
     def _configure(self) -> None:
-        """Give each driver the pipelines that the tables ask for now."""
+        """Configure each driver with the pipelines of the present tables."""
         if self._closed or self._nursery is None:
             return
         topics = self._host.topics()
@@ -158,8 +158,8 @@ class SparkService:
         return self._settings.bootstrap or bootstrap_url(self._host.listeners())
 
     async def _missing(self) -> str | None:
-        """The line that says what a driver lacks; None if it can be started."""
-        # Another Python has packages of its own, which its driver looks for.
+        """Return the line that says what a driver lacks; None if it can be started."""
+        # Another Python has packages of its own: its driver checks them.
         missing = missing_package() if self._python == sys.executable else None
         if missing is None and self._bootstrap() is None:
             missing = f"there is no listener of the protocol {NATIVE}: add one, or set bootstrap in [spark]"
@@ -168,7 +168,7 @@ class SparkService:
     # --- looking ---
 
     def describe(self) -> Any:
-        """All pipelines and drivers as JSON."""
+        """Describe all pipelines and drivers as JSON."""
         return {
             "pipelines": [self._described(name) for name in sorted(self._asked)],
             "drivers": [self._driver_data(driver) for _, driver in sorted(self._drivers.items())],
@@ -194,7 +194,7 @@ class SparkService:
         }
 
     def _lag(self, pipeline: Pipeline) -> int | None:
-        """The records of its topics that are not in its sink; None: where it begins is not known before it has run."""
+        """Return the number of records not in the sink yet; None if the start is not known before the first run."""
         offsets = self._offsets(pipeline)
         if offsets is None and not pipeline.starts_at_earliest:
             return None
@@ -227,7 +227,7 @@ class SparkService:
         }
 
     def metrics(self) -> Mapping[str, Iterable[Sample]]:
-        """The samples of `plugin.METRICS`."""
+        """Return the samples of `plugin.METRICS`."""
         states: list[Sample] = []
         found: dict[str, list[Sample]] = {}
         for name, pipeline in self._asked.items():
@@ -252,7 +252,7 @@ class SparkService:
     # --- acting ---
 
     async def perform(self, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
-        """Do what `linn spark` asks for: start, stop, restart, logs, files."""
+        """Perform an action of `linn spark`: start, stop, restart, logs, files."""
         match action:
             case "start" | "stop" | "restart":
                 return self._change(action, arguments, caller)
@@ -312,7 +312,7 @@ class SparkService:
 
 
 def _whole(arguments: Mapping[str, Any], name: str, most: int) -> int:
-    """An argument that is a whole number from 0 to `most`. Raises ConfigError."""
+    """Return an argument that is a whole number from 0 to `most`. Raises ConfigError."""
     value = arguments.get(name, most)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ConfigError(f'the argument "{name}" must be a whole number')
@@ -320,9 +320,9 @@ def _whole(arguments: Mapping[str, Any], name: str, most: int) -> int:
 
 
 FILES_MAX = 20_000
-"""Limit of the files: an answer with their paths is some megabytes."""
+"""Maximum number of files: an answer with so many paths takes some megabytes."""
 LISTING_S_MAX = 25.0
-"""Longest wait for a catalog, or a store of objects: less than the 30 seconds that a client waits for an answer."""
+"""Time limit for a catalog or an object store: less than the 30 seconds that a client waits for an answer."""
 STATUS_VARIABLE = "LINN_STATUS_FD"
 
 
@@ -335,7 +335,7 @@ class _Line(msgspec.Struct):
 class FileListing:
     """Lists files, for one caller at a time.
 
-    Laws: one such process runs at a time, for a bounded time, and the number of files that are taken is bounded.
+    Laws: one process runs at a time, for a bounded time, and the number of files is bounded.
     """
 
     def __init__(self, programs: Programs, command: Sequence[str]) -> None:
@@ -344,14 +344,14 @@ class FileListing:
         self._turn = trio.Lock()
 
     async def of(self, pipeline: PipelineSpec) -> list[str]:
-        """The files of a pipeline. Raises ServiceFailed, LimitExceeded, ProgramNotStarted."""
+        """List the files of a pipeline. Raises ServiceFailed, LimitExceeded, ProgramNotStarted."""
         with trio.move_on_after(LISTING_S_MAX):
             async with self._turn, self._programs.run(self._command, status_variable=STATUS_VARIABLE) as program:
                 try:
                     await program.send_line(msgspec.json.encode(pipeline).decode())
                     program.close_input()
                 except ProgramEnded:
-                    pass  # It says why, or nothing.
+                    pass  # The error says why, if the process gave a reason.
                 return await _listed(program, pipeline.name)
         raise ServiceFailed(f"the files of {pipeline.name} were not listed within {LISTING_S_MAX:g} s")
 

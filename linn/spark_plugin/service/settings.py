@@ -9,7 +9,7 @@ import msgspec
 from linn.spark_plugin.spec import OutputMode, SinkFormat, ValueForm, check_shape
 
 DURATION_S_MAX = 86_400.0
-"""Limit of the timeouts: a longer one is a slip of the finger."""
+"""Upper limit of the timeouts: a longer one is a typing error."""
 
 Timeout = Annotated[float, msgspec.Meta(gt=0, le=DURATION_S_MAX)]
 Texts = dict[str, str]

@@ -1,7 +1,7 @@
-"""The identity of a micro-batch: what makes a write of it count once, and tells it from another of the same number.
+"""Identity of a micro-batch: makes its write count once, and tells it from another micro-batch with the same number.
 
-Law: the number of a micro-batch alone says nothing about its rows. A checkpoint that was restored from an older copy
-gives numbers again that were used, to other rows.
+Law: the number of a micro-batch alone does not identify its rows. A checkpoint that was restored from an older copy
+assigns used numbers to other rows.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 QUERY_ID = "sql.streaming.queryId"
-"""Spark's property that has the id of the query whose micro-batch is being written."""
+"""Spark's property with the id of the query whose micro-batch is being written."""
 
 
 class BatchIdentity(NamedTuple):
-    """A query, which lives as long as its checkpoint, the number of a micro-batch in it, and what that one reads."""
+    """Query, which lives as long as its checkpoint, number of a micro-batch in it, and digest of the micro-batch's
+    input.
+    """
 
     query_id: str
     batch_id: int
     input: str
-    """A digest of the offsets that it reads from and up to."""
+    """Digest of the offsets between which the micro-batch reads."""
 
 
 def query_of(frame: Any) -> str | None:
-    """Return the id of the query whose micro-batch a frame is, inside of `foreachBatch`; None: it is of no query."""
+    """Return the id of the query whose micro-batch a frame is, inside `foreachBatch`; None: it belongs to no query."""
     found: str | None = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     return found
 
@@ -37,7 +39,7 @@ def identity_of(frame: Any, batch_id: int) -> BatchIdentity:
 
 
 def offsets_of(frame: Any, query_id: str, batch_id: int) -> list[str]:
-    """Return what Spark's log has of the micro-batch before and of this one: JSON with the offsets of each source."""
+    """Return the entries of Spark's log for the previous and this micro-batch: JSON with the offsets of each source."""
     session = frame.sparkSession
     queries = session._jsparkSession.sharedState().activeStreamingQueries()
     log = queries.get(session._jvm.java.util.UUID.fromString(query_id)).offsetLog()
@@ -46,14 +48,15 @@ def offsets_of(frame: Any, query_id: str, batch_id: int) -> list[str]:
 
 
 def digest(offsets: list[str]) -> str:
-    """Return 15 hexadecimal digits that stand for offsets: as many as a version of Delta's holds."""
+    """Return a digest of offsets: 15 hexadecimal digits, as many as a version in Delta holds."""
     return blake2b("\n".join(offsets).encode()).hexdigest()[:15]
 
 
 def name_records(offsets: list[str]) -> bool:
-    """Return whether offsets say of themselves which records they stand for, as linn's and Kafka's do, by topic.
+    """Tell whether offsets alone identify records, as linn's and Kafka's do, by topic.
 
-    Those of a folder of files are numbers in the checkpoint's own list, which another copy of it fills in its own way.
+    Offsets of a folder of files are numbers in the checkpoint's own list, and another copy of it fills that
+    differently.
     """
     try:
         sources = [source for text in offsets for source in json.loads(text)]

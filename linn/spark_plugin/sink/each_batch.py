@@ -1,4 +1,4 @@
-"""each_batch: writes of `foreachBatch`, done once, for output modes that `writeStream.format` does not take."""
+"""each_batch: exactly-once writes by `foreachBatch`, for output modes that `writeStream.format` does not take."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from linn.spark_plugin.sink.write_options import IDENTITY, NAME, NUMBER
 def each_batch(**options: str) -> Callable[[Any, int], None]:
     """Return a function for `foreachBatch` that writes each micro-batch to linn, exactly once.
 
-    What a micro-batch reads identifies it, if its sources have topics; for other sources, and with Spark Connect, its
-    rows do, which have to be the same each time it is run.
+    Its input identifies a micro-batch, if its sources have topics; for other sources, and with Spark Connect, its rows
+    do, which must be the same each time it is run.
 
-    `options` are those of `format("linn")`; give the ones with dots as `**{"linn.bootstrap.servers": ...}`. A query
-    that writes to several topics with it needs a `name` for each, which is part of the transactions' name. Spark
-    Connect does not say which query it is: there `linn.transaction.name` names it, one name for each checkpoint.
+    `options` are the options of `format("linn")`; give names with dots as `**{"linn.bootstrap.servers": ...}`. A query
+    that writes to several topics in this way needs a `name` for each, which becomes part of the transactional name.
+    Spark Connect does not tell the query's id: there `linn.transaction.name` identifies the query, with one name for
+    each checkpoint.
 
     Example:
         write = each_batch(**{"linn.bootstrap.servers": "127.0.0.1:5466"}, topic="counts")

@@ -1,9 +1,10 @@
-"""WriteJob: what the tasks of one write, and whoever commits it, have to know of its transaction. It can be pickled.
+"""WriteJob: the transaction of one write, as its tasks and its committer share it. It can be pickled.
 
-Laws: each attempt of a task writes with producers of its own, which nobody uses again in the same transaction. The
-commit names those that count, so that attempts that failed, or ran twice, are aborted with it. A job that was committed
-before is not committed again: its sequence and its identity say so. The identity is that of the job's input where that
-is known, and else the number and checksum of its rows: a sequence alone could be that of other rows.
+Laws: each attempt of a task writes with producers of its own, which are not used again in the same transaction. The
+commit names the producers that count, so that it aborts the output of failed and repeated attempts. A job that was
+committed before is not committed again, as its sequence and its identity show. The identity is the identity of the
+job's input if that is known, and otherwise the number and checksum of its rows: a sequence alone could belong to other
+rows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Written:
 
     job: WriteJob
     ticket: TransactionTicket | None
-    """None: it had no rows."""
+    """None: the task had no rows."""
     producers: tuple[int, ...] = ()
     rows: int = 0
     checksum: int = 0
@@ -41,7 +42,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """One write: a micro-batch of a streaming query, or a batch write."""
+    """A write: a micro-batch of a streaming query, or a batch write."""
 
     url: str
     name: str
@@ -65,7 +66,7 @@ class WriteJob:
                 for batch in batches:
                     task.publish(batch)
         except BaseException:
-            forget_client(self.url)  # Whatever the matter was with it, the next attempt begins anew.
+            forget_client(self.url)  # The next attempt begins with a new client, whatever the error was.
             raise
         return Written(self, task.ticket, tuple(task.ids), task.rows, task.checksum)
 
@@ -114,7 +115,7 @@ class _Task:
         if producer is None:
             try:
                 producer = self._open_producer(topic)
-            except LimitExceeded:  # All ids of this client were used in this transaction, or in those of other names.
+            except LimitExceeded:  # All ids of this client are used up.
                 self._change_client()
                 producer = self._open_producer(topic)
             self._producers[topic] = producer
@@ -135,17 +136,17 @@ class _Task:
 
 
 def run_number(run: str) -> int:
-    """Return the number of a run that a text names, a UUID say: never 0, and the same wherever it is asked for."""
+    """Return the number of a run from its name, such as a UUID: never 0, and the same in every process."""
     return int.from_bytes(blake2b(run.encode(), digest_size=8).digest(), "big") or 1
 
 
 def commit(written: Sequence[Written], sequence: int, identity: str | None = None) -> None:
-    """Commit what the tasks of one write have written, once. `sequence`: see `SharedTransactions.commit`.
+    """Commit the output of a write's tasks, exactly once. `sequence`: see `SharedTransactions.commit`.
 
-    `identity`: that of their input; None: their rows say it.
+    `identity`: identity of the input; None: the rows identify the write.
 
     Raises CheckpointOutdated: something else was committed under this sequence, or a later one. Raises
-    SparkWriteInterrupted, TransactionError, ConnectionLost, RequestTimeout: the write may be done again.
+    SparkWriteInterrupted, TransactionError, ConnectionLost, RequestTimeout: the write may be repeated.
     """
     counted = [message for message in written if message.ticket is not None]
     if not counted:
@@ -170,15 +171,15 @@ def commit(written: Sequence[Written], sequence: int, identity: str | None = Non
 
 
 def rows_identity(written: Sequence[Written]) -> str:
-    """Return the number and the checksum of all rows, in whatever order and by whatever tasks they were written."""
+    """Return the number and the checksum of all rows, which do not depend on their order and their tasks."""
     checksum = sum(message.checksum for message in written) % (1 << 64)
     return f"{sum(message.rows for message in written)} rows {checksum:016x}"
 
 
 def abort(written: Iterable[Written | None]) -> None:
-    """Abort what tasks have written, unless it was committed: Spark asks for that also where a commit was not answered.
+    """Abort the output of tasks, unless it was committed: Spark also asks for it when a commit got no answer.
 
-    Errors are passed over: what is left open is aborted by the next run, or after its timeout.
+    Errors are ignored: the next run, or the timeout, aborts a transaction that is left open.
     """
     tickets = {message.ticket: message.job for message in written if message is not None and message.ticket is not None}
     for ticket, job in tickets.items():
@@ -187,10 +188,10 @@ def abort(written: Iterable[Written | None]) -> None:
 
 
 def abandon(job: WriteJob) -> None:
-    """Abort whatever a job's tasks have written, unless it was committed, and fence those that still run.
+    """Abort the output of all of a job's tasks, unless it was committed, and fence tasks that still run.
 
     For a job that failed: Spark names only the tasks that have finished, and others may have written as well. A later
-    run that has taken over the name is left alone. Errors are passed over, as in `abort`.
+    run that has taken over the name is left alone. Errors are ignored, as in `abort`.
     """
     with contextlib.suppress(LinnError):
         client = pooled_client(job.url)
@@ -203,10 +204,10 @@ _M = np.uint32(0x5BD1E995)
 
 
 def by_key(batch: Any, partitions: int) -> Iterator[tuple[int | None, Any]]:
-    """Yield the rows of an Arrow batch by the partition of their key, in order; None: those without a key.
+    """Yield the rows of an Arrow batch by the partition of their key, in order; rows without a key under None.
 
-    Law: a key gets the partition that every other client gives it. One by one, keys would cost more than everything
-    else that a write does.
+    Law: a key gets the same partition as from every other client. Hashing keys one by one would cost more than the rest
+    of the write.
     """
     keys = batch.column("key").cast(pa.binary())
     chosen = (key_hashes(keys) % np.uint32(partitions)).astype(np.int64)
@@ -217,7 +218,7 @@ def by_key(batch: Any, partitions: int) -> Iterator[tuple[int | None, Any]]:
 
 
 def key_hashes(keys: Any) -> Any:
-    """Return the hashes of an Arrow array of binary keys, without their sign bit; that of a null is any number."""
+    """Return the hashes of an Arrow array of binary keys, without the sign bit; the hash of a null is arbitrary."""
     offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, 4 * keys.offset)
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
     sizes = np.diff(offsets)

@@ -17,9 +17,9 @@ Columns = dict[str, Any]
 
 
 def parts(batch: Any, *, has_target: bool) -> Iterator[tuple[str | None, int | None, Any]]:
-    """Yield the rows of an Arrow batch by topic and partition, in order; None where the rows do not say.
+    """Yield the rows of an Arrow batch by topic and partition, in order; None for what the rows do not name.
 
-    `has_target`: an option names the topic or the exchange, so that the column `topic` does not count. Raises
+    `has_target`: an option names the topic or the exchange, so that the column `topic` is ignored. Raises
     MessageInvalid: a row has no topic, and needs one.
     """
     names = batch.schema.names
@@ -62,7 +62,7 @@ def columns_of(batch: Any) -> tuple[list[bytes | None], Columns]:
 
 
 def checksum(batch: Any) -> int:
-    """Return a checksum of the rows that a write takes, which adds up over batches in whatever order they come."""
+    """Return a checksum of the rows of a write; checksums of batches add up in any order."""
     there = dict(zip(batch.schema.names, batch.columns, strict=True))
     total = 0
     for weight, name in enumerate(TYPES, 1):
@@ -84,7 +84,7 @@ def _bytes(column: Any) -> list[bytes | None]:
 
 
 def _alike(column: Any) -> str | list[str]:
-    """Return the texts, or the one that they all are."""
+    """Return the texts, or one text if all are equal."""
     distinct = pc.unique(column)
     found: str | list[str] = distinct[0].as_py() if len(distinct) == 1 else column.to_pylist()
     return found

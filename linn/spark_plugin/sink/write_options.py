@@ -1,4 +1,4 @@
-"""Options and columns of a write. Pure: they are checked before anything connects."""
+"""Options and columns of a write. They are checked without I/O, before anything connects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDENTITY = "linn.transaction.identity"
 KNOWN = (SERVERS, "topic", "exchange", NAME, NUMBER, IDENTITY, TIMEOUT, "checkpointLocation", "queryName")
 """The last two are Spark's own, which it passes on."""
 TIMEOUT_S = 900.0
-"""Default of the time after which the broker aborts what a job has written and not committed."""
+"""Default time after which the broker aborts an uncommitted write."""
 BYTES = ("binary", "string")
 TYPES: Mapping[str, tuple[str, ...]] = {
     "key": BYTES,
@@ -26,7 +26,7 @@ TYPES: Mapping[str, tuple[str, ...]] = {
     "labels": ("map<string,string>",),
     "headers": ("array<struct<key:string,value:binary>>",),
 }
-"""The columns that a write takes, and their types in Spark; others are passed over."""
+"""Columns that a write takes, and their types in Spark; other columns are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class WriteOptions:
     exchange: str | None = None
     timeout_s: float = TIMEOUT_S
     name: str | None = None
-    """The name of the transactions of batch writes that know what was written before."""
+    """Transactional name of batch writes, by which the broker knows earlier writes."""
     number: int | None = None
-    """The number of this write among those of `name`."""
+    """Number of this write under `name`."""
     identity: str | None = None
-    """The text that tells this write from another one of that number; None: its rows do."""
+    """Text that tells this write from another with the same number; None: its rows identify it."""
 
 
 def checked_write(given: Mapping[str, str], columns: Mapping[str, str], *, is_stream: bool) -> WriteOptions:

@@ -1,6 +1,6 @@
 """Record batches as Arrow batches: keys, values and headers stay where they are, and no column loops over records.
 
-The id is the exception: where it is asked for, and a batch has a base id only, its ids are built one by one.
+The id is the exception: if it is requested, and a batch has only a base id, the ids are built one by one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _I64_US_MAX = ((1 << 63) - 1) // 1000
 
 
 def arrow_schema(*, includes_headers: bool, includes_id: bool) -> Any:
-    """Return the Arrow schema of the columns, which is that of `source.columns` to the letter."""
+    """Return the Arrow schema of the columns, exactly as `data_source.columns` declares them."""
     more = [("headers", _HEADERS)] if includes_headers else []
     return pa.schema([*_FIELDS, *more, *([("id", pa.binary())] if includes_id else [])])
 
@@ -106,7 +106,7 @@ def _offsets(records: RecordBatch) -> Any:
 
 
 def _times(times: Buffer | None, first_ms: int, count: int) -> Any:
-    """Return the timestamps in microseconds; null where those do not fit into 64 bits."""
+    """Return the timestamps in microseconds; null for those that do not fit into 64 bits."""
     if times is None:
         return _constant(first_ms * 1000 if abs(first_ms) <= _I64_US_MAX else None, _TIME, count)
     column = pa.Array.from_buffers(pa.timestamp("ms", tz="UTC"), count, [None, pa.py_buffer(times)])
@@ -119,7 +119,7 @@ def _times(times: Buffer | None, first_ms: int, count: int) -> Any:
 
 
 def _routes(records: RecordBatch) -> tuple[Any, Any]:
-    """Return the routing keys and the labels: of few distinct pairs, each record takes one."""
+    """Return the routing keys and the labels, as dictionary columns over the few distinct pairs."""
     if not records.pair_count:
         return _no_routes(records.count)
     pairs, index = records.pairs(), records.route_index

@@ -1,4 +1,4 @@
-"""Bounds of partitions, and the offsets that options and times stand for. Asks the broker; connects nowhere itself.
+"""Bounds of partitions, and the offsets that options and times stand for, as a given client finds them.
 
 Law: the end of a partition is its stable offset, so that a job reads committed data only.
 """
@@ -21,7 +21,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """The offsets of one partition: `latest` is the end of what is committed."""
+    """Offsets of one partition: `latest` is the end of its committed records."""
 
     topic: str
     topic_id: UUID
@@ -40,7 +40,7 @@ def find_bounds(
 ) -> list[PartitionBounds]:
     """Return the bounds of all partitions that are read, by topic and partition.
 
-    `takes_missing`: topics and partitions that do not exist are left out.
+    `takes_missing`: leave out topics and partitions that do not exist.
 
     Raises SparkOptionInvalid: a topic or partition does not exist, or a queue can't be read as a stream.
     """
@@ -85,9 +85,9 @@ def _places(client: Client, options: ReadOptions, takes_missing: bool) -> Iterat
 def offsets_of(
     client: Client, bound: Bound, bounds: list[PartitionBounds], *, keeps_latest: bool = False
 ) -> dict[Place, int]:
-    """Return the offsets that an option stands for; with `keeps_latest`, the end of the log stays LATEST.
+    """Return the offsets that an option stands for; with `keeps_latest`, LATEST is returned as it is.
 
-    Raises SparkOptionInvalid: it names other partitions than are read, or a time that no record has.
+    Raises SparkOptionInvalid: it names partitions that are not read, or a time after the last record.
     """
     _check_named(bound, bounds)
     found = {}
@@ -124,7 +124,7 @@ def _check_named(bound: Bound, bounds: list[PartitionBounds]) -> None:
 def _first_at(client: Client, bounds: PartitionBounds, time_ms: int) -> int | None:
     """Return the offset of the first record with this time or a later one; None: no committed record has such a time.
 
-    The broker finds the batch; the record in it is looked for here.
+    The broker finds the batch; the record in it is found here.
     """
     offset = client.find_offset(bounds.topic, bounds.partition, time_ms)
     while offset < bounds.latest:

@@ -1,7 +1,7 @@
-"""Options of `format("linn")`, with the names of Spark's Kafka source. Pure: they are checked before anything connects.
+"""Options of `format("linn")`, with the names of Spark's Kafka source. They are checked before anything connects.
 
-Law: an option that is unknown or wrong is refused with one line that names it. Where several say where to start or to
-end, their precedence is that of Spark's Kafka source.
+Law: an unknown or invalid option is refused with one line that names it. If several options set the start or the end,
+they have the same precedence as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LATEST, EARLIEST = -1, -2
 SERVERS = "linn.bootstrap.servers"
 TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 START_OPTIONS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
-"""Options for the start, the one that takes precedence first, as in Spark's Kafka source."""
+"""Options for the start, in order of precedence, as in Spark's Kafka source."""
 END_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 STRATEGY = "startingOffsetsByTimestampStrategy"
 LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -51,11 +51,11 @@ Numbers = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of what a job reads: the end of the log that `default` names, or offsets, or times by partition."""
+    """Start or end of a read: an end of the log, named by `default`, or offsets, or times by partition."""
 
     default: int
     option: str = ""
-    """The name of the option that was given."""
+    """Name of the given option."""
     offsets: Numbers | None = None
     timestamp_ms: int | None = None
     timestamps_ms: Numbers | None = None
@@ -64,14 +64,14 @@ class Bound:
 
     @property
     def named(self) -> set[tuple[str, int]] | None:
-        """Topics and partitions that the option names; None: it holds for all."""
+        """Topics and partitions that the option names; None: it applies to all."""
         given = self.offsets if self.offsets is not None else self.timestamps_ms
         if given is None:
             return None
         return {(topic, partition) for topic, partitions in given.items() for partition in partitions}
 
     def time_of(self, place: tuple[str, int]) -> int | None:
-        """Return the time that stands for an offset in this topic and partition; None: no time does."""
+        """Return the time that determines the offset in this topic and partition; None if no time does."""
         if self.timestamp_ms is not None:
             return self.timestamp_ms
         return self.timestamps_ms[place[0]][place[1]] if self.timestamps_ms is not None else None
@@ -89,7 +89,7 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Checked options. One of `topics`, `pattern` and `assigned` says what is read."""
+    """Checked options. One of `topics`, `pattern` and `assigned` selects the partitions to read."""
 
     url: str
     topics: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> Rea
 
 
 def included(given: Mapping[str, str]) -> dict[str, bool]:
-    """Return which columns beyond the usual ones are asked for. Raises SparkOptionInvalid."""
+    """Return the optional columns that are requested. Raises SparkOptionInvalid."""
     options = {name.lower(): value for name, value in given.items()}
     return {
         "includes_headers": flag(options, "includeHeaders", False),
@@ -208,7 +208,7 @@ def _assigned(options: Mapping[str, str]) -> dict[str, tuple[int, ...]] | None:
 
 
 def _start(options: Mapping[str, str], is_stream: bool) -> Bound:
-    """Return the start; a stream starts at the end of the log unless it is told otherwise."""
+    """Return the start; the default of a stream is the end of the log."""
     if not is_stream:
         start = _bound(options, START_OPTIONS, EARLIEST)
     elif (text := options.get("startingoffsets", "latest").strip().lower()) in ("earliest", "latest"):
@@ -223,7 +223,7 @@ def _start(options: Mapping[str, str], is_stream: bool) -> Bound:
 
 
 def _bound(options: Mapping[str, str], names: Sequence[str], default: int, *, refuses: bool = True) -> Bound:
-    """Return the bound that the first of `names` gives. `refuses`: the other end of the log is no start, or no end."""
+    """Return the bound that the first of `names` gives. `refuses`: the end of the log that is not allowed here."""
     name = next((name for name in names if name.lower() in options), None)
     if name is None:
         return Bound(default)
@@ -251,7 +251,9 @@ def _bound(options: Mapping[str, str], names: Sequence[str], default: int, *, re
 
 
 def _check_order(start: Bound, end: Bound) -> None:
-    """Check that no partition's start is behind its end of the same kind. Raises SparkOptionInvalid."""
+    """Check that no partition's start is after its end, if both are offsets or both are times. Raises
+    SparkOptionInvalid.
+    """
     for starts, ends in ((start.offsets, end.offsets), (start.timestamps_ms, end.timestamps_ms)):
         for topic, partitions in (starts or {}).items():
             for partition, first in partitions.items():

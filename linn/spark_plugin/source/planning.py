@@ -25,7 +25,7 @@ def _range(bounds: PartitionBounds, start: int, end: int, options: ReadOptions) 
             f"partition {bounds.partition} of {bounds.topic} has offsets {earliest} to {latest}, and {start} to {end} "
             "were asked for: read what is there with failOnDataLoss=false, or ask for other offsets"
         )
-    if start > end and (options.fails_on_data_loss or end >= earliest):  # Else what was asked for is gone.
+    if start > end and (options.fails_on_data_loss or end >= earliest):  # Otherwise the requested records are gone.
         raise SparkOptionInvalid(
             f"partition {bounds.partition} of {bounds.topic} starts at offset {start}, behind its end, {end}"
         )

@@ -1,4 +1,4 @@
-"""Ranges of offsets, of which each is read by one Spark task. Pure."""
+"""Ranges of offsets; a Spark task reads one or more of them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class OffsetRange:
 Task = tuple[OffsetRange, ...]
 """The ranges that one task reads, one after the other."""
 TASK_RECORDS_MIN = 1_000
-"""Ranges share a task up to so many records: a task costs tens of milliseconds, as much as thousands of small ones."""
+"""Records up to which ranges share a task: a task costs tens of milliseconds, as much as thousands of small records."""
 
 
 def tasks(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max: int | None) -> list[Task]:
-    """Return the tasks that read ranges: small ranges share one, unless a number says how many tasks there are."""
+    """Return the tasks that read ranges: small ranges share a task, unless a number of tasks is given."""
     if partitions_min is not None or records_max is not None:
         return [(piece,) for piece in split(ranges, partitions_min, records_max)]
     found: list[Task] = []
@@ -46,9 +46,9 @@ def tasks(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max
 
 
 def split(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max: int | None) -> list[OffsetRange]:
-    """Split ranges so that none is longer than `records_max`, and there are about `partitions_min` of them.
+    """Split ranges so that no range exceeds `records_max`, and there are about `partitions_min` ranges.
 
-    Empty ranges are left out. Neither number makes ranges larger. The cuts are those of Spark's Kafka source.
+    Empty ranges are left out. Ranges are never joined. The cuts are the same as in Spark's Kafka source.
     """
     found = [part for part in ranges if len(part) > 0]
     if records_max is not None:
@@ -57,14 +57,14 @@ def split(ranges: Sequence[OffsetRange], partitions_min: int | None, records_max
         return found
     total = sum(map(len, found))
     small = [part for part in found if _parts(part, total, partitions_min) == 1]
-    # Small ranges stay whole, and the others have the rest of the parts: else there would be too few.
+    # Small ranges stay whole, and the others get the remaining parts: otherwise there would be too few parts.
     rest, left = total - sum(map(len, small)), max(1, partitions_min - len(small))
     whole = {*small}
     return [piece for part in found for piece in _cut(part, 1 if part in whole else _parts(part, rest, left))]
 
 
 def _parts(part: OffsetRange, total: int, count: int) -> int:
-    """Return how many of `count` parts a range of `total` offsets has by its length."""
+    """Return the share of `count` parts that a range gets by its length."""
     return max(1, floor(len(part) / total * count + 0.5))
 
 

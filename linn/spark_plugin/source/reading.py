@@ -28,7 +28,7 @@ FETCH_BYTES_MAX = 4 << 20
 def read_range(options: ReadOptions, wanted: OffsetRange, schema: Any) -> Iterator[Any]:
     """Yield the committed records of a range as Arrow batches of `schema`.
 
-    Raises SparkDataLost unless told to pass over what is gone; ConnectionLost, RequestTimeout: the task may run again.
+    Raises SparkDataLost unless lost records are to be skipped; ConnectionLost, RequestTimeout: the task may run again.
     """
     try:
         yield from _read(pooled_client(options.url, wait_s=OUTAGE_S_MAX), options, wanted, schema)

@@ -1,9 +1,9 @@
-"""StreamOffset: how far a streaming query has read each partition. Pure; Spark keeps it as JSON in its checkpoint.
+"""StreamOffset: the position of a streaming query in each partition. Spark keeps it as JSON in its checkpoint.
 
-Laws: it carries each topic's id, so that a topic that was made again under its name is not taken for the one that was
-read. Two equal ones are equal as JSON text, which is how Spark compares them. A start at the end of the log stays
-LATEST, and the first micro-batch is empty there: its end, which Spark logs before it reads, is where reading begins.
-Nothing else has to remember it, and replaying that micro-batch gives the same.
+Laws: it carries each topic's id, so that a topic that was deleted and made again is not mistaken for the old one. Equal
+offsets have equal JSON text, as Spark compares the text. A start at the end of the log stays LATEST, and the first
+micro-batch is empty there: reading begins at its end, which Spark logs before it reads. So nothing else has to store
+the start, and a replay of that micro-batch gives the same.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class StreamOffset:
 
     @classmethod
     def of(cls, bounds: Iterable[PartitionBounds], offsets: Mapping[Place, int]) -> StreamOffset:
-        """Make one of the bounds' partitions."""
+        """Make a StreamOffset for the partitions of `bounds`."""
         known = list(bounds)
         topic_ids = {partition.topic: partition.topic_id for partition in known}
         return cls(topic_ids, {partition.place: offsets[partition.place] for partition in known})
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> StreamOffset:
-        """Read what `to_json` made. Raises SparkDataLost: it is something else."""
+        """Parse the JSON of `to_json`. Raises SparkDataLost: it is of another source."""
         try:
             ids = {topic: UUID(entry["id"]) for topic, entry in found.items()}
             offsets = {
@@ -49,23 +49,23 @@ class StreamOffset:
         return cls(ids, offsets)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON, topics and partitions in order."""
+        """Return the JSON form, with topics and partitions in order."""
         found: dict[str, Any] = {topic: {"id": str(self.ids[topic]), "offsets": {}} for topic in sorted(self.ids)}
         for (topic, partition), offset in sorted(self.offsets.items()):
             found[topic]["offsets"][str(partition)] = offset
         return found
 
     def offset_in(self, bounds: PartitionBounds) -> int | None:
-        """Return the offset in a partition of that very topic; None: it is not known yet."""
+        """Return the offset in a partition of the topic with the same id; None if it is not known yet."""
         return self.offsets.get(bounds.place) if self.ids.get(bounds.topic) == bounds.topic_id else None
 
 
 def next_end(
     start: StreamOffset, bounds: Sequence[PartitionBounds], offsets_max: int | None, fails_on_data_loss: bool
 ) -> StreamOffset:
-    """Return the end of the micro-batch behind `start`: what is there, of which it takes up to `offsets_max`.
+    """Return the end of the micro-batch after `start`, of at most `offsets_max` offsets.
 
-    Partitions that are new begin at their earliest offset. Raises SparkDataLost where one is gone, or ends before it.
+    New partitions begin at their earliest offset. Raises SparkDataLost if a partition is gone, or ends before `start`.
     """
     if fails_on_data_loss:
         _check_nothing_lost(start, bounds)
@@ -76,19 +76,19 @@ def next_end(
         size = len(part)
         if offsets_max is not None and total > offsets_max:
             share = offsets_max * size / total
-            # Rounded up below one, so that a small partition beside large ones has its turn, as in Spark's own source.
+            # Shares below one are rounded up, so that small partitions have their turn, as in Spark's Kafka source.
             size = min(size, ceil(share) if share < 1 else floor(share))
         ends[partition.place] = part.start + size
     return StreamOffset.of(bounds, ends)
 
 
 def pending_records(start: StreamOffset, bounds: Sequence[PartitionBounds]) -> int:
-    """Return the number of offsets behind `start` that are there."""
+    """Return the number of offsets after `start`."""
     return sum(len(_pending(start, partition)) for partition in bounds)
 
 
 def _pending(start: StreamOffset, bounds: PartitionBounds) -> range:
-    """Return the offsets that are there and were not read."""
+    """Return the number of unread offsets, by partition."""
     known = start.offset_in(bounds)
     if known == LATEST:
         return range(bounds.latest, bounds.latest)
@@ -111,9 +111,9 @@ def _check_nothing_lost(start: StreamOffset, bounds: Sequence[PartitionBounds]) 
 def ranges_between(
     start: StreamOffset, end: StreamOffset, bounds: Sequence[PartitionBounds], fails_on_data_loss: bool
 ) -> list[OffsetRange]:
-    """Return the offsets of a micro-batch by partition, all that Spark has logged for it.
+    """Return the ranges of a micro-batch by partition, as Spark has logged them.
 
-    `bounds` says what is still there. Raises SparkDataLost: some of it is not.
+    Raises SparkDataLost: records are no longer within `bounds`.
     """
     there = {(partition.topic, partition.topic_id, partition.partition): partition for partition in bounds}
     found = []

@@ -1,7 +1,6 @@
 """StreamPlanner: the micro-batches of a streaming query, in its planning process.
 
-Law: an offset that was given to Spark once stays readable as what it was; options that say where to start count for new
-queries only.
+Law: an offset that was given to Spark keeps its meaning; options for the start apply to new queries only.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class StreamPlanner:
         self._options = options
         self._now_ms = now_ms
         self._last: list[PartitionBounds] | None = None
-        """Bounds of the partitions when they were last looked at."""
+        """Bounds of the partitions when they were last requested."""
         self._target: list[PartitionBounds] | None = None
-        """Bounds up to which is read before the query ends by itself; None: without an end."""
+        """Bounds at which the query ends by itself; None: it has no end."""
         self._delayed_since: int | None = None
 
     def initial(self) -> StreamOffset:
@@ -48,7 +47,7 @@ class StreamPlanner:
         return next_end(start, bounds, limits.offsets_max if is_limited else None, fails)
 
     def _is_delayed(self, start: StreamOffset, bounds: list[PartitionBounds]) -> bool:
-        """Whether the next micro-batch waits for more records; one that ends by itself does not."""
+        """Whether the next micro-batch waits for more records; a query that ends by itself does not wait."""
         limits = self._options.limits
         if limits.offsets_min is None or self._target is not None:
             return False
@@ -61,11 +60,11 @@ class StreamPlanner:
         return now_ms - self._delayed_since < limits.delay_ms_max
 
     def stop_at_present_end(self) -> None:
-        """Have nothing read beyond what is there now. Raises SparkOptionInvalid, ConnectionLost and others."""
+        """Read nothing beyond the present ends. Raises SparkOptionInvalid, ConnectionLost and others."""
         self._target = self._bounds()
 
     def latest(self) -> StreamOffset | None:
-        """Return the end of what was there when it was last looked at; None: it was not."""
+        """Return the ends that were last requested; None if there was no request."""
         if self._last is None:
             return None
         return StreamOffset.of(self._last, {each.place: each.latest for each in self._last})

@@ -104,11 +104,11 @@ class Admin(Facade[AsyncAdmin]):
         bindings: Sequence[Mapping[str, Any]] = (),
         **settings: Any,
     ) -> bool:
-        """Create an exchange; return False if it exists. Raises TopicExists, ConfigError.
+        """Create an exchange; return False if it exists with the same settings. Raises TopicExists, ConfigError.
 
         Args:
             type: direct, fanout, topic, headers, content, consistent-hash, or a plugin's.
-            alternate: exchange for messages that no binding of this one matches.
+            alternate: exchange for messages that match no binding.
             bindings: bindings of other exchanges to this one; each with `exchange`, `key`, and arguments of its type.
             settings: settings of the exchange's type.
 
@@ -120,7 +120,7 @@ class Admin(Facade[AsyncAdmin]):
         )
 
     def delete_exchange(self, name: str) -> None:
-        """Delete an exchange without bindings that is no other's alternate. Raises ExchangeUnknown, TopicError.
+        """Delete an exchange that has no bindings and is no exchange's alternate. Raises ExchangeUnknown, TopicError.
 
         Example:
             client.admin.create_exchange("alerts", type="fanout")
@@ -184,7 +184,7 @@ class Admin(Facade[AsyncAdmin]):
         return self._thread.call(self._made.unbind_exchange, exchange, target, key, **arguments)
 
     def groups(self, topic: str | None = None) -> list[GroupSummary]:
-        """Describe all consumer groups, or those of a topic: members, epoch and lag.
+        """Describe all consumer groups, or the groups of a topic: members, epoch and lag.
 
         Raises TopicUnknown, SubscriptionWrongKind.
 
@@ -213,13 +213,13 @@ class Admin(Facade[AsyncAdmin]):
         *,
         dry_run: bool = False,
     ) -> list[GroupOffset]:
-        """Move the offsets of a group without members; return the new ones.
+        """Move the offsets of a group without members; return the new offsets.
 
         An offset outside a partition's bounds becomes the nearest one within. With `dry_run` nothing is moved.
 
         Args:
-            topic: only the offsets in this topic; None: in all topics of the group.
-            partitions: only these partitions of the topic; none: all.
+            topic: move only the offsets in this topic; None: in all topics of the group.
+            partitions: move only these partitions of the topic; empty: all.
 
         Raises TopicUnknown, PartitionUnknown, GroupUnknown, GroupBusy, SubscriptionWrongKind.
 
@@ -239,7 +239,7 @@ class Admin(Facade[AsyncAdmin]):
     def subscriptions(self, topic: str | None = None) -> list[QueueDescription]:
         """Describe the queues and named shared subscriptions of one topic or of all.
 
-        Each with its records that are ready, leased, delayed or dead, and the number of consumers. Raises TopicUnknown.
+        The descriptions count ready, leased, delayed and dead records, and consumers. Raises TopicUnknown.
 
         Example:
             print([queue["topic"] for queue in client.admin.subscriptions()])
@@ -259,7 +259,7 @@ class Admin(Facade[AsyncAdmin]):
     def create_subscription(
         self, topic: str, name: str, start: Literal["earliest", "latest"] | int | datetime = "earliest"
     ) -> bool:
-        """Create a named shared subscription of a stream; return False if it exists, wherever it began.
+        """Create a named shared subscription of a stream; return False if it exists, with any start.
 
         An offset outside a partition's bounds becomes the nearest one within.
 
@@ -271,7 +271,7 @@ class Admin(Facade[AsyncAdmin]):
         return self._thread.call(self._made.create_subscription, topic, name, start)
 
     def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
-        """Delete a named shared subscription; the stream's records stay. `force`: also if it has consumers.
+        """Delete a named shared subscription; the stream's records stay. `force`: even if it has consumers.
 
         Raises TopicUnknown, SharedUnknown, SharedBusy.
 
@@ -290,10 +290,10 @@ class Admin(Facade[AsyncAdmin]):
         partition: int | None = None,
         delivery_id: int | None = None,
     ) -> DecidedDeliveries:
-        """Describe what was decided to consumers of one topic, or of all, and is not done.
+        """Describe the decided deliveries of one topic or of all topics that are not done.
 
-        The first 1,000 ranges of offsets; `more` counts the others. `subscription`, "" for the topic's own queue,
-        `partition` and `delivery_id` choose some of a topic's.
+        Returns the first 1,000 ranges of offsets; `more` counts the others. `subscription` ("" for the topic's own
+        queue), `partition` and `delivery_id` select some of a topic's deliveries.
 
         Raises TopicUnknown, SharedUnknown, SubscriptionWrongKind, PartitionUnknown.
 
@@ -317,12 +317,12 @@ class Admin(Facade[AsyncAdmin]):
         first: int | None = None,
         end: int | None = None,
     ) -> int:
-        """End a decided delivery, or its offsets [first, end), for a consumer that is lost; return how many records.
+        """End a decided delivery, or its offsets [first, end), for a lost consumer; return the number of records.
 
-        "done": settle the records, as if their effect was stored. "return": deliver them to another consumer; if this
-        one has stored their effect, it happens twice. "dead-letter": reject them. The broker logs who asked.
+        "done": settle the records, as if their effect was stored. "return": deliver them to another consumer; if the
+        lost consumer has stored their effect, it happens twice. "dead-letter": reject them. The broker logs the caller.
 
-        Raises DeliveryNotCurrent if nothing of it is decided to the consumer, TopicUnknown, SharedUnknown,
+        Raises DeliveryNotCurrent if none of it is decided for the consumer, TopicUnknown, SharedUnknown,
         SubscriptionWrongKind, PartitionUnknown.
 
         Example:
@@ -343,9 +343,9 @@ class Admin(Facade[AsyncAdmin]):
         )
 
     def transactions(self, state: TransactionState | None = None, *, limit: int = 1000) -> TransactionSummaries:
-        """Describe the names of transactions, or those in one state: the open ones first, the oldest in front.
+        """Describe the names of transactions, or the names in one state: open transactions first, oldest first.
 
-        At most `limit`, and never more than 1,000; `more` counts the others.
+        Returns at most `limit` and never more than 1,000; `more` counts the others.
 
         Example:
             for transaction in client.admin.transactions("open")["transactions"]:
@@ -354,7 +354,7 @@ class Admin(Facade[AsyncAdmin]):
         return self._thread.call(self._made.transactions, state, limit=limit)
 
     def transaction(self, name: str) -> TransactionDescription:
-        """Describe the transactions of one name, and what the present one has touched. Raises TransactionUnknown.
+        """Describe the transactions of a name, and the effects of the present one. Raises TransactionUnknown.
 
         Example:
             with client.transaction("billing-1") as tx:
@@ -364,11 +364,11 @@ class Admin(Facade[AsyncAdmin]):
         return self._thread.call(self._made.transaction, name)
 
     def abort_transaction(self, name: str, number: int | None = None) -> int:
-        """Abort the open transaction of a name, and return its number. The broker logs who asked.
+        """Abort the open transaction of a name, and return its number. The broker logs the caller.
 
-        `number`: only if it is that one, and not the next one, which its client may have begun since you looked.
+        `number`: abort only this transaction, not a later one that the client may have begun meanwhile.
 
-        Raises TransactionUnknown if none is open, or another one; TransactionBusy while its end is under way.
+        Raises TransactionUnknown if none is open, or another number; TransactionBusy while it is being ended.
 
         Example:
             for transaction in client.admin.transactions("open")["transactions"]:
@@ -388,7 +388,7 @@ class Admin(Facade[AsyncAdmin]):
         return self._thread.call(self._made.metrics, *names)
 
     def connections(self) -> list[ConnectionDescription]:
-        """Describe the open connections of all listeners, the oldest first: who, and what each reads and holds.
+        """Describe the open connections of all listeners, oldest first: client, subscriptions, traffic and buffers.
 
         Example:
             for connection in client.admin.connections():

@@ -31,11 +31,10 @@ class Consumer(BaseConsumer):
     """
 
     def close(self) -> None:
-        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue; of unread ones no attempt
-        counts.
+        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue, unread ones uncounted.
 
         Raises:
-            LinnError: a settlement that nobody waited for was refused.
+            LinnError: a settlement that was not awaited was refused.
         Interruption: settlements and the unsubscribe request are on their way all the same.
 
         A second call does nothing.
@@ -76,7 +75,7 @@ class Consumer(BaseConsumer):
                 leases. MessageInvalid: an argument is wrong.
             ConnectionLost: the connection ended; leased records that were on their way are redelivered.
             BatchCorrupt: a batch was damaged; leased records that were on their way are redelivered.
-            LinnError: a settlement that nobody waited for was refused, or the subscription is over.
+            LinnError: a settlement that was not awaited was refused, or the subscription is over.
         Interruption: records that were on their way stay leased until the lease ends.
 
         Example:
@@ -97,22 +96,22 @@ class Consumer(BaseConsumer):
     ) -> None:
         """Call `handler` with each message, and ack it when the call has ended; until `stop` is set, or SIGTERM.
 
-        If the call raises an exception, that is logged with the message's place, and the run goes on: on a queue the
-        message is returned, and the topic's settings say when it comes again, and after how many attempts it is dead.
-        On a stream, which has no attempts, the call is repeated after a pause, and then the message is passed over.
+        An exception of the handler is logged with the message's place, and the run goes on. On a queue the message is
+        returned, and the topic's settings determine the delay and the maximum number of attempts. On a stream, which
+        has no attempts, the call is repeated after pauses, and finally the message is skipped.
 
         Args:
             handler: a function, which several threads may call.
-            concurrency: number of messages that are handled at a time. A stream is handled in order: one.
-            stop: an event of threading or multiprocessing after which no message is taken. SIGTERM does the same where
-                nothing else handles it, in the main thread. Messages in hand are finished and settled; `run` returns.
-            reject_on: exceptions after which another attempt is in vain: the message goes to the dead letters, or on a
-                stream is passed over at once.
-            attempts_max: on a stream, number of calls with one message; None: until the handler takes it.
+            concurrency: number of messages handled at a time; 1 on a stream, which is handled in order.
+            stop: an event of threading or multiprocessing after which no message is taken. SIGTERM does the same in
+                the main thread, unless the program handles it. Calls in progress end and are settled; `run` returns.
+            reject_on: exceptions after which another attempt is useless: the message becomes a dead letter, or is
+                skipped on a stream.
+            attempts_max: on a stream, maximum number of calls with one message; None: until a call succeeds.
 
-        Raises MessageInvalid, SubscriptionWrongKind (`concurrency` on a stream), and what ends the subscription or the
-        connection, as `__next__`. Interruption: what is in hand is not settled, and comes again. The consumer gets
-        nothing more after a run: leave its block.
+        Raises MessageInvalid, SubscriptionWrongKind (`concurrency` on a stream), and errors that end the subscription
+        or the connection, as `__next__`. Interruption: messages in progress are not settled, and come again. After a
+        run the consumer receives nothing more: leave its block.
 
         This thread and `concurrency` - 1 others call the handler. A KeyboardInterrupt leaves the message in this
         thread unsettled; the other threads finish theirs.
@@ -134,16 +133,16 @@ class Consumer(BaseConsumer):
         return self._made.paused
 
     def pause(self, *partitions: int, topic: str | None = None) -> None:
-        """Deliver nothing of some partitions of a stream until `resume`; a group's member keeps them.
+        """Pause partitions of a stream until `resume`; a group's member keeps them.
 
-        Records that have arrived and were not handed out are read again then. A pause outlasts a reconnection, and ends
-        when its partition moves to another member.
+        Arrived records that were not handed out are read again after `resume`. A pause outlasts a reconnection, and
+        ends when its partition moves to another member.
 
         Args:
             topic: one of the consumer's topics; None: its only one.
 
-        Raises MessageInvalid, SubscriptionWrongKind (a queue), PartitionUnknown, GroupFenced (the partition is
-        another's), ConnectionLost, RequestTimeout. Interruption: some of the partitions are paused, or all.
+        Raises MessageInvalid, SubscriptionWrongKind (a queue), PartitionUnknown, GroupFenced (another member has the
+        partition), ConnectionLost, RequestTimeout. Interruption: some or all of the partitions are paused.
 
         Example:
             with client.consumer("prices", group="dashboard") as consumer:
@@ -154,9 +153,9 @@ class Consumer(BaseConsumer):
         self._thread.call(self._made.pause, *partitions, topic=topic)
 
     def resume(self, *partitions: int, topic: str | None = None) -> None:
-        """Go on with partitions that `pause` has paused; others go on anyway. Raises as `pause` does.
+        """Resume partitions that `pause` has paused; for others it does nothing. Raises as `pause` does.
 
-        Interruption: some of the partitions go on, or all.
+        Interruption: some or all of the partitions are resumed.
 
         Example:
             for partition in consumer.paused.get("prices", []):
@@ -165,16 +164,17 @@ class Consumer(BaseConsumer):
         self._thread.call(self._made.resume, *partitions, topic=topic)
 
     def seek(self, partition: int, to: Start, *, topic: str | None = None) -> int:
-        """Go on elsewhere in a partition of a stream, and return the offset; one that is paused stays paused.
+        """Move to another position in a partition of a stream, and return its offset; a paused partition stays paused.
 
-        Commits nothing: a group that should go on there as well needs `commit`. No record from the old place is handed
-        out once this returns.
+        Commits nothing: use `commit` if the group should go on there as well. After the return no record from the old
+        position is handed out.
 
         Args:
             to: "earliest", "latest", an offset, or a datetime (the first batch with a timestamp not before it).
             topic: one of the consumer's topics; None: its only one.
 
-        Raises as `pause` does, and OffsetOutOfRange (beyond the end). Interruption: it is moved or not.
+        Raises as `pause` does, and OffsetOutOfRange (beyond the end). Interruption: the position may or may not have
+        moved.
 
         Example:
             with client.consumer("prices", group="dashboard") as consumer:
@@ -184,16 +184,16 @@ class Consumer(BaseConsumer):
         return self._thread.call(self._made.seek, partition, to, topic=topic)
 
     def commit(self, partition: int, offset: int, *, text: str = "", topic: str | None = None) -> None:
-        """Commit an offset of a group, the next one to read, whatever was delivered or acked before.
+        """Commit an offset of a group, the next one to read, independently of deliveries and acks.
 
         Args:
-            text: anything to keep with the offset until the next commit or ack in the partition, at most 4,096 bytes of
+            text: text to store with the offset until the next commit or ack in the partition, at most 4,096 bytes of
                 UTF-8; `admin.group` shows it.
             topic: one of the consumer's topics; None: its only one.
 
-        Raises SubscriptionWrongKind (not a member of a group), GroupFenced (the partition is another's),
+        Raises SubscriptionWrongKind (not a member of a group), GroupFenced (another member has the partition),
         OffsetOutOfRange, LimitExceeded (the text is too long), MessageInvalid, ConnectionLost, RequestTimeout.
-        Interruption: it is committed or not.
+        Interruption: the offset may or may not be committed.
 
         Example:
             with client.consumer("prices", group="dashboard") as consumer:

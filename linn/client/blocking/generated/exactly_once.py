@@ -13,8 +13,8 @@ from linn.client.consume.running import Exceptions
 class ExactlyOnceConsumer(BaseExactlyOnceConsumer[H]):
     """A consumer with a participant, made by `Client.consumer(..., exactly_once=...)`.
 
-    One thread uses it: the one that opened it, in which the participant's methods are called. Any thread may close it;
-    the participant is closed when its own thread does so too, or leaves the `with` block.
+    Only the thread that opened it uses it, and calls the participant's methods. Any thread may close it; the
+    participant is closed when the opening thread calls `close` too, or leaves the `with` block.
 
     Example:
         participant = SqliteParticipant("ledger.db")
@@ -32,7 +32,7 @@ class ExactlyOnceConsumer(BaseExactlyOnceConsumer[H]):
         return self._made.topics
 
     def close(self) -> None:
-        """Undo what is not committed, unsubscribe, and close the participant. Raises as `Consumer.close` does.
+        """Undo uncommitted effects, unsubscribe, and close the participant. Raises as `Consumer.close` does.
 
         A second call does nothing.
 
@@ -46,14 +46,14 @@ class ExactlyOnceConsumer(BaseExactlyOnceConsumer[H]):
     ) -> None:
         """Call `handler` with each message and the handle, until `stop` is set, or SIGTERM; then commit.
 
-        If the call raises an exception, that is logged with the message's place, what it did through the handle is
-        undone, and the run goes on. On a queue the message is returned, and the topic's settings say when it comes
-        again, and after how many attempts it is dead; others of its delivery are handled again. On a stream it is tried
-        again, after pauses, until the handler takes it: exactly once passes nothing over. An error of the participant
-        is logged, and the transaction tried again.
+        An exception of the handler is logged with the message's place, its effects through the handle are undone, and
+        the run goes on. On a queue the message is returned, and the topic's settings determine the delay and the
+        maximum number of attempts; other messages of its delivery are handled again. On a stream the call is repeated,
+        after pauses, until it succeeds: exactly-once delivery skips no message. An error of the participant is logged,
+        and the transaction is repeated.
 
-        For `stop` and `reject_on` see `Consumer.run`. Raises ParticipantConflict, MessageInvalid, and what ends the
-        subscription or the connection. Interruption: what is not committed is undone, and comes again.
+        For `stop` and `reject_on` see `Consumer.run`. Raises ParticipantConflict, MessageInvalid, and errors that end
+        the subscription or the connection. Interruption: uncommitted effects are undone, and their messages come again.
 
         A KeyboardInterrupt commits nothing.
 
@@ -69,9 +69,9 @@ class ExactlyOnceConsumer(BaseExactlyOnceConsumer[H]):
         self._run(handler, stop=stop, reject_on=reject_on)
 
     def commit(self) -> None:
-        """Commit the effects of all messages so far, the one in hand as well, before their delivery is at its end.
+        """Commit the effects of all messages so far, including the present one, before the end of their delivery.
 
-        Call it before you leave the loop with `break`, which undoes what is not committed. Raises as `__next__`.
+        Call it before you leave the loop with `break`, which undoes uncommitted effects. Raises as `__next__`.
 
         Example:
             for message, db in consumer:

@@ -36,7 +36,7 @@ class Batch(BaseBatch):
     def nack(self, delay_ms: int = 0, reason: str = "") -> Settled:
         """Return all records for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
-        On a stream, the group reads on from the first of them. `reason` is for people: a dead letter has the last one.
+        On a stream, the group reads on from the first record. `reason` is for people: a dead letter has the last one.
 
         Example:
             batch.nack(delay_ms=500)
@@ -44,7 +44,7 @@ class Batch(BaseBatch):
         return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms, reason)
 
     def reject(self, reason: str = "") -> Settled:
-        """Reject all records: they go to the dead-letter topic, with the reason, of which 255 bytes are kept.
+        """Reject all records: they go to the dead-letter topic, with the first 255 bytes of the reason.
 
         Example:
             batch.reject("the currency is unknown")
@@ -63,7 +63,7 @@ class Batch(BaseBatch):
         """Settle when a `with` block is left: ack, or nack or reject if the block raises.
 
         The error's type and first line are the reason. Interruption settles nothing. The block's error is raised on,
-        or else a refusal of the ack, but not that a lost connection made it void.
+        or else a refusal of the ack; an ack that a lost connection made void raises nothing.
 
         Example:
             with batch.process(on_error="reject"):
@@ -101,7 +101,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms, reason)
 
     def reject(self, reason: str = "") -> Settled:
-        """Reject the message: it goes to the dead-letter topic, with the reason, of which 255 bytes are kept.
+        """Reject the message: it goes to the dead-letter topic, with the first 255 bytes of the reason.
 
         Example:
             message.reject("the currency is unknown")
@@ -120,7 +120,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         """Settle when a `with` block is left: ack, or nack or reject if the block raises.
 
         The error's type and first line are the reason. Interruption settles nothing. The block's error is raised on,
-        or else a refusal of the ack, but not that a lost connection made it void.
+        or else a refusal of the ack; an ack that a lost connection made void raises nothing.
 
         Example:
             with message.process(on_error="reject"):
@@ -140,8 +140,8 @@ class FetchedBatches(NamedTuple):
     start_offset: int
     """First offset that can be read."""
     high_watermark: int
-    """Offset behind the last one that can be read."""
+    """Offset after the last readable record."""
     next_offset: int
-    """Offset at which to go on: no record that was asked for lies between the last batch and there."""
+    """Offset at which to go on: no requested record lies between the last batch and this offset."""
     leader_epoch: int
-    """Leader epoch in which the broker has read them: give it to the next `fetch`."""
+    """Leader epoch of the broker at the read: pass it to the next `fetch`."""

@@ -20,7 +20,7 @@ class Producer(BaseProducer):
     """
 
     def close(self) -> None:
-        """Flush and close. Raises as `flush` does; the producer is closed all the same.
+        """Flush and close. Raises as `flush` does; the producer is closed even then.
 
         Interruption: unconfirmed messages may or may not be stored.
 
@@ -34,14 +34,14 @@ class Producer(BaseProducer):
         self._close()
 
     def flush(self, *, timeout_s: float | None = None) -> None:
-        """Send everything that waits, and wait until each earlier message is confirmed or failed.
+        """Send all waiting messages, and wait until every earlier message is confirmed or has failed.
 
-        With acks="none": wait until the broker has read them.
+        With acks="none", waits until the broker has read them.
 
         Raises:
             LinnError: the first failure among the messages of `publish_nowait` since the last flush; a note says how
-                many batches failed. Failures of `publish` are raised by that call.
-        Interruption: the messages are on their way all the same.
+                many batches failed. A failure of `publish` is raised by that call only.
+        Interruption: the messages are sent nevertheless.
 
         A call that takes longer than `timeout_s` is interrupted, and raises RequestTimeout.
 
@@ -53,7 +53,7 @@ class Producer(BaseProducer):
 
     @property
     def id(self) -> int:
-        """The number by which the broker knows this producer; 0 if it is not idempotent."""
+        """Producer id at the broker; 0 if the producer is not idempotent."""
         return self._made.id
 
     def publish(
@@ -72,18 +72,18 @@ class Producer(BaseProducer):
         mandatory: bool = False,
         timeout_s: float | None = None,
     ) -> Receipt:
-        """Publish one message and wait for the confirmation that `acks` asks for.
+        """Publish one message and wait for the confirmation that `acks` selects.
 
-        Waits first while more than `buffer_bytes_max` is on its way. With `mandatory`, a message that no binding of the
-        exchange leads to a topic is an error; it has no effect on a producer for a topic.
+        Waits first while more than `buffer_bytes_max` is unconfirmed. With `mandatory`, an unroutable message is an
+        error; it has no effect on a producer for a topic.
 
         Raises:
             MessageInvalid, MessageTooLarge: nothing was sent.
-            Unroutable: it was mandatory, and no topic takes it.
-            RequestTimeout, ConnectionLost: it may or may not be stored.
-            LinnError: the broker refused it, and no others of its batch; if the refusal is retriable, after retries.
+            Unroutable: the message was mandatory, and no topic takes it.
+            RequestTimeout, ConnectionLost: the message may or may not be stored.
+            LinnError: the broker refused this message only; a retriable refusal is raised after retries.
         Interruption: a message that still waits to be batched is withdrawn; otherwise it may or may not be stored. The
-            connection and all other messages are not disturbed.
+            connection and all other messages are not affected.
 
         A call that takes longer than `timeout_s` is interrupted, and raises RequestTimeout.
 
@@ -125,18 +125,19 @@ class Producer(BaseProducer):
         partition: int | None = None,
         timeout_s: float | None = None,
     ) -> BulkReceipt:
-        """Publish many messages and wait for the confirmation that `acks` asks for; the fastest way.
+        """Publish many messages and wait for the confirmation that `acks` selects; the fastest way.
 
         `keys`, `headers` and `ids` have one entry per value, and so have `routing_keys`, `labels` and `timestamp_ms` if
-        they are sequences; other arguments hold for all. Values are bytes-like and must not change before the call
-        returns. `mandatory` works as with `publish`. With `partition` all of them go there, whatever their keys.
+        they are sequences; other arguments apply to all messages. Values are bytes-like and must not change before the
+        call returns. `mandatory` works as with `publish`. With `partition` all of them go there, regardless of their
+        keys.
 
         Raises:
-            Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
-            LinnError with `indexes`: the broker refused these. The others are confirmed.
-            MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note says how many
-                messages were.
-            LinnError: as `publish`; a note says how many messages were confirmed.
+            Unroutable: they were mandatory, and no topic takes the ones at `error.indexes`. The others are confirmed.
+            LinnError with `indexes`: the broker refused these messages. The others are confirmed.
+            MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note gives the
+                number of confirmed messages.
+            LinnError: as `publish`; a note gives the number of confirmed messages.
         Interruption: messages that were cut into batches may or may not be stored; the rest is not sent.
 
         A call that takes longer than `timeout_s` is interrupted, and raises RequestTimeout.

@@ -10,7 +10,7 @@ from linn.client.transactions.shared import TransactionTicket
 
 
 class SharedTransactions(BaseSharedTransactions):
-    """The transactions of one name, made by `Client.shared_transactions`. They follow one another.
+    """Transactions of one name, made by `Client.shared_transactions`. They follow one another.
 
     Example:
         shared = client.shared_transactions("job-7", run=0x5EED)
@@ -21,11 +21,10 @@ class SharedTransactions(BaseSharedTransactions):
     """
 
     def join(self) -> TransactionTicket:
-        """Return the present transaction, the same one for all who have the same run.
+        """Return the present transaction, the same one in all processes of a run.
 
-        Raises TransactionFenced: a later run has taken over the name; TransactionBusy: the one before is being ended;
-        LimitExceeded, ConnectionLost, RequestTimeout.
-        Interruption: the name may be taken over.
+        Raises TransactionFenced: a later run has taken over the name; TransactionBusy: the previous one is being ended;
+        LimitExceeded, ConnectionLost, RequestTimeout. Interruption: the name may be taken over.
 
         Example:
             shared = client.shared_transactions("job-7", run=0x5EED)
@@ -34,7 +33,7 @@ class SharedTransactions(BaseSharedTransactions):
         return self._thread.call(self._made.join)
 
     def producer(self, ticket: TransactionTicket, topic: str | None = None, *, exchange: str | None = None) -> Producer:
-        """Open a producer whose messages belong to a transaction, if its commit names the producer's `id`.
+        """Open a producer whose messages belong to a transaction if its commit names the producer's `id`.
 
         Leave the block before the commit. Raises TransactionError, LimitExceeded, ConnectionLost, RequestTimeout, and
         as closing a producer does.
@@ -51,16 +50,16 @@ class SharedTransactions(BaseSharedTransactions):
     def commit(
         self, ticket: TransactionTicket, producers: Sequence[int], *, sequence: int = 0, identity: str = ""
     ) -> None:
-        """Commit what these producers have written, and abort what others have. Can be repeated.
+        """Commit the output of these producers, and abort the output of others. Can be repeated.
 
-        `sequence`: the job's own count of its commits, from 1 on. The last one is not done again, in whatever
-        transaction: this one is aborted then. 0: none. `identity` says what is committed under that sequence, such as
-        a digest of the job's input: at most 200 characters.
+        `sequence`: the job's own count of its commits, from 1 on; 0: none. If the last sequence is committed again, in
+        any transaction, that transaction is aborted. `identity` identifies the content of the commit, such as a digest
+        of the job's input: at most 200 characters.
 
         Raises SequenceTaken: the last commit of this sequence had another identity, or was of a later sequence, and
         this transaction is aborted; TransactionAborted, TransactionFenced, TransactionError; ConnectionLost,
-        RequestTimeout: the decision is not known, and a commit of the same sequence and identity may be tried.
-        Interruption: the same.
+        RequestTimeout: the decision is not known; repeat the commit with the same sequence and identity. Interruption:
+        the same.
 
         Example:
             shared = client.shared_transactions("job-7", run=0x5EED)

@@ -14,7 +14,7 @@ from linn.client.produce.receipt import BulkReceipt, Receipt
 class Transaction(BaseTransaction):
     """One transaction, made by `Client.transaction`: it is committed when the block ends, and aborted if it raises.
 
-    Any number of threads may work in it; one enters and leaves it.
+    Any number of threads may work in it; one thread enters and leaves it.
 
     Example:
         with client.transaction("billing-1") as tx:
@@ -24,11 +24,11 @@ class Transaction(BaseTransaction):
 
     @property
     def name(self) -> str:
-        """Its name, which one client has at a time."""
+        """Transactional name, which one client owns at a time."""
         return self._made.name
 
     def abort(self) -> None:
-        """Abort: nothing of it takes effect, and what was acked is delivered again.
+        """Abort: nothing takes effect, and acked records are delivered again.
 
         Example:
             with client.transaction("billing-1") as tx:
@@ -38,10 +38,10 @@ class Transaction(BaseTransaction):
         self._thread.call(self._made.abort)
 
     def producer(self, topic: str | None = None, *, exchange: str | None = None) -> Producer:
-        """Return a producer whose messages belong to this transaction; it must not be used after it.
+        """Return a producer whose messages belong to this transaction; do not use it after the transaction.
 
-        Raises TransactionError, TopicUnknown, LimitExceeded, ConnectionLost, RequestTimeout. Where a publish with it
-        raises TransactionUnknown, the block ends with the reason: TransactionAborted or TransactionFenced.
+        Raises TransactionError, TopicUnknown, LimitExceeded, ConnectionLost, RequestTimeout. If a publish with it
+        raises TransactionUnknown, the block raises the reason: TransactionAborted or TransactionFenced.
 
         Example:
             with client.transaction("billing-1") as tx:
@@ -61,7 +61,7 @@ class Transaction(BaseTransaction):
     ) -> Receipt:
         """Publish a message with this transaction, and wait until it is stored; `properties` as `Producer.publish`.
 
-        Raises TransactionAborted, TransactionFenced: it has been ended; and as `Producer.publish`.
+        Raises TransactionAborted, TransactionFenced: the transaction has ended; and as `Producer.publish`.
 
         A call that takes longer than `timeout_s` is interrupted, and raises RequestTimeout.
 
@@ -97,7 +97,7 @@ class Transaction(BaseTransaction):
         )
 
     def ack(self, received: Message | Batch) -> None:
-        """Ack what a consumer of a queue, or of a shared subscription, has received, if this is committed.
+        """Ack a message or batch of a queue or shared subscription, with the commit of this transaction.
 
         Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 
@@ -110,7 +110,7 @@ class Transaction(BaseTransaction):
         self._ack(received)
 
     def commit(self, received: Message | Batch) -> None:
-        """Commit the offset behind what a member of a group has received, if this is committed.
+        """Commit the offset after a message or batch of a group's member, with the commit of this transaction.
 
         Raises SubscriptionWrongKind, TransactionError; MessageInvalid: it is neither.
 

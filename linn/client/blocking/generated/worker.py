@@ -23,7 +23,7 @@ from linn.core.errors.tree import LinnError
 
 
 class Worker:
-    """One worker: a consumer, and transactions of one name after the other."""
+    """Worker: a consumer, and successive transactions of one name."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Worker:
     def run(self) -> None:
         """Work until the consumer is closed, or this is cancelled.
 
-        Raises TransactionFenced: another worker has this name; SubscriptionWrongKind; and what the function raises.
+        Raises TransactionFenced: another worker has this name; SubscriptionWrongKind; and errors of the function.
         """
         with self.consumer as consumer:
             check_kind(consumer._subscriptions, is_group=self._is_group)
@@ -63,7 +63,7 @@ class Worker:
                     consumer._sleep(PAUSE_S)
 
     def _take_over(self, tx: Transaction) -> None:
-        """Take over the name before waiting: an open transaction may hold the very messages that are waited for."""
+        """Take over the name before waiting: an open transaction may hold the messages that the worker waits for."""
         while True:
             try:
                 return tx._take_over()
