@@ -19,11 +19,6 @@ RIDDLES = {
     "an idiom for a verb": r"\b(let|lets) go\b|\b(handed|passed|passes) over\b|\blook(s|ed)? at\b",
 }
 """Patterns in docstrings of linn that a reader has to solve, by their fault."""
-EXCUSED = (
-    *(f"linn/{folder}/" for folder in ("bench", "cli", "client", "semantics", "spark_plugin", "testing")),
-    *(f"linn/core/{folder}/" for folder in ("publish", "queue", "routing", "topics")),
-)
-"""Folders that still have riddles."""
 Body = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -68,14 +63,10 @@ def test_docstrings_have_no_riddles() -> None:
     found = [
         f"{name_of(module)}:{line}: {fault}: {words}"
         for module in modules()
-        if name_of(module).startswith("linn/") and not name_of(module).startswith(EXCUSED)
+        if name_of(module).startswith("linn/")
         for line, fault, words in riddles(ast.parse(module.read_text(encoding="utf-8")))
     ]
     assert found == []
-
-
-def test_excused_folders_exist() -> None:
-    assert [folder for folder in EXCUSED if not (ROOT / folder).is_dir()] == []
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def complain(text: str) -> None:
 
 
 def discard_output() -> None:
-    """Discard what is buffered for stdout, so that the flush at exit can't fail."""
+    """Discard buffered output, so that the flush at exit can't fail."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

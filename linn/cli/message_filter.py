@@ -21,7 +21,7 @@ def message_filter(where: str) -> MessageFilter:
 
 
 def split_filter(where: str | None) -> tuple[str | None, MessageFilter | None]:
-    """Return the predicate if the broker can apply it, as it looks at labels and routing key only; else a function.
+    """Return the predicate if the broker can apply it, as it examines labels and routing key only; else a function.
 
     Raises PredicateInvalid.
     """

@@ -61,5 +61,5 @@ class ExchangeSettingsCommand(SettingsCommand):
     """Command that takes settings of an exchange."""
 
     def setting_keys(self) -> Iterable[str]:
-        """Return the settings common to all exchanges; those of one type can be given as KEY=VALUE only."""
+        """Return the settings common to all exchanges; settings of one type can be given as KEY=VALUE only."""
         return ("type", "alternate")

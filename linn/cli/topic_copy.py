@@ -55,7 +55,7 @@ class TopicPlan(NamedTuple):
 
 
 async def plan_of(name: str, source: Client, target: Client) -> TopicPlan:
-    """Look at a topic on both brokers. Raises TopicUnknown."""
+    """Examine a topic on both brokers. Raises TopicUnknown."""
     described = await source.admin.topic(name)
     listed = await source.admin.subscriptions(name)
     subscriptions = [await source.admin.subscription(name, subscription["subscription"]) for subscription in listed]
@@ -234,7 +234,7 @@ async def publish_copies(
 
 
 def total_text(copies: Iterable[TopicCopy]) -> str:
-    """Describe what was copied, as part of a sentence."""
+    """Describe the copy, as part of a sentence."""
     done = [*copies]
     text = f"{counted(sum(subscription.messages for subscription in done), 'message')} of {counted(len(done), 'topic')}"
     return f"{text} and {counted(sum(subscription.offsets for subscription in done), 'offset')} of groups"

@@ -1,7 +1,7 @@
 """At-most-once delivery: a record is settled when it is handed to the connection. No lease, no redelivery.
 
-A producer need not wait for a confirmation, and by default gets one when the batch is accepted. Records stay handed
-over after a restart, because the broker makes the events of a delivery durable before it sends the records.
+A producer need not wait for a confirmation, and by default gets one when the batch is accepted. Records stay
+delivered after a restart, because the broker makes the events of a delivery durable before it sends the records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AtMostOnce:
         return CONFIRM_WHEN[acks]
 
     def redelivery_ms(self, attempts: int, asked_ms: int | None) -> int | None:
-        """No delay: only records that were settled and could not be handed over are returned."""
+        """No delay: only records that were settled and could not be delivered are returned."""
         return 0
 
 

@@ -2,8 +2,8 @@
 
 PREPARE: records are delivered under a lease, to a consumer with a name. READY: it has found that it can apply them.
 COMMIT: the broker has decided, durably, that they are this name's, and answers. The consumer stores its effect together
-with a mark of the records, in one local transaction; DONE settles them. What was decided and is not done is delivered
-to the name again, after a restart of either side, and the mark tells whether it was applied. See ADR 0024.
+with a mark of the records, in one local transaction; DONE settles them. Records that were decided and are not done are
+delivered to the name again, after a restart of either side, and the mark tells whether it was applied. See ADR 0024.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class DeadLetters:
         self._read: dict[str, int] = {}
 
     def observe(self, entry: Entry) -> None:
-        """Record what was read."""
+        """Record the dead letters that were read."""
         if isinstance(entry.event, ReadThrough):
             self._read[entry.event.topic] = entry.event.life
 

@@ -11,8 +11,8 @@ The model follows POSIX and promises no more:
 - A folder's pending creations, renames and removals are kept up to one of them and lost from there on. A rename is one
   change. Renames stay within one folder; linn needs no other, and a rename between folders is asserted out.
 - The death of the process (`kill`) loses nothing, but handles and locks die with it.
-- After a failed sync what it covered is decided as in a crash, and no later sync repairs it, while the process goes on
-  reading what it wrote. (So does Linux since 4.13: https://wiki.postgresql.org/wiki/Fsync_Errors.)
+- After a failed sync the writes that it covered are decided as in a crash, and no later sync
+  repairs it, while the process goes on reading its own writes. (So does Linux since 4.13: https://wiki.postgresql.org/wiki/Fsync_Errors.)
 
 A dead device raises `SimulatedCrash`, which no `except Exception` holds. `restart()` gives its content to the next
 process. Every operation that changes something has a number, its index in `operations`: a run without faults tells how

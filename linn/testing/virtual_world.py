@@ -136,7 +136,7 @@ class VirtualWorld:
             raise_once(group)
 
     async def restart(self) -> None:
-        """Start the broker again after `kill` or `lose_power`, on what is left of its disk."""
+        """Start the broker again after `kill` or `lose_power`, on the rest of its disk."""
         assert self._broker is None, "it runs"
         await self._start()
 

@@ -43,7 +43,7 @@ def browse(
 ) -> None:
     """Print messages without consuming them: nothing is leased, acked or committed.
 
-    Of a queue, prints the unsettled messages, including those that are in flight. Ends with the last message that was
+    Of a queue, prints the unsettled messages, including messages in flight. Ends with the last message that was
     there at the start.
     """
     from linn.cli.message_filter import split_filter

@@ -36,7 +36,7 @@ def export(file: To = "-", url: Url = DEFAULT_URL, as_json: Json = False) -> Non
 def import_(file: From, dry_run: DryRun = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Make a broker have the topics, exchanges and bindings of a file. Everything else on the broker is left alone.
 
-    Creates what is missing and alters settings that differ; a setting that the file does not name stays as it is.
+    Creates missing definitions and alters settings that differ; a setting that the file does not name stays as it is.
     Everything is checked before the first change. If anything is wrong, nothing is changed: each problem is a line on
     stderr, and the command ends with 3. Importing the same file again does nothing. After a failure or Ctrl-C it prints
     how far it got, and importing again goes on from there. Tables other than [topics] and [exchanges] are ignored.

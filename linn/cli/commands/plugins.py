@@ -29,7 +29,7 @@ _COLOURS = {"failed": "red", "incomplete": "yellow", "blocked": "yellow"}
 
 @app.command("list")
 def list_plugins(config: Config = None, as_json: Json = False) -> None:
-    """List all plugins with what they bring. Ends with 3 if one can't be loaded, as a broker would not start.
+    """List all plugins with the kinds that they bring. Ends with 3 if one can't be loaded, as a broker would not start.
 
     An incomplete plugin is loaded, but one of its dependencies is not installed: its use fails.
     """

@@ -35,7 +35,7 @@ class Import:
         self._as_json = False
 
     def run(self, url: str, *, as_json: bool) -> None:
-        """Import, and print what was done. Raises LinnError, KeyboardInterrupt; typer.Exit if there are problems."""
+        """Import, and print the changes. Raises LinnError, KeyboardInterrupt; typer.Exit if there are problems."""
         self._as_json = as_json
         try:
             with on_interrupt(self._tell_of_interruption):

@@ -68,7 +68,7 @@ class Sparking:
         """Restarts of each pipeline before the kill."""
 
     async def run(self, client: Client) -> SparkOutcome:
-        """Wait for the pipelines, kill their driver on the way, and return what they have written.
+        """Wait for the pipelines, kill their driver on the way, and return their output.
 
         Raises LinnError.
         """

@@ -193,7 +193,7 @@ _BOUND_S = 30.0
 """Time limit for all of them."""
 _BATCH = 5_000
 _BYTES_MAX = 1 << 30
-"""Maximum size of what is written, so that a small disk is not filled."""
+"""Maximum size of the trial file, so that a small disk is not filled."""
 _CONFIG = '[topics.trial]\nkind = "stream"\n'
 
 
@@ -315,7 +315,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def kernel_findings(data_dir: str) -> Iterator[Finding]:
-    """Run the checks, leaving out those that this system does not support."""
+    """Run the checks, without the checks that this system does not support."""
     with contextlib.suppress(OSError, ValueError):
         yield _backlog(int(_SOMAXCONN.read_text()))
     with contextlib.suppress(OSError, ValueError, IndexError):

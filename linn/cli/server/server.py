@@ -2,7 +2,7 @@
 
 Laws: "ready" is printed when a client can connect, and not before. The first SIGTERM or SIGINT drains, the second ends
 the process at once; a drain that takes longer than `drain_timeout` and a margin ends it as well. Ending at once is
-safe: what was confirmed is in the log already.
+safe: confirmed records are in the log already.
 """
 
 from __future__ import annotations

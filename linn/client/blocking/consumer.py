@@ -1,6 +1,6 @@
 """Consumer of the blocking client: the async one, read and settled by any number of threads.
 
-Laws: batches that the loop has handed over are kept here until a thread takes them, so that a wait that ends early
+Laws: batches that the loop has handed out are kept here until a thread takes them, so that a wait that ends early
 loses nothing; each message goes to one thread; messages whose lease or partition is gone are not handed out. Reading on
 within a batch takes no lock: `next` of an iterator is one step of the interpreter.
 """
@@ -228,7 +228,7 @@ class BaseConsumer(ClosingFacade[asynchronous.Consumer]):
             self._drop_unwanted()
 
     def _take_unread(self, matches: Matches) -> list[Unread]:
-        """Take back unread records that were handed over to threads. Called by the loop."""
+        """Take back unread records that were handed out to threads. Called by the loop."""
         unread: list[Unread] = []
         with self._lock:
             if self._current is not None and matches(self._current._origin):

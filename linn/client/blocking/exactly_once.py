@@ -185,7 +185,7 @@ class _CallingSource(WorkSource):
         self.wait_s: float | None = None
         """Time after which `next` raises NothingYet; None: no limit."""
         self._taken: Work | None = None
-        """Work that the loop has handed over, but whose thread was interrupted before it got it."""
+        """Work that the loop has handed out, but whose thread was interrupted before it got it."""
 
     async def places(self) -> tuple[list[Place], list[Place]]:
         return self._thread.call(self._source.places)

@@ -3,7 +3,7 @@
 Laws: the loop runs each call as a task; its caller waits for the task's end, even if the wait is interrupted and the
 task has to be cancelled first; a call is either run or refused, never forgotten; callbacks that a thread passed to
 `soon` run before the calls that it makes afterwards. The loop is asyncio's, because a call from another thread costs a
-third of what it costs with trio (measured: 20 and 65 us).
+third of its cost with trio (measured: 20 and 65 us).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
 
 
 class Arrivals:
-    """Batches in the order of arrival. A batch counts as handed over when it leaves."""
+    """Batches in the order of arrival. A batch counts as handed out when it leaves."""
 
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque()
@@ -77,5 +77,5 @@ class Arrivals:
         return unread
 
     def drop_unwanted(self) -> None:
-        """Drop batches that must not be handed over any more."""
+        """Drop batches that must not be handed out any more."""
         self.take_back(lambda batch: not batch._is_wanted())

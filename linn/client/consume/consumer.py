@@ -265,7 +265,7 @@ class Consumer(Running, Seeking):
         self._wake()
 
     def _go_on_behind(self, error: LogTruncated) -> None:
-        """Drop lost records that have arrived, and read on. If any was handed over, the next step raises the error."""
+        """Drop lost records that have arrived, and read on. If any was handed out, the next step raises the error."""
         before, current = self._positions[error.partition], self._current
         handed = before.offset
         if current is not None and current.partition == error.partition:

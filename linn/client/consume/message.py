@@ -30,7 +30,7 @@ class Source(Protocol):
         """Settle offsets `first` to `end` (exclusive)."""
 
     def wants(self, batch: Batch) -> bool:
-        """Tell whether an arrived batch is still to be handed over."""
+        """Tell whether an arrived batch is still to be handed out."""
 
     def handed_over(self, batch: Batch) -> None:
         """Count a batch as taken by the application, or as dropped."""
@@ -115,7 +115,7 @@ class Batch(ReceivedBatch):
         return subscription.settle(delivery, self._offset(first), self._offset(end), verdict, ms, reason)
 
     def _is_wanted(self) -> bool:
-        """Tell whether the batch is still to be handed over: its lease or its partition may be lost."""
+        """Tell whether the batch is still to be handed out: its lease or its partition may be lost."""
         return self._subscription is None or self._subscription.wants(self)
 
     def _handed_over(self) -> None:

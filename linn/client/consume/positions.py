@@ -16,7 +16,7 @@ class Positions:
     """Positions of a reader, or of a group's member, which goes on from commits after a reconnection."""
 
     def __init__(self, is_member: bool, next_offsets: dict[int, int]) -> None:
-        """`next_offsets`: by partition, the offset from which records are handed over."""
+        """`next_offsets`: by partition, the offset from which records are handed out."""
         self._is_member = is_member
         self._next = next_offsets
         """Next offset by partition: of a reader, or of a member during a set-back by a nack.

@@ -26,7 +26,7 @@ class Read(NamedTuple):
 
 Start = Literal["earliest", "latest"] | int | datetime
 Request = tuple[Subscribe, dict[int, int]]
-"""Subscribe request, and by partition the offset from which records are handed over."""
+"""Subscribe request, and by partition the offset from which records are handed out."""
 
 
 def check_start(start: object) -> None:

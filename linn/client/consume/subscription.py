@@ -1,6 +1,6 @@
 """Subscription: a consumer's subscription over one connection. After a reconnection the consumer makes a new one.
 
-Laws: credit is returned in chunks, when records are handed over; the broker itself counts leased records. Leased
+Laws: credit is returned in chunks, when records are handed out; the broker itself counts leased records. Leased
 records are void once the connection is lost or the lease is known to be over; a settlement that the broker can't answer
 any more fails with DeliveryNotCurrent, which only the task that awaits it gets. A lease covers the records of a
 delivery that are neither settled nor decided. Halfway through a lease, records that the application has not read are
@@ -142,7 +142,7 @@ class Subscription:
         self._chunk = max(1, (self._credit or _PULL_CHUNK) // 2)
         self.held = HeldRecords()
         self._buffered = 0
-        """Records of a queue that arrived and were not handed over."""
+        """Records of a queue that arrived and were not handed out."""
         self._waits = 0
         """Counter of the application's waits; it changes when one begins or ends."""
         self._check_planned = False
@@ -217,7 +217,7 @@ class Subscription:
         return lease
 
     def wants(self, batch: Batch) -> bool:
-        """Tell whether an arrived batch is still to be handed over."""
+        """Tell whether an arrived batch is still to be handed out."""
         if not self.alive:
             # Without a lease it was settled when it was sent; a reader goes on after the arrived records.
             return not self.leased and self.kind != ConsumerKind.GROUP

@@ -232,7 +232,7 @@ def _check_numbered(batch: RecordBatch, request: PublishRequest) -> None:
 
 
 def recognize(request: PublishRequest, planned: list[Planned]) -> list[Planned]:
-    """The plan, with what is stored already found if an idempotent producer sends it again. Raises ProducerError."""
+    """Mark the batches of an idempotent producer that are stored already, in a plan. Raises ProducerError."""
     if len(planned) != 1 or not request.batches[0].producer_id:
         return planned
     numbers = numbers_of(request.batches[0])

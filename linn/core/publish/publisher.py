@@ -398,7 +398,7 @@ T = TypeVar("T")
 class PartsMemory:
     """The parts of one attempt of a publish. Use it in a `with` statement, and drop the parts at its end.
 
-    Laws: the parts of all publishes together exceed the share by those of one publish, and one part of each other:
+    Laws: the parts of all publishes together exceed the share by the parts of one publish, and one part of each other:
     while it is over, one publish continues, and the others wait with the parts that they have. The one that continues
     waits for none of them, so there is no deadlock. Of all large publishes, however many there are, one has a turn
     between two turns of all other tasks (`long_work`).

@@ -62,7 +62,7 @@ class CompetedFor(Protocol):
 
     @property
     def is_two_phase(self) -> bool:
-        """Whether consumers say that they are ready, and settle what was decided to them."""
+        """Whether consumers say that they are ready, and settle records decided to them."""
 
     def gone(self) -> LinnError:
         """The error for a consumer of a subscription that was closed."""
@@ -166,7 +166,7 @@ class QueueConsumer:
                 return delivery
 
     async def _repeat(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
-        """Deliver again what was decided to this name. Records that can't be read stay decided, for an operator.
+        """Deliver again the records decided to this name. Records that can't be read stay decided, for an operator.
 
         Where a decision can't be written now, it waits, up to the deadline: nothing else could be decided either.
 
@@ -258,7 +258,7 @@ class QueueConsumer:
     def resolve(
         self, partition: int, delivery_id: int, first: int, end: int
     ) -> tuple[bool, Sequence[tuple[Mark, int]]]:
-        """Answer whether [first, end) was decided to this consumer by a delivery, and what has to be committed first.
+        """Answer whether [first, end) was decided to this consumer by a delivery, and the marks to wait for first.
 
         If it was not, it is aborted. Raises PartitionUnknown, DeliveryFenced, TopicUnknown, StorageError.
         """
@@ -446,7 +446,7 @@ class QueueConsumer:
 
     @staticmethod
     def _flush(touched: dict[int, PartitionQueue], awaits: dict[int, tuple[Mark, int]]) -> None:
-        """Write the events of touched partitions, and note what has to be committed. Raises StorageError."""
+        """Write the events of touched partitions, and note the marks to wait for. Raises StorageError."""
         while touched:
             place, partition_queue = next(iter(touched.items()))
             awaited = partition_queue.log.flush()

@@ -107,7 +107,7 @@ class DeadLetters:
         return [found for first, end, dead in self._dead for found in self._by_intent(first, end, dead)]
 
     def lowest(self, records: int) -> list[DeadRange]:
-        """The lowest of `ranges()`, until they hold so many records. Looks at no others: there may be a million."""
+        """The lowest of `ranges()`, until they hold so many records. Examines no others: there may be a million."""
         return [found for first, end, dead in self._dead.lowest(records) for found in self._by_intent(first, end, dead)]
 
     def _by_intent(self, first: int, end: int, dead: Dead) -> Iterator[DeadRange]:

@@ -98,7 +98,7 @@ class DecisionWatch:
         """The time of the warning, by (topic, subscription, holder)."""
 
     def look(self, queues: Iterable[Queue], now_ms: int) -> Steps[None]:
-        """Look at all decisions, and warn."""
+        """Examine all decisions, and warn."""
         lasting: dict[tuple[str, str, str], int] = {}
         for queue in queues:
             by_holder: dict[str, list[PlacedDecision]] = {}

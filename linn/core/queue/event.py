@@ -85,7 +85,7 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """[first, end) is settled: acked, purged, handed over, or copied to the dead-letter topic."""
+    """[first, end) is settled: acked, purged, delivered, or copied to the dead-letter topic."""
 
     kind: ClassVar[int] = 3
     first: int
@@ -530,7 +530,7 @@ def clip_event(event: SubscriptionEvent, end: int) -> SubscriptionEvent | None:
     """Cut an event down to a topic's log that ends at `end`; None where nothing is left of it.
 
     The state log may have outlived records of the data log that were never synced. Their offsets will be given to other
-    records, which nobody has seen or settled yet.
+    records, which were not delivered or settled yet.
     """
     if isinstance(event, DeliveryIdsStarted):
         return event

@@ -4,7 +4,7 @@ Law: a run means the same as its rows, applied one by one in order. A snapshot m
 
 Layout of a snapshot after its version byte, little-endian: offset i64, next delivery id i64; then each run: kind u8,
 zero u8, zero u16, count u32, and its columns, one after the other: firsts i64, ends i64, numbers u32, arguments i64,
-reasons u8, holders u16, texts u16, without those that the kind does not use. Holders and texts are indexes in the
+reasons u8, holders u16, texts u16, without columns that the kind does not use. Holders and texts are indexes in the
 record's tables.
 """
 

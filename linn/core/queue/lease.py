@@ -215,7 +215,7 @@ class LeaseBook:
         return deadlines[0][0] if deadlines else None
 
     def cut(self, before: int) -> int:
-        """Remove every offset below `before` from the leases; returns the number of leased ones. Looks at
+        """Remove every offset below `before` from the leases; returns the number of leased ones. Examines
         every lease.
         """
         lost = 0

@@ -138,7 +138,7 @@ class OffsetMap(RangeParts, Generic[V]):
         return [(max(first, self._firsts[at]), min(end, self._ends[at]), self._values[at]) for at in range(low, high)]
 
     def lowest(self, count: int) -> list[tuple[int, int, V]]:
-        """The lowest ranges, whole, until they hold `count` offsets, or all. Looks at no others."""
+        """The lowest ranges, whole, until they hold `count` offsets, or all. Examines no others."""
         found: list[tuple[int, int, V]] = []
         tables = [self] if self._parts is None else self._parts
         for piece in chain.from_iterable(zip(part._firsts, part._ends, part._values, strict=True) for part in tables):

@@ -1,10 +1,10 @@
-"""A shared subscription on one partition at run time: the state machine, its clock, and what it offers to consumers.
+"""A shared subscription on one partition at run time: the state machine, its clock, and its offers to consumers.
 
 The state machine (`subscription`) decides; this class performs: it reads leased records, wakes consumers, and lets
 leases expire. Its parts write the events (`subscription_log`), trim settled records, and have dead records copied.
 
 Laws: a dead letter is committed at its target before it is settled here. Settled records are not trimmed while they are
-being handed over: where delivery settles records, they are settled before they are read.
+being delivered: where delivery settles records, they are settled before they are read.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Handovers:
     """Leases that are settled, and whose records their consumers have not read yet."""
 
     def __init__(self, log: SubscriptionLog, spawn: Spawn, on_ready: Callable[[], None]) -> None:
-        """`on_ready` is called when a lease that could not be handed over may be."""
+        """`on_ready` is called when a lease that could not be delivered may be."""
         self.owed: deque[Lease] = deque()
         """Leases settled for a handover that has not happened: the state log had no room for the event."""
         self.reading: dict[int, int] = {}
@@ -173,7 +173,7 @@ class PartitionQueue:
         self.is_closed = False
         """Whether its topic or its subscription is gone, or is no queue any more."""
         self.unreadable = range(0)
-        """The undecodable batch that was found last: it is looked at once."""
+        """The undecodable batch that was found last: it is examined once."""
         self._on_ready = on_ready
         self._alarm = Alarm(clock, spawn, self._expire)
         self._void: list[Range] = []

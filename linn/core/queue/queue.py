@@ -97,7 +97,7 @@ class Queue:
 
     @property
     def is_two_phase(self) -> bool:
-        """Whether consumers say that they are ready, and settle what was decided to them."""
+        """Whether consumers say that they are ready, and settle records decided to them."""
         return self.partition_queues[0].subscription.semantics.is_two_phase
 
     def decision_ended(self, place: int, decided: DecidedRange) -> None:

@@ -4,7 +4,7 @@ Laws: every offset from `low` to `cursor` is in exactly one state: settled, leas
 or recorded as delayed), orphaned, or dead; those below `low` are settled, and those from the cursor on were never
 delivered.
 Orphaned records were leased when the broker stopped; they exist only between replay and `recovered`. An offset that an
-event passes over without naming it is ready and was never delivered.
+event skips without naming it is ready and was never delivered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from linn.core.queue.redelivery import Recorded, ReturnedRecords
 
 CAUSES_MAX = 8_192
 """Limit of the ranges of records whose reasons are kept, of one subscription on one partition: 4 MiB at most, texts of
-255 bytes and all. Beyond half of it only those of dead records are.
+255 bytes and all. Beyond half of it only the reasons of dead records are.
 """
 _BESIDE_STATES = (DeadLetterIntended.kind, Explained.kind)
 """Kinds of events about records whose state another event says."""
@@ -349,7 +349,7 @@ class RecordStates:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def ranges(self) -> list[Range]:
-        """All stored ranges, of every state, lowest first. Looks at everything."""
+        """All stored ranges, of every state, lowest first. Examines everything."""
         kept: list[Range] = list(self.settled)
         for lease in self.leases:
             kept += lease.ranges()
@@ -360,7 +360,7 @@ class RecordStates:
         return sorted(kept)
 
     def check(self) -> None:
-        """Assert the first law. For tests: it looks at everything."""
+        """Assert the first law. For tests: it examines everything."""
         position = self.low
         for first, end in self.ranges():
             assert first == position, f"offsets {position} to {first} are in two states or in none"

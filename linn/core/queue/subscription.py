@@ -7,10 +7,10 @@ without further attempts, `subscription_event` for the events that survive a res
 Laws:
 - It works on ranges of offsets. Two records are distinguished only when something happened to one and not to the
   other.
-- A lease is taken from the lowest ready offset; leased, delayed and dead records are passed over, so nothing waits
+- A lease is taken from the lowest ready offset; leased, delayed and dead records are skipped, so nothing waits
   behind a slow record, and returned records keep their place.
 - A refused request changes nothing.
-- Records may be decided to a consumer by its name. They wait for it, and for nobody else, however long it takes and
+- Records may be decided to a consumer by its name. They wait for it alone, however long it takes and
   whatever restarts; only `done`, by that name, or an operator ends it.
 - `take_events` gives the events that must survive; applied to a fresh subscription they restore the state. A lease as
   such does not survive: `recovered` returns leased records, with their attempts.
@@ -408,7 +408,7 @@ class SharedSubscription:
         return self._settle([piece[:2] for piece in states.returned.drop(states.low, end)])
 
     def settle_void(self, first: int, end: int) -> Effects:
-        """Settle what waits for delivery in [first, end), below the stable offset: no record is there for anybody."""
+        """Settle undelivered offsets of [first, end), below the stable offset: they hold no deliverable record."""
         first = max(first, self._states.low)
         if first >= end:
             return Effects()
@@ -416,7 +416,7 @@ class SharedSubscription:
         return self._settle([piece[:2] for piece in self._states.returned.drop(first, end)])
 
     def settle_void_leased(self, consumer: int, delivery_id: int, ranges: Iterable[Range], now: float) -> Effects:
-        """Settle parts of a lease where no record is for anybody, whatever the semantics. Raises DeliveryNotCurrent."""
+        """Settle parts of a lease without a deliverable record, whatever the semantics. Raises DeliveryNotCurrent."""
         leases = self._states.leases
         return self._settle(leases.release(leases.current(consumer, delivery_id, now), ranges))
 
@@ -470,7 +470,7 @@ class SharedSubscription:
         return sum(end - first for lease in leases for first, end in lease.ranges())
 
     def statistics(self) -> SubscriptionStatistics:
-        """The subscription in numbers. Looks at every range."""
+        """The subscription in numbers. Examines every range."""
         states = self._states
         return SubscriptionStatistics(
             settled_before=states.low,
@@ -534,7 +534,7 @@ class SharedSubscription:
         return effects
 
     def check(self) -> None:
-        """Assert that each record is in exactly one state. For tests: it looks at every range."""
+        """Assert that each record is in exactly one state. For tests: it examines every range."""
         self._states.check()
 
     # --- moving records, with their events ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ class SubscriptionStatistics:
     settled_before: int
     """Offset."""
     cursor: int
-    """Offset of the first record that was never looked at."""
+    """Offset of the first record that was never examined."""
     settled_beyond: int
     leased: int
     decided: int

@@ -1,7 +1,7 @@
 """Per-publish limits on CPU and memory, for records that are processed one by one and for the parts of a batch.
 
 A batch that goes to one partition as a whole costs nothing, however many records it has. If records are told apart, by
-an exchange, by their keys or by a limit on their size, each is looked at, with its headers; and where they part, each
+an exchange, by their keys or by a limit on their size, each is examined, with its headers; and where they part, each
 is copied into a batch for every distinct set of topics: N topics with bindings of their own make N batches of one.
 Storing one publish in all its topics is one step, and bounded as well.
 """
@@ -14,8 +14,8 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LimitExceeded
 
 RECORD_STEPS_MAX = 1 << 22
-"""Limit of the steps of looking at a record or copying it, about a microsecond each. The largest batch, 2^20 records,
-can thus pass an exchange that looks at all of them and then be split by its keys; more would delay the other
+"""Limit of the steps of examining a record or copying it, about a microsecond each. The largest batch, 2^20 records,
+can thus pass an exchange that examines all of them and then be split by its keys; more would delay the other
 publishes of its connection for longer than clients wait.
 """
 PARTS_BYTES_MAX = 64 << 20
@@ -42,18 +42,18 @@ class PublishBudget:
         """`parts_bytes` is the size of all parts made so far."""
 
     def spend(self, records: int) -> None:
-        """Count records to be looked at or copied. Raises LimitExceeded: before it is done."""
+        """Count records to be examined or copied. Raises LimitExceeded: before it is done."""
         self._steps += records
         if self._steps > RECORD_STEPS_MAX:
             self._refuse_steps()
 
     def foresee(self, records: int) -> None:
-        """Check that so many more records could be looked at, without counting them. Raises as `spend`."""
+        """Check that so many more records could be examined, without counting them. Raises as `spend`."""
         if self._steps + records > RECORD_STEPS_MAX:
             self._refuse_steps()
 
     def look_into(self, batch: RecordBatch) -> None:
-        """Count the opening of a body, and a look at each record and its headers. Raises as `spend`."""
+        """Count the opening of a body, and the examination of each record and its headers. Raises as `spend`."""
         if not batch.is_plain:
             self.foresee(batch.count)
             self.spend(batch.body_bytes // BODY_BYTES_A_STEP)

@@ -1,7 +1,7 @@
 """The exchange port: finds the bindings that match a message. The router turns them into topics.
 
 An exchange is asked once per distinct (routing key, labels) of a batch, and its answers are cached; only if `fields`
-says that bindings look at more is the body of a batch opened, and then it is asked once per distinct tuple of those
+says that bindings examine more is the body of a batch opened, and then it is asked once per distinct tuple of those
 fields.
 """
 
@@ -37,7 +37,7 @@ class Binding:
 
 
 class Subject(NamedTuple):
-    """The parts of a message that an exchange may look at. Only what `fields` asks for is filled in after `labels`."""
+    """The parts of a message that an exchange may examine. Only what `fields` asks for is filled in after `labels`."""
 
     routing_key: str
     labels: Labels
@@ -61,7 +61,7 @@ class Exchange(Protocol):
         """All bindings in the order in which they were made."""
 
     def fields(self) -> frozenset[str]:
-        """The fields that the present bindings look at beyond routing key and labels: "key", "size", "header:NAME"."""
+        """The fields that the present bindings examine beyond routing key and labels: "key", "size", "header:NAME"."""
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """The matching bindings, in the order in which they were made; may be empty.

@@ -33,7 +33,7 @@ class RecordFilter:
     def parse(cls, text: str) -> RecordFilter:
         """Parse a predicate.
 
-        Raises PredicateInvalid, which shows the position, or names a field that a filter can't look at.
+        Raises PredicateInvalid, which shows the position, or names a field that a filter can't examine.
         """
         predicate = Predicate.parse(text)
         fields = sorted(predicate.fields())

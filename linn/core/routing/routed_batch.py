@@ -1,7 +1,7 @@
 """A batch whose exchange has answered: the topics of each record, and the part of the batch for each topic.
 
-Laws: a topic gets the batch itself if all its records go there, otherwise those that do, in order, as a new batch;
-topics that get the same records share it. All copies are counted before the first part is made.
+Laws: a topic gets the batch itself if all its records go there, otherwise a new batch of the records that do, in
+order; topics that get the same records share it. All copies are counted before the first part is made.
 """
 
 from __future__ import annotations

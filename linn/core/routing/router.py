@@ -150,7 +150,7 @@ class Router:
     def route_steps(self, batch: RecordBatch, budget: PublishBudget) -> Steps[RoutedBatch]:
         """Find the topics of each of the batch's records, in steps between which other tasks may run.
 
-        Bindings may change meanwhile: each record is routed by the bindings at the moment when it is looked at. Records
+        Bindings may change meanwhile: each record is routed by the bindings at the moment when it is examined. Records
         for which an exchange raises are `refusals` of the result.
 
         Raises:
@@ -198,7 +198,7 @@ class Router:
         self.remembered_characters = 0
 
     def look_for_fields(self) -> frozenset[str]:
-        """Ask the exchange which fields its bindings look at, besides routing key and labels. Raises TopicError."""
+        """Ask the exchange which fields its bindings examine, besides routing key and labels. Raises TopicError."""
         try:
             fields = frozenset(self._exchange.fields())
             check_fields(fields)
@@ -219,7 +219,7 @@ class Router:
         return found if found is not None or not self._by_large_pair else self._by_large_pair.get(key)
 
     def _ask_pairs(self, batch: RecordBatch, time: _Time) -> Steps[RoutedBatch | None]:
-        """Ask about each pair. None: bindings look at more than pairs by now."""
+        """Ask about each pair. None: bindings examine more than pairs by now."""
         routes, version = batch.routes, self._version
         key = bytes(routes) if routes is not None and len(routes) <= CACHED_ROUTES_BYTES_MAX else None
         if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
@@ -245,7 +245,7 @@ class Router:
     def _ask_contents(
         self, batch: RecordBatch, fields: ContentFields, time: _Time, budget: PublishBudget
     ) -> Steps[RoutedBatch | None]:
-        """Ask about each distinct (pair, content). None: bindings look at other fields by now."""
+        """Ask about each distinct (pair, content). None: bindings examine other fields by now."""
         budget.look_into(batch)
         exact, which = [_exact(pair) for pair in batch.pairs()], batch.route_index
         answers, errors = list[Destinations](), dict[int, LinnError]()

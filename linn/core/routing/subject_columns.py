@@ -1,4 +1,4 @@
-"""The fields of a batch's records that exchanges look at, by column, beyond routing keys and labels.
+"""The fields of a batch's records that exchanges examine, by column, beyond routing keys and labels.
 
 Law: the body is opened once per batch, and only columns that were asked for are read. There is a Python loop over
 records, because a binding asked for a field that each of them has.

@@ -1,4 +1,4 @@
-"""The fields of a message that routing can look at, in their notation: `label.region`, `header["my kind"]`, `key`.
+"""The fields of a message that routing can examine, in their notation: `label.region`, `header["my kind"]`, `key`.
 
 `size` is the size of the value in bytes. Names with characters other than ASCII letters, digits, `_`, `-` and dots
 between them stand in brackets and quotes. `labels` and `headers` are synonyms of `label` and `header`.
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 
 
 class SubjectField(NamedTuple):
-    """One field; equal ones look at the same thing."""
+    """One field; equal ones examine the same thing."""
 
     kind: FieldKind
     name: str = ""

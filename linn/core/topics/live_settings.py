@@ -1,7 +1,8 @@
 """Settings of topics that were set live, in addition to the configuration file.
 
 Laws: a live setting keeps its value over restarts, unless the file names its key; then the file's value applies from
-the next start on, and the log says what it replaces. Partitions never shrink: of two numbers the larger one applies.
+the next start on, and the log names the value that it replaces. Partitions never shrink: of two numbers
+the larger one applies.
 """
 
 from __future__ import annotations

@@ -376,7 +376,7 @@ class Topic:
     def append(self, partition: Partition, batch: RecordBatch, numbers: Numbered | None = None) -> int:
         """Store a batch in one of the topic's partitions; returns its base offset. Raises StorageError.
 
-        `numbers`: those of an idempotent producer's batch, which `Partition.find` has found to be new.
+        `numbers`: the numbers of an idempotent producer's batch, which `Partition.find` has found to be new.
         """
         if self._clipped.holders:
             self._clipped.check()
@@ -553,7 +553,7 @@ class ClippedLogs:
     """State logs of one topic that are ahead of its data logs after a power loss, and that a full disk can't replace.
 
     Law: until they are replaced the topic stores nothing: after another crash they would mark new records as settled,
-    at the offsets of those that were lost.
+    at the offsets of lost records.
     """
 
     def __init__(self, topic: str) -> None:
@@ -573,7 +573,7 @@ class ClippedLogs:
 
 
 class HeldBytes:
-    """A running sum of the bytes that a topic's partitions hold. A publish reads only those that have changed."""
+    """A running sum of the bytes that a topic's partitions hold. A publish reads only changed partitions."""
 
     __slots__ = ("_bytes_of", "_known", "_total", "changed")
 

@@ -59,7 +59,7 @@ class DriverRun:
         check: Check,
         note_committed: NoteCommitted,
     ) -> None:
-        """`check` returns what is missing for the start of a process, or None.
+        """`check` returns the missing requirement of a process, or None.
 
         `note_committed(pipeline, offsets)` is called with the offsets that a pipeline has in its sink.
         """

@@ -1,4 +1,4 @@
-"""Requirements of Spark pipelines beyond those of linn itself: PySpark, pyarrow, and Java 17 or newer."""
+"""Requirements of Spark pipelines beyond the requirements of linn itself: PySpark, pyarrow, and Java 17 or newer."""
 
 from __future__ import annotations
 

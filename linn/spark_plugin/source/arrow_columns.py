@@ -106,7 +106,7 @@ def _offsets(records: RecordBatch) -> Any:
 
 
 def _times(times: Buffer | None, first_ms: int, count: int) -> Any:
-    """Return the timestamps in microseconds; null for those that do not fit into 64 bits."""
+    """Return the timestamps in microseconds; null for times that do not fit into 64 bits."""
     if times is None:
         return _constant(first_ms * 1000 if abs(first_ms) <= _I64_US_MAX else None, _TIME, count)
     column = pa.Array.from_buffers(pa.timestamp("ms", tz="UTC"), count, [None, pa.py_buffer(times)])

@@ -53,7 +53,7 @@ def shown_value(value: FieldValue) -> str:
 
 
 def _found(test: Test, subject: Subject) -> str:
-    """The message's value of the field that a test looks at, as text."""
+    """The message's value of the field that a test examines, as text."""
     value = test.field.reader()(subject)
     if value is None:
         return f"there is no {test.field}"

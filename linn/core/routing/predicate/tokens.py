@@ -1,4 +1,4 @@
-"""A predicate's text as tokens. One pass, each character looked at a bounded number of times.
+"""A predicate's text as tokens. One pass, each character examined a bounded number of times.
 
 Laws: every text gives tokens or a `PredicateInvalid` that names a place in it; the last token is an empty one of kind
 "end".
