@@ -366,7 +366,7 @@ async def test_interceptors_read_foreign_batches_and_give_native_ones(env: SimEn
         (batch,) = await fetched(client, "t", formats=[0, NUMBER])
         assert values([batch]) == ["V0", "V1", "V2"]
         assert [row[2:] for row in contents([batch])] == [row[2:] for row in expected(records)]
-        with pytest.raises(Refused, match=r"interceptor\.failed: .*format 78 came out"):
+        with pytest.raises(Refused, match=r"interceptor\.failed: .*a new batch of format 78"):
             await client.call(m.Publish("u"), [foreign(records)])
 
 
