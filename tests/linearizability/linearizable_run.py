@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
+    TESTS = Path(__file__).parents[1]
+    sys.path[:0] = [str(TESTS), str(TESTS / "broker")]
 
 import trio
 from history import History, Operation

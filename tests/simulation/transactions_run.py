@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "broker")]
 
 import trio
 from arrow_world import DONE_S_MAX
