@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    TESTS = Path(__file__).parents[1]
-    sys.path[:0] = [str(TESTS), str(TESTS / "broker")]
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
 
 import trio
 from history import History, Operation

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "broker")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
 
 import trio
 from arrow_world import DONE_S_MAX
