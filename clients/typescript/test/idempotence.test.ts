@@ -223,7 +223,8 @@ test("a refusal that is not to be tried again fails the publish, and so does one
 
 test("what is refused until its time is over fails with the refusal", async () => {
   const peer = await peerWith({ publish: () => FULL });
-  const client = await connected(peer, { requestTimeoutMs: 100 });
+  // The time is over in a pause: while a publish is on its way, it is a timeout.
+  const client = await connected(peer, { requestTimeoutMs: 100, backoffMs: 60_000, backoffMaxMs: 60_000 });
   await assert.rejects(publishAll(client, "a")[0]!, { code: "topic.full", retriable: true });
 });
 
