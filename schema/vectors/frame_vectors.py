@@ -81,7 +81,7 @@ FROM_BROKER: list[m.Message] = [
     ),
     m.Fetched(5, 2**62, 2**61),
     m.FoundOffset(2**62),
-    m.Subscribed(7, m.SubscriptionKind.READER, 30_000),
+    m.Subscribed(7, m.ConsumerKind.READER, 30_000),
     m.Deliver(7, 3, 2**64 - 1, 65_535, 2**62, m.Phase.COMMIT, 2**61),
     m.Settled([m.Refusal(3, "delivery.not_current", "the lease ended")]),
     m.Resolved(True),
