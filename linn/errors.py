@@ -10,6 +10,7 @@ Example:
         await anyio.sleep(1)
 """
 
+from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
     AddressInvalid,
@@ -167,6 +168,9 @@ __all__ = [
     "SubscriptionUnknown",
     "SubscriptionWrongKind",
     "SyncFailed",
+    "TlsFailed",
+    "TlsInvalid",
+    "TlsRequired",
     "TopicError",
     "TopicExists",
     "TopicFull",

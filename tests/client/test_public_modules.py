@@ -9,13 +9,14 @@ from both_loops import on_both_loops
 
 import linn
 import linn.cli.main  # Submodules that are loaded are not shown either.
-from linn.core.errors.tree import LinnError, all_errors, error_from_code
+from linn.core.errors.codes import all_errors, error_from_code
+from linn.core.errors.tree import LinnError
 from linn.participants import SqliteParticipant
 from linn.testing.process import BrokerNotReady
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    classes = ["Client", "Consumer", "Message", "Producer"]
+    classes = ["Client", "Consumer", "Message", "Producer", "Tls"]
     rest = ["__version__", "client", "connect", "descriptions", "errors", "participants", "sync"]
     assert dir(linn) == [*classes, *rest]
     assert [getattr(linn, name) for name in classes] == [getattr(linn.client, name) for name in classes]
