@@ -10,6 +10,7 @@ Example:
         await anyio.sleep(1)
 """
 
+from linn.core.errors.auth import Forbidden, UserExists, UserUnknown
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
@@ -127,6 +128,7 @@ __all__ = [
     "DiskReadOnly",
     "ExchangeUnknown",
     "FeatureUnsupported",
+    "Forbidden",
     "FormatUnknown",
     "FrameTooLarge",
     "GroupBusy",
@@ -183,6 +185,8 @@ __all__ = [
     "TransactionFenced",
     "TransactionUnknown",
     "Unroutable",
+    "UserExists",
+    "UserUnknown",
     "VersionUnsupported",
 ]
 

@@ -5,8 +5,8 @@ all waits stay where they are. ADR 0033 has the reasons and the costs.
 
 Laws: at most `ENCRYPTED_BYTES` of input are encrypted at a time, and only when no ciphertext waits. Bytes count as sent
 when the stream has taken their ciphertext; until then the caller keeps them, and no byte is encrypted twice. An end
-without TLS's own notice of it (close_notify) is a lost connection, because an attacker on the way can cause it. The state
-is used by one thread at a time.
+without TLS's own notice of it (close_notify) is a lost connection, because an attacker on the way can cause it. One
+thread at a time uses the state.
 """
 
 from __future__ import annotations
