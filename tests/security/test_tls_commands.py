@@ -143,7 +143,8 @@ def shown_serial(address: tuple[str, int]) -> str:
 
 
 def test_a_renewal_under_load_loses_no_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tls, lost = linn.Tls(ca=tmp_path / "ca.pem"), []
+    tls = linn.Tls(ca=tmp_path / "ca.pem")
+    lost: list[str] = []
     with started(tmp_path) as broker:
         (url,) = broker.urls
         host, _, port = url.removeprefix("linns://").rpartition(":")
