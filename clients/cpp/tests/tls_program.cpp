@@ -41,7 +41,8 @@ int main(int, char** arguments) {
     linn::ClientOptions options;
     const linn::TlsOptions tls{variable("TLS_CA"), variable("TLS_CERTIFICATE"), variable("TLS_KEY")};
     if (variable("TLS") != "null") options.tls = tls;
-    std::cout << "received " << received(linn::Client::connect(arguments[1], options)) << std::endl;
+    const int whole = received(linn::Client::connect(arguments[1], options));
+    std::cout << "received " << whole << std::endl;
   } catch (const linn::Error& error) {
     std::cout << error.code() << " " << error.what() << std::endl;
   }
