@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -136,6 +137,7 @@ def test_a_file_is_written_once_and_read_from_a_pipe(quick, linn, line_of, tmp_p
     file = tmp_path / "new.toml"
     assert quick("definitions", "export", str(file)).stdout == f"wrote {file}\n"
     assert file.read_text() == quick("definitions", "export").stdout
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "the options of a sink may be secrets"
     again = quick("definitions", "export", str(file))
     assert again.returncode == 3
     assert line_of(again.stderr).endswith("exists already, and was not changed [config.exists]")

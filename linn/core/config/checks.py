@@ -88,6 +88,8 @@ class Listener:
     protocol: str
     settings: Any
     """An instance of the protocol's settings; None for a protocol without settings."""
+    socket_mode: int = 0o600
+    """The mode of the file of a Unix socket."""
 
 
 def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
@@ -150,7 +152,7 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                found[name] = Listener(name, head.address, head.protocol, settings)
+                found[name] = Listener(name, head.address, head.protocol, settings, int(head.socket_mode, 8))
         self._check_addresses(found)
         return found
 

@@ -96,7 +96,7 @@ class Disk(Protocol):
     """Files and folders, by string paths. Changes to a folder are durable only after `sync_dir` of that folder."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file for reading and appending; `create` it if it does not exist.
+        """Open a file for reading and appending; `create` it if it does not exist, for the process's user alone (0600).
 
         Raises: DiskReadOnly, DiskFull, StorageError (with the path in the text).
         """
@@ -108,7 +108,10 @@ class Disk(Protocol):
         """Sorted names in a folder. Raises StorageError if there is no such folder."""
 
     def make_dir(self, path: str) -> None:
-        """Make a folder and its parents; no error if it exists. Raises DiskReadOnly, DiskFull, StorageError."""
+        """Make a folder and its missing parents, for the process's user alone (0700); no error if it exists.
+
+        Raises DiskReadOnly, DiskFull, StorageError.
+        """
 
     def rename(self, source: str, target: str) -> None:
         """Atomically put `source` in `target`'s place."""
@@ -215,8 +218,14 @@ class Listener(Protocol):
 class Net(Protocol):
     """The network. Addresses are "HOST:PORT", "[V6]:PORT" or "unix:PATH"."""
 
-    async def listen(self, address: str) -> Listener:
-        """Bind an address. Port 0 takes a free one. Raises AddressInUse, AddressInvalid."""
+    async def listen(self, address: str, *, socket_mode: int = 0o600) -> Listener:
+        """Bind an address. Port 0 takes a free one.
+
+        `socket_mode`: the mode of a Unix socket's file, whatever the umask; at no time does it have more rights. By
+        default only the process's user can connect.
+
+        Raises AddressInUse, AddressInvalid.
+        """
 
     async def connect(self, address: str) -> Stream:
         """Connect. Raises ConnectFailed, AddressInvalid."""
