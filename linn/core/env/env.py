@@ -6,7 +6,7 @@ and lose writes, fill up and fail, and a network that can cut and delay connecti
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -282,6 +282,10 @@ class Program(Protocol):
         """End its whole process group at once (SIGKILL)."""
 
 
+INHERITED = ("HOME", "LANG", "LANGUAGE", "LC_*", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
+"""Variables of this process that every program gets: where things are, who runs it, and what people read."""
+
+
 class Programs(Protocol):
     """Programs that a broker runs beside itself."""
 
@@ -293,13 +297,16 @@ class Programs(Protocol):
         self,
         command: Sequence[str],
         *,
+        inherits: Collection[str] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
         status_variable: str | None = None,
     ) -> AbstractAsyncContextManager[Program]:
         """Run a program inside the block, in a session and process group of its own.
 
         Args:
-            environment: variables in addition to this process's.
+            inherits: further variables of this process that the program gets, each a name, or the beginning of names
+                with a `*` behind it. It always gets the variables in `INHERITED`, and no others, which may be secrets.
+            environment: variables and their values, in addition.
             status_variable: the environment variable with the number of the program's status channel, an open file
                 descriptor; None: no channel.
 

@@ -47,6 +47,8 @@ NATIVE = "capnp"
 """The protocol that drivers speak with the broker."""
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 """Addresses that mean every interface, and the one to connect to."""
+INHERITED = ("JAVA_HOME", "PYTHON*", "SPARK_*", "PYSPARK_*", "HADOOP_*")
+"""Variables of the broker's environment that drivers get beside `linn.core.env.env.INHERITED`."""
 COMMITTED_FOLDER = "__committed"
 """Folder of the committed offsets, beside the folders of the pipelines; no pipeline can have this name."""
 _DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
@@ -78,7 +80,8 @@ class SparkService:
         self._closed = False
         self._python = settings.python or sys.executable
         command = (self._python, "-m", "linn.spark_plugin.driver.committed_files")
-        self._files = FileListing(host.env.programs, command)
+        self._inherits = (*INHERITED, *settings.environment)
+        self._files = FileListing(host.env.programs, command, self._inherits)
         self._state_dir = settings.state_dir or host.state_dir
         self._committed = CommittedOffsets(host.env.disk, f"{host.state_dir}/{COMMITTED_FOLDER}")
 
@@ -138,7 +141,8 @@ class SparkService:
         if not settings.enabled:
             group.close(0.0)
         command = (self._python, "-m", "linn.spark_plugin.driver")
-        driver = DriverRun(group, env, command, partial(self._spec, name), self._missing, self._note_committed)
+        make_spec = partial(self._spec, name)
+        driver = DriverRun(group, env, command, self._inherits, make_spec, self._missing, self._note_committed)
         self._drivers[name] = driver
         nursery.start_soon(driver.run)
         return driver
@@ -338,15 +342,17 @@ class FileListing:
     Laws: one process runs at a time, for a bounded time, and the number of files is bounded.
     """
 
-    def __init__(self, programs: Programs, command: Sequence[str]) -> None:
+    def __init__(self, programs: Programs, command: Sequence[str], inherits: Sequence[str]) -> None:
         self._programs = programs
         self._command = command
+        self._inherits = inherits
         self._turn = trio.Lock()
 
     async def of(self, pipeline: PipelineSpec) -> list[str]:
         """List the files of a pipeline. Raises ServiceFailed, LimitExceeded, ProgramNotStarted."""
+        running = self._programs.run(self._command, inherits=self._inherits, status_variable=STATUS_VARIABLE)
         with trio.move_on_after(LISTING_S_MAX):
-            async with self._turn, self._programs.run(self._command, status_variable=STATUS_VARIABLE) as program:
+            async with self._turn, running as program:
                 try:
                     await program.send_line(msgspec.json.encode(pipeline).decode())
                     program.close_input()
