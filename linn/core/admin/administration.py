@@ -40,7 +40,7 @@ from linn.core.config.decoder import encode_settings
 from linn.core.config.dotted_keys import without_dots
 from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem
-from linn.core.config.service_tables import check_services
+from linn.core.config.service_tables import check_services, not_live
 from linn.core.config.topic_checks import decode_topic
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, changed_keys, encode_without_bindings
 from linn.core.connections.connections import Connections
@@ -77,6 +77,7 @@ from linn.core.topics.live_settings import (
     differences,
     live_keys_after,
     merged,
+    permitted,
     replaced,
     warnings_of,
     warnings_of_deletion,
@@ -300,6 +301,9 @@ class Administration:
             for line in replaced(name, self.config, before, stored_keys):
                 logger.warning("%(change)s", {"topic": name, "change": line})
         if before is not None:
+            settings, live_keys, refused = permitted(name, settings, live_keys, self.config, self.plugins)
+            for error in refused:
+                logger.warning("a stored table is dropped: %(error)s", {"topic": name} | log_fields(error))
             if configured is None or "bindings" in live_keys:
                 settings = msgspec.structs.replace(settings, bindings=tuple(self._fitting(name, settings.bindings)))
             settings = self._known(name, settings)
@@ -364,6 +368,11 @@ class Administration:
             check_services(around.services, self.config.services, {**known, name: settings}, FirstProblem())
         return settings
 
+    def _check_tables(self, name: str, settings: TopicSettings, present: Mapping[str, Any]) -> None:
+        """Check that a request may give a topic its tables of services. Raises ConfigNotLive."""
+        for error in not_live(name, settings, present, self.plugins.services.values(), self.config.services).values():
+            raise error
+
     # --- topics ---
 
     async def _create_topic(self, asked: verbs.SettingsChange) -> verbs.Created:
@@ -375,6 +384,7 @@ class Administration:
             if existing.settings == settings:
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
+        self._check_tables(name, settings, {})
         await self._check_bindings(name, settings.bindings)
         if asked.validate_only:
             self.topic_maker.interceptors(name, settings)
@@ -431,6 +441,7 @@ class Administration:
         settings = await self._decode(topic.name, table | changes, set(self.catalog.topics))
         changed = self._check_change(topic.name, topic.settings, settings)
         check_entries(topic.name, settings, topic.entries)
+        self._check_tables(topic.name, settings, topic.settings.services)
         if "bindings" in changed:
             await self._check_bindings(topic.name, settings.bindings)
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)

@@ -153,7 +153,8 @@ class SparkService:
             group=group,
             bootstrap=self._bootstrap() or "",
             master=settings.master,
-            conf=settings.conf,
+            # A query could read any file: SELECT * FROM text.`/etc/passwd`.
+            conf={"spark.sql.runSQLOnFiles": "false", **settings.conf} if settings.live else settings.conf,
             state_dir=self._state_dir,
             pipelines=pipelines,
         )

@@ -141,6 +141,27 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             "has twice the time, up to 15 minutes."
         ),
     ] = msgspec.field(default=120.0, name="start_timeout")
+    live: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Whether requests may give a topic a `spark_sink`, within the limits of `paths`, `connections` "
+            "and `modules`. By default only this file may: a pipeline has the rights of the broker's user."
+        ),
+    ] = False
+    paths: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(description="Folders or URLs below which a live sink may have its `path` and its `checkpoint`."),
+    ] = ()
+    modules: Annotated[
+        tuple[str, ...], msgspec.Meta(description="Modules whose functions may be the `transform` of a live sink.")
+    ] = ()
+    connections: Annotated[
+        dict[str, Texts],
+        msgspec.Meta(
+            description="Options of databases and catalogs by a name, as tables of texts: a sink takes those of "
+            '`options.connection = "NAME"`, with their secrets, and a live one can have such options in no other way.'
+        ),
+    ] = msgspec.field(default_factory=dict)
     pipelines: Annotated[
         tuple[PipelineSettings, ...], msgspec.Meta(description="Pipelines, as an array of tables.")
     ] = ()

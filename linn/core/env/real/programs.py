@@ -125,7 +125,7 @@ class RealPrograms:
 
 def _inherited(names: Collection[str]) -> dict[str, str]:
     """The variables of this process that a program gets, as the port says."""
-    listed = {*INHERITED, *names}
+    listed = (*INHERITED, *names)
     beginnings = tuple(name.removesuffix("*") for name in listed if name.endswith("*"))
     return {name: value for name, value in os.environ.items() if name in listed or name.startswith(beginnings)}
 
