@@ -145,6 +145,17 @@ def test_a_file_is_written_once_and_read_from_a_pipe(quick, linn, line_of, tmp_p
     assert (done.stdout, done.stderr) == ("created topic from.a.pipe\nunchanged: 1 topic\n", "")
 
 
+def test_an_import_starts_no_pipeline(linn, quick) -> None:
+    text = '[topics.first]\n[topics.sunk]\nkind = "stream"\nspark_sink = { path = "lake" }\n'
+    done = linn("definitions", "import", "-", stdin=text)
+    assert done.returncode == 3
+    assert "stdin:4: topics.sunk.spark_sink: comes from the configuration file alone" in done.stderr
+    assert "[config.not_live]" in done.stderr
+    assert {"first", "sunk"}.isdisjoint(topic["name"] for topic in json.loads(quick("topics", "--json").stdout))
+    done = quick("topics", "create", "sunk", "kind=stream", "spark_sink.path=lake")
+    assert (done.returncode, done.stderr.strip().rpartition(" ")[2]) == (3, "[config.not_live]")
+
+
 CHANGES = """
 [broker]
 name = "another"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -63,6 +64,8 @@ async def test_what_is_not_listed_is_not_in_the_environment_of_a_driver_or_of_a_
         async with _variables(told) as of_listing:
             assert await client.administer("service.perform", **arguments) == {"files": []}
             assert await of_listing() & {*SECRET, *NEEDED} == {*NEEDED, *passed}
+        state = [tmp_path / "data" / "__services", tmp_path / "data" / "__services" / "spark"]
+        assert [stat.S_IMODE(path.stat().st_mode) for path in state] == [0o700, 0o700], "before a driver makes them"
         await client.stream.aclose()
 
 

@@ -6,6 +6,7 @@ broker runs.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from linn.api import (
     did_you_mean,
 )
 from linn.core.env.env import Program, Programs
-from linn.core.errors.tree import ConfigError, ServiceFailed
+from linn.core.errors.tree import ConfigError, ServiceFailed, StorageError
 from linn.spark_plugin.errors import SparkPipelineUnknown
 from linn.spark_plugin.service.committed_offsets import CommittedOffsets, Offsets
 from linn.spark_plugin.service.driver_group import DriverGroup, Reason, State
@@ -90,6 +91,8 @@ class SparkService:
     async def run(self) -> None:
         """Run all drivers until cancelled."""
         await self._committed.load()
+        with contextlib.suppress(StorageError):  # Drivers make what is missing, with the mode that the umask leaves.
+            self._host.env.disk.make_dir(self._host.state_dir)
         async with trio.open_nursery() as self._nursery:
             self._configure()
             await trio.sleep_forever()
