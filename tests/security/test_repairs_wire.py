@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
+import traceback
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 import trio
-from raw_client import RawClient, Refused, broker_on, connected, served, simulated
+from raw_client import RawClient, Refused, broker_on, connected, served
+from simulated_time import simulated
+from typer.testing import CliRunner
 
+from linn.cli.app import app
 from linn.cli.outgoing_message import OutgoingMessage, message_from_json
+from linn.client.connection.url import address_of
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, Codec, RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import LabelValue, Record
 from linn.core.batch.routes import Pair
-from linn.core.errors.tree import MessageInvalid
+from linn.core.env.address import parse_address
+from linn.core.errors.tree import AddressInvalid, MessageInvalid
 from linn.spark_plugin.sink.messages import columns_of
+from linn.spark_plugin.source.options import broker_url
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -170,3 +181,56 @@ def test_the_spark_sink_leaves_out_labels_of_the_brokers() -> None:
 
 def of_bytes(size: int) -> RecordBatch:
     return build_from_records([Record(value=bytes(size))], base_id=1)
+
+
+# --- secrets in URLs and addresses ---
+
+SECRETS = [
+    "linn://user:secret@host",
+    "linn://user:secret@host:5466",
+    "linn://user:sec/ret@host",
+    "linn://user:sec[ret@host",
+    "linn://user:sec#ret@host?x=1",
+    "linn://user:secret\uff0f@host",
+    "linn://user@host:secret",
+    "LINN://user:secret@host",
+    "kafka://user:secret@host",
+    "user:secret@host:5466",
+    "linn+unix://user:secret@/run/linn.sock",
+]
+
+
+@pytest.mark.parametrize("url", SECRETS)
+def test_no_error_repeats_the_password_of_a_url(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toml = tmp_path / "linn.toml"
+    toml.write_text(f"[listeners.native]\naddress = {json.dumps(url)}\n")
+    monkeypatch.setenv("LINN_URL", url)
+    said = [
+        run("topics", "list"),
+        run("topics", "list", "--url", url),
+        run("top", "--once", "--url", url),
+        run("copy", "t", "--to", url, "--url", "linn://127.0.0.1:1"),
+        run("bench", "publish", "t", "--url", url),
+        run("doctor", "--url", url, str(toml)),
+        run("check", str(toml)),
+        run("serve", "--listen", url),
+    ]
+    for parse in (address_of, parse_address, lambda text: broker_url({"linn.bootstrap.servers": text})):
+        with pytest.raises(AddressInvalid, match="no user and no password") as refused:
+            parse(url)
+        said.append("".join(traceback.format_exception(refused.value)))
+    for text in said:
+        assert "no user and no password" in " ".join(text.split())
+        assert not re.search("user:|sec.?ret", text)
+
+
+def test_a_path_of_a_unix_socket_may_have_an_at_sign() -> None:
+    assert address_of("linn+unix:///run/a@b.sock") == "unix:/run/a@b.sock"
+    assert parse_address("unix:/run/a@b.sock") == "/run/a@b.sock"
+
+
+def run(*arguments: str) -> str:
+    """The output of a command, which must fail."""
+    done = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "300", "NO_COLOR": "1"})
+    assert done.exit_code, arguments
+    return done.stdout + done.stderr

@@ -8,8 +8,14 @@ const PORT = 5466;
 const TCP = /^linn:\/\/(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|([^\s/:@?#[\]]+))(?::(\d{1,5}))?\/?$/i;
 const UNIX = /^linn\+unix:\/\/(\/[^?#]+)$/;
 
-/** Where to connect to. Throws listener.address_invalid. */
+/** Where to connect to. Throws listener.address_invalid, which repeats no password. */
 export function addressOf(url: string): NetConnectOpts {
+  if (url.includes("@") && !/^linn\+unix:\/\/\//i.test(url)) {
+    throw new LinnError(
+      "listener.address_invalid",
+      "a URL of linn has no user and no password: leave out all up to the '@'",
+    );
+  }
   const unix = UNIX.exec(url);
   const tcp = TCP.exec(url);
   try {
