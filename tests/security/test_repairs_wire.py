@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import re
 import traceback
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import chain, combinations
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 import trio
@@ -23,9 +28,11 @@ from linn.core.batch.record import LabelValue, Record
 from linn.core.batch.routes import Pair
 from linn.core.env.address import parse_address
 from linn.core.errors.tree import AddressInvalid, MessageInvalid
+from linn.protocols.capnp import conversation
 from linn.spark_plugin.sink.messages import columns_of
 from linn.spark_plugin.source.options import broker_url
 from linn.testing.sim_env import SimEnv
+from linn.verbs import VERBS, Verb
 from linn.wire import messages as m
 
 TOPICS = """
@@ -181,6 +188,178 @@ def test_the_spark_sink_leaves_out_labels_of_the_brokers() -> None:
 
 def of_bytes(size: int) -> RecordBatch:
     return build_from_records([Record(value=bytes(size))], base_id=1)
+
+
+# --- names of others in errors ---
+
+NAMED = """
+[exchanges.shop]
+type = "topic"
+alternate = "shop-rest"
+[exchanges.shop-rest]
+type = "fanout"
+[exchanges.shop-front]
+type = "fanout"
+bindings = [{ exchange = "shop" }]
+[exchanges.shop-last]
+type = "fanout"
+bindings = [{ exchange = "shop-rest" }]
+[topics.orders]
+kind = "both"
+dead_letter = "graves"
+bindings = [{ exchange = "shop", key = "#" }]
+[topics.graves]
+[topics.mine]
+[topics.jobs]
+delivery = "exactly-once"
+"""
+KNOWN = {
+    "topic": "orders",
+    "exchange": "shop",
+    "target_exchange": "shop-front",
+    "group": "billing",
+    "subscription": "audit",
+    "consumer": "worker",
+    "service": "spark",
+    "transaction": "payments",
+}
+"""A resource of each sort that a request names, by the sort."""
+OTHERS = [*KNOWN.values(), "shop-rest", "shop-last", "graves", "jobs", "somebody"]
+GIVEN = {"partition": 0, "delivery_id": 1, "outcome": "done", "action": "list", "number": 999}
+NEAR = [name[:-1] for name in OTHERS] + ["x"]
+
+
+def sort_of(verb: str, argument: str) -> str | None:
+    """The sort of the resource that an argument names."""
+    return verb.partition(".")[0] if argument == "name" else argument if argument in KNOWN else None
+
+
+def named_others(text: str, request: object) -> set[str]:
+    """The resources that an error names although the request did not."""
+    words, said = (set(re.findall(r"[\w-]+", str(each))) for each in (text, request))
+    return words & {*OTHERS} - said
+
+
+@asynccontextmanager
+async def crowded(env: SimEnv) -> AsyncIterator[RawClient]:
+    """A client of a broker on which others have one resource of each sort, all of them in use."""
+    async with broker_on(env, NAMED):
+        other = await connected(env, name="somebody")
+        await other.administer("subscription.create", topic="orders", subscription="audit")
+        await other.call(m.Subscribe("orders", group="billing", member="worker"))
+        await other.call(m.Subscribe("orders", shared="audit", member="worker"))
+        await other.call(m.OpenTransactions("payments", 60_000))
+        yield await connected(env)
+
+
+def requests_of(verb: Verb[Any, Any]) -> Iterator[dict[str, Any]]:
+    """Requests of a verb, in each of which at least one resource is misspelt."""
+    fields = {field.name: sort_of(verb.name, field.name) for field in msgspec.structs.fields(verb.arguments)}
+    sorts = {name: sort for name, sort in fields.items() if sort is not None}
+    for wrong in chain.from_iterable(combinations(sorts, count) for count in range(1, len(sorts) + 1)):
+        right = {name: KNOWN[sort] for name, sort in sorts.items() if name not in wrong}
+        for near in NEAR:
+            request = {name: value for name, value in GIVEN.items() if name in fields}
+            request |= right | dict.fromkeys(wrong, near)
+            yield request
+            for target in {"topic", "target_exchange"} & request.keys():  # One of the two names a binding's target.
+                yield {name: value for name, value in request.items() if name != target}
+    if "settings" in fields:
+        for near in NEAR:
+            for settings in ({"dead_letter": near}, {"alternate": near}, {"bindings": [{"exchange": near}]}):
+                yield from ({"name": name, "settings": settings} for name in ("new", KNOWN[sorts["name"]]))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@simulated
+async def test_no_error_of_a_verb_names_what_the_request_did_not(env: SimEnv, verb: str) -> None:
+    async with crowded(env) as client:
+        for arguments in requests_of(VERBS[verb]):
+            text = await refusal(client, m.Administer(verb, json.dumps(arguments)))
+            assert not named_others(text, arguments), (arguments, text)
+
+
+async def refusal(client: RawClient, request: m.Message) -> str:
+    """The text with which a request is refused; "" for any other answer."""
+    try:
+        answer = await client.call(request, [of_bytes(9)] if isinstance(request, m.Publish) else None)
+    except Refused as refused:
+        return refused.text
+    return "; ".join(each.text for each in answer.refused) if isinstance(answer, m.Settled) else ""
+
+
+def wire_requests(near: str, subscription: int) -> dict[type[m.Message], list[m.Message]]:
+    """Requests with an unknown name or number, by their type."""
+    return {
+        m.Publish: [m.Publish(near), m.Publish(near, True), m.Publish(near, True, mandatory=True)],
+        m.Fetch: [m.Fetch(near, 0, 0), m.Fetch("orders", 9, 0), m.Fetch("orders", 0, 999)],
+        m.FindOffset: [m.FindOffset(near, 0, -1), m.FindOffset("orders", 9, -1)],
+        m.Subscribe: [
+            *(m.Subscribe(near, group=group, shared=shared) for group in ("", "billing") for shared in ("", "audit")),
+            m.Subscribe("orders", partitions=[9]),
+            m.Subscribe("orders", topic_id_high=1, topic_id_low=1),
+            m.Subscribe("graves", group="billing"),
+            m.Subscribe("jobs", member=near),
+        ],
+        m.Unsubscribe: [m.Unsubscribe(999)],
+        m.Credit: [m.Credit(999, 1)],
+        m.Pull: [m.Pull(999, 1), m.Pull(subscription, 1, placed=True, partition=9)],
+        m.Settle: [m.Settle(999, []), m.Settle(subscription, [m.Settlement(9, 1, 0, 1), m.Settlement(0, 1, 0, 1)])],
+        m.Heartbeat: [m.Heartbeat(999, 1), m.Heartbeat(subscription, 9)],
+        m.Resolve: [m.Resolve(999, 0, 1, 0, 1), m.Resolve(subscription, 0, 1, 0, 1)],
+        m.Seek: [m.Seek(999, 0), m.Seek(subscription, 9)],
+        m.Commit: [m.Commit(999, 0, 1, 1), m.Commit(subscription, 9, 1, 1)],
+        m.OpenTransactions: [m.OpenTransactions(near, 60_000, producer_id=A, epoch=3)],
+        m.AddBranch: [m.AddBranch(A, 0, A + 1)],
+        m.SettleInTransaction: [
+            m.SettleInTransaction(A, 0, 1, 999, []),
+            m.SettleInTransaction(A, 0, 1, subscription, []),
+        ],
+        m.EndTransaction: [m.EndTransaction(A, 0, 1, True, [A + 1])],
+        m.Describe: [m.Describe([near])],
+        m.Administer: [m.Administer(near)],
+    }
+
+
+WITHOUT_NAMES = {m.Ping, m.Pong, m.Goodbye, m.Unknown}
+
+
+@simulated
+async def test_no_error_of_a_request_names_what_the_request_did_not(env: SimEnv) -> None:
+    async with crowded(env) as client:
+        subscription = (await client.call(m.Subscribe("mine"))).subscription
+        assert wire_requests("", 0).keys() == conversation._HANDLERS.keys() - WITHOUT_NAMES, "each has its row"
+        for near in NEAR:
+            texts = [
+                (request, await refusal(client, request))
+                for request in chain.from_iterable(wire_requests(near, subscription).values())
+            ]
+            assert [each for each in texts if named_others(each[1], each[0])] == []
+            assert len([text for _, text in texts if text]) > 25
+
+
+@simulated
+async def test_what_is_in_use_or_different_is_refused_without_the_names_of_others(env: SimEnv) -> None:
+    link = {"exchange": "shop-last", "target_exchange": "shop", "key": ""}
+    refusals: list[tuple[str, dict[str, Any]]] = [
+        ("exchange.delete", {"name": "shop-rest"}),
+        ("exchange.delete", {"name": "shop"}),
+        ("topic.delete", {"name": "graves"}),
+        ("topic.alter", {"name": "orders", "settings": {"kind": "queue"}}),
+        ("topic.create", {"name": "orders", "settings": {"kind": "queue"}}),
+        ("exchange.create", {"name": "shop", "settings": {"type": "topic"}}),
+        ("exchange.bind", link),
+        ("exchange.create", {"name": "new", "settings": {"type": "fanout", "alternate": "new"}}),
+        ("group.delete", {"group": "billing"}),
+        ("group.reset", {"group": "billing", "to": "latest"}),
+        ("subscription.delete", {"topic": "orders", "subscription": "audit"}),
+        ("connection.close", {"number": 999}),
+    ]
+    async with crowded(env) as client:
+        for verb, arguments in refusals:
+            text = await refusal(client, m.Administer(verb, json.dumps(arguments)))
+            assert text, (verb, arguments)
+            assert not named_others(text, arguments), text
 
 
 # --- secrets in URLs and addresses ---

@@ -46,7 +46,7 @@ from linn.core.config.topic_settings import BindingSettings, TopicSettings, chan
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.texts import did_you_mean
+from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import (
     BindingInvalid,
     BrokerStopping,
@@ -503,9 +503,9 @@ class Administration:
         return {"warnings": warnings_of_deletion(name, self.config)}
 
     def _check_unused(self, topic: Topic) -> None:
-        users = [other.name for other in self.catalog.topics.values() if other.settings.dead_letter == topic.name]
+        users = sum(other.settings.dead_letter == topic.name for other in self.catalog.topics.values())
         if users:
-            raise TopicError(f"topic {topic.name} takes the dead letters of {', '.join(sorted(users))}")
+            raise TopicError(f"topic {topic.name} takes the dead letters of {counted(users, 'topic')}")
 
     async def _begin_deleting(self, topic: Topic) -> None:
         settings = await self._entries.table(topic.name, topic.settings)
