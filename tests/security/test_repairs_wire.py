@@ -15,18 +15,23 @@ import msgspec
 import pyarrow as pa
 import pytest
 import trio
-from raw_client import RawClient, Refused, broker_on, connected, served
+from raw_client import HEAD, RawClient, Refused, broker_on, connected, served
+from rich.text import Text
 from simulated_time import simulated
 from typer.testing import CliRunner
 
 from linn.cli.app import app
 from linn.cli.outgoing_message import OutgoingMessage, message_from_json
+from linn.cli.render.console import console
+from linn.cli.render.message_format import json_escaped
+from linn.cli.render.table import print_table
 from linn.client.connection.url import address_of
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, Codec, RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import LabelValue, Record
 from linn.core.batch.routes import Pair
 from linn.core.env.address import parse_address
+from linn.core.errors.texts import one_line, printable
 from linn.core.errors.tree import AddressInvalid, MessageInvalid
 from linn.protocols.capnp import conversation
 from linn.spark_plugin.sink.messages import columns_of
@@ -362,6 +367,50 @@ async def test_what_is_in_use_or_different_is_refused_without_the_names_of_other
             assert not named_others(text, arguments), text
 
 
+# --- names of linn's own ---
+
+
+@pytest.mark.parametrize("makes_topics", [False, True])
+@simulated
+async def test_names_of_linns_own_are_not_made_published_to_read_or_deleted(env: SimEnv, makes_topics: bool) -> None:
+    head = HEAD + f"auto_create_topics = {json.dumps(makes_topics)}\n"
+    async with broker_on(env, NAMED, head) as broker:
+        client = await connected(env)
+        await client.call(m.Subscribe("orders", group="billing"))
+        await client.call(m.OpenTransactions("payments", 60_000))
+        missing = "config.invalid" if makes_topics else "topic.unknown"
+        for name in "__groups", "__transactions", "__s.orders", "__audit", "__":
+            refused: list[tuple[str, m.Message]] = [
+                (missing, m.Publish(name)),
+                (missing, m.Publish(name, partition=0)),
+                (missing, m.Subscribe(name)),
+                (missing, m.Subscribe(name, group="billing")),
+                ("topic.unknown", m.Fetch(name, 0, 0)),
+                ("topic.unknown", m.FindOffset(name, 0, -1)),
+                *(
+                    ("topic.unknown", verb(f"topic.{change}", name=name))
+                    for change in ("show", "alter", "purge", "delete")
+                ),
+                *(("config.invalid", verb(f"{sort}.create", name=name)) for sort in ("topic", "exchange")),
+                ("config.invalid", verb("topic.create", name="new", settings={"dead_letter": name})),
+                ("topic.unknown", verb("exchange.bind", exchange="shop", topic=name, key="#")),
+                ("topic.unknown", verb("subscription.create", topic=name, subscription="s")),
+                ("config.invalid", verb("subscription.create", topic="orders", subscription=name)),
+                ("topic.unknown", verb("delivery.list", topic=name)),
+                ("topic.unknown", verb("group.reset", group="billing", topic=name, to="latest")),
+            ]
+            for code, request in refused:
+                batches = [of_bytes(9)] if isinstance(request, m.Publish) else None
+                assert await client.code_of(await client.send(request, batches)) == code, request
+            routed = build_from_records([Record(value=b"v", routing_key=name)], base_id=1)
+            assert (await client.call(m.Publish("", True), [routed])).placements[0].copies == 0
+        assert not [name for name in broker.topics if name.startswith("__")]
+
+
+def verb(name: str, /, **arguments: Any) -> m.Administer:
+    return m.Administer(name, json.dumps(arguments))
+
+
 # --- secrets in URLs and addresses ---
 
 SECRETS = [
@@ -413,3 +462,27 @@ def run(*arguments: str) -> str:
     done = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "300", "NO_COLOR": "1"})
     assert done.exit_code, arguments
     return done.stdout + done.stderr
+
+
+# --- control characters ---
+
+CONTROLS = [*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F)]
+CONTROLS += [*range(0x2066, 0x206A), 0xFEFF, 0xFFF9, 0xE0001, 0xD800]
+"""What a terminal acts on: C0, DEL, C1; what turns the order of a line around; and what can't be written."""
+
+
+def test_no_control_character_is_printed() -> None:
+    for number in CONTROLS:
+        evil = f"a{chr(number)}b"
+        assert one_line(evil).isprintable(), hex(number)
+        assert printable(evil).isprintable() or number in (0x09, 0x0A), hex(number)
+        assert json_escaped(json.dumps(evil, ensure_ascii=False)).isprintable(), hex(number)
+        assert json.loads(json_escaped(json.dumps(evil, ensure_ascii=False))) == evil
+
+
+def test_no_cell_of_a_table_has_a_control_character(capsys: pytest.CaptureFixture[str]) -> None:
+    console.cache_clear()
+    evil = "".join(map(chr, CONTROLS[:-1]))
+    print_table(["a", "b"], [[evil, Text(evil, "red")]], evil)
+    console.cache_clear()
+    assert [letter for letter in capsys.readouterr().out if not letter.isprintable() and letter != "\n"] == []
