@@ -192,7 +192,7 @@ async def test_exchanges_and_bindings_made_live_route_at_once_and_after_a_restar
         assert await _send(client, "x.y", "2") == 2
         await client.administer("exchange.unbind", exchange="e", topic="b", key="x.*")
         assert await _send(client, "x.y", "3") == 1
-        with pytest.raises(Refused, match="still has bindings to 1 target"):
+        with pytest.raises(Refused, match="still has bindings: a"):
             await client.administer("exchange.delete", name="e")
         shown = await client.administer("topic.show", name="a")
         assert shown["settings"]["bindings"] == [{"exchange": "e", "key": "x.*", "arguments": {}}]

@@ -129,9 +129,9 @@ async def test_cycles_are_refused_live_and_change_nothing(client: RawClient) -> 
 @served('[exchanges.a]\nalternate = "b"\n[exchanges.b]\n[exchanges.c]\n')
 async def test_an_exchange_that_others_need_is_not_deleted(client: RawClient) -> None:
     await client.administer("exchange.bind", exchange="a", target_exchange="c", key="k")
-    with pytest.raises(Refused, match=r"topic\.invalid: exchange b is the alternate of 1 exchange"):
+    with pytest.raises(Refused, match=r"topic\.invalid: exchange b is the alternate of a"):
         await client.administer("exchange.delete", name="b")
-    with pytest.raises(Refused, match="still has bindings to 1 target"):
+    with pytest.raises(Refused, match="still has bindings: c"):
         await client.administer("exchange.delete", name="a")
     await client.administer("exchange.delete", name="c")
     assert (await client.administer("exchange.show", name="a"))["bindings"] == [], "what led to it went with it"

@@ -1,4 +1,4 @@
-"""The brokers and raw clients of the broker's tests, for all tests here."""
+"""The raw client is that of the broker's tests."""
 
 import sys
 from pathlib import Path

@@ -65,6 +65,8 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
+from linn.core.security.policy import Policy
+from linn.core.security.users import Users
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
@@ -75,6 +77,12 @@ logger = logging.getLogger("linn.broker")
 
 RETENTION_INTERVAL_S = 10.0
 """Interval of the check for records to drop from streams: much finer than any retention."""
+
+
+def _policy(config: Config) -> Policy:
+    """Make the policy of a configuration: open, unless it has roles, users, or a listener that requires a login."""
+    is_open = not (config.roles or config.users)
+    return Policy(config.roles, Users(config.users.values()), is_open=is_open)
 
 
 class Broker:
@@ -93,6 +101,7 @@ class Broker:
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
+        self.policy = _policy(config)
         self.measurements = Measurements(env.clock.monotonic())
         self.long_work = LongWork(env.clock.monotonic)
         self._assignors: dict[str, CheckedAssignor] = {}
@@ -172,6 +181,7 @@ class Broker:
             services=self.services,
             connections=self.connections,
             metrics=self.metrics,
+            policy=self.policy,
             long_work=self.long_work,
             read_addresses=lambda: self.addresses,
             read_client_count=lambda: self.client_count,
@@ -190,6 +200,7 @@ class Broker:
             self.producer_ids,
             self.administration,
             self.metrics,
+            self.policy,
         )
         return Gateway(
             self.name,

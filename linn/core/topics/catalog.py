@@ -1,6 +1,6 @@
 """The catalog: every topic and exchange of a broker, by name.
 
-Law: an error that a client gets has no names but those that it said: others are not for everybody to see.
+Law: an error to a client has the names of its request, and no others, which the client may not be allowed to see.
 """
 
 from __future__ import annotations
