@@ -387,7 +387,7 @@ async def test_names_of_linns_own_are_not_made_published_to_read_or_deleted(env:
         await client.call(m.Subscribe("orders", group="billing"))
         await client.call(m.OpenTransactions("payments", 60_000))
         missing = "config.invalid" if makes_topics else "topic.unknown"
-        for name in "__groups", "__transactions", "__s.orders", "__audit", "__":
+        for name in "__groups", "__transactions", "__s.orders", "__":
             refused: list[tuple[str, m.Message]] = [
                 (missing, m.Publish(name)),
                 (missing, m.Publish(name, partition=0)),

@@ -261,6 +261,7 @@ class Session:
             self._access.check(CONSUME, TOPIC, name)
         if topic is not None and topic.stream is None:
             self._access.check(BROWSE, TOPIC, name)
+            self._rooms.audit.seen("browse", self.principal, name, "done")
         return self._rooms.catalog.topic(name)
 
     async def find_offset(self, topic: str, partition: int, place: int, timestamp_ms: int = 0) -> int:

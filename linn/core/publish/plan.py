@@ -17,6 +17,7 @@ from linn.core.batch.builder import take_steps
 from linn.core.batch.format import Formats
 from linn.core.batch.record import RESERVED_LABELS
 from linn.core.batch.steps import STEP_RECORDS, Steps
+from linn.core.errors.auth import Forbidden
 from linn.core.errors.tree import BatchMalformed, LinnError, MessageInvalid, ProducerDuplicate
 from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
 from linn.core.publish.request import PublishRequest, RefusedRecords
@@ -216,6 +217,8 @@ class Plan:
 
     def _pieces(self, topic: Topic, batch: RecordBatch, partition: int) -> Steps[list[Destination]]:
         """Split a batch for a topic by partition; -1: its partitioner chooses."""
+        if topic.is_own:
+            raise Forbidden(f"only the broker writes to {topic.name}")
         if partition >= 0:
             topic.partition(partition)
         self._seen.append((topic, _admission_state(topic)))
