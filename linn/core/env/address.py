@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 
 from linn.core.errors.tree import AddressInvalid
@@ -30,3 +31,25 @@ def refuse_user(address: str) -> None:
     """Refuse an address or a URL with an "@", without repeating what may be a password. Raises AddressInvalid."""
     if "@" in address:
         raise AddressInvalid("an address or a URL of linn has no user and no password: leave out all up to the '@'")
+
+
+def is_beyond_loopback(address: str) -> bool:
+    """Tell whether other machines may reach an address to listen at; a name other than localhost may be any address.
+
+    Raises AddressInvalid.
+    """
+    place = parse_address(address)
+    if isinstance(place, str):
+        return False
+    try:
+        return not ipaddress.ip_address(place[0]).is_loopback
+    except ValueError:
+        return place[0] != "localhost"
+
+
+def open_text(address: str) -> str:
+    """Return the reason why a listener at this address needs TLS, worded as the end of a message."""
+    return (
+        f"other machines reach {address}, and the listener has no TLS: set tls, or plaintext = true if everybody on "
+        "the way may read and change what is sent"
+    )
