@@ -1,4 +1,4 @@
-"""Entries of topics and exchanges in the metadata store, and the check of their shape.
+"""Entries of topics, exchanges and secrets in the metadata store, and the check of their shape.
 
 Law: an entry is used only after its whole shape was checked. A wrong shape is damage, or was written by another
 version; the entry is refused by name and never skipped, because its topic would be lost silently.
@@ -7,6 +7,7 @@ version; the entry is refused by name and never skipped, because its topic would
 from __future__ import annotations
 
 from collections.abc import Mapping
+from string import hexdigits
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -27,6 +28,9 @@ EXCHANGE = "exchanges/"
 """Prefix of the exchanges' keys in the metadata store."""
 TOPIC = "topics/"
 """Prefix of the topics' keys in the metadata store."""
+SECRET = "secrets/"
+"""Prefix of the keys of secrets that the broker has drawn itself, stored as hexadecimal digits."""
+SECRET_BYTES = 32
 _TOPIC_KEYS = ({"id", "settings", "live_bindings"}, {"id", "settings", "live_bindings", "deleted"})
 """Keys besides `live_keys`, `unfinished`, and `subscriptions`, which a topic has only where needed."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
@@ -56,11 +60,15 @@ def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
 def _checked(key: str, entry: object) -> TopicSettings | None:
     """Check an entry; returns the settings if it is a topic's. Raises ValueError, ConfigError, ValidationError."""
     prefix, slash, name = key.partition("/")
-    if prefix + slash not in (TOPIC, EXCHANGE):
-        raise ValueError("it belongs to neither a topic nor an exchange")
+    if prefix + slash not in (TOPIC, EXCHANGE, SECRET):
+        raise ValueError("it belongs to no topic, exchange or secret")
     wrong = name_problem(name)
     if wrong is not None:
         raise ValueError(wrong)
+    if prefix + slash == SECRET:
+        if not isinstance(entry, str) or len(entry) != 2 * SECRET_BYTES or not set(entry) <= set(hexdigits):
+            raise ValueError(f"it is not {SECRET_BYTES} bytes as hexadecimal digits")
+        return None
     is_topic = prefix + slash == TOPIC
     if not isinstance(entry, dict):
         raise ValueError("it is not a JSON object")

@@ -259,7 +259,9 @@ class Broker:
             opened = await self.administration.open_topics(stored)
             await self._open_groups()
             await self._open_transactions()
-            await self.administration.save_opened(opened)
+            secret, drawn = self.administration.secret("producers")
+            await self.administration.save_opened({**opened, **drawn})
+            self.producer_ids.secret = secret
         except LinnError:
             raise
         except Exception as error:
