@@ -1,4 +1,4 @@
-"""The raw client of the broker's tests is used here too."""
+"""The raw client is that of the broker's tests."""
 
 import sys
 from pathlib import Path

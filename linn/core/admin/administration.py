@@ -23,8 +23,10 @@ from uuid import UUID
 import msgspec
 import trio
 
-from linn import verbs
+from linn import rights, verbs
+from linn.core.admin.audit import AuditTrail
 from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
+from linn.core.admin.connections import ConnectionAdministration
 from linn.core.admin.deliveries import DeliveryAdministration
 from linn.core.admin.entry_store import EntryStore, stored_topic
 from linn.core.admin.exchanges import ExchangeAdministration
@@ -34,6 +36,7 @@ from linn.core.admin.stored_entries import TOPIC, settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
 from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
 from linn.core.admin.transactions import TransactionAdministration
+from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
 from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
@@ -46,6 +49,7 @@ from linn.core.config.topic_settings import BindingSettings, TopicSettings, chan
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     BindingInvalid,
@@ -53,11 +57,9 @@ from linn.core.errors.tree import (
     ConfigError,
     ConfigNotLive,
     ExchangeUnknown,
-    LimitExceeded,
     LinnError,
     RequestUnknown,
     StorageError,
-    SubscriptionWrongKind,
     SyncFailed,
     TopicError,
     TopicExists,
@@ -70,6 +72,7 @@ from linn.core.metrics.report import metric_report
 from linn.core.ports.observer import Observers
 from linn.core.ports.principal import Principal
 from linn.core.routing.exchange import Target
+from linn.core.security.policy import Policy
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.folders import foreign_topic_folders
@@ -85,13 +88,12 @@ from linn.core.topics.shared_entry import SharedEntry, check_entries, decode_ent
 from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
 from linn.core.transactions.coordinator import TransactionCoordinator
-from linn.descriptions import BrokerDescription, ConnectionDescription, MetricDescription, ServiceDescription
+from linn.descriptions import BrokerDescription, MetricDescription, ServiceDescription
+from linn.rights import Need
 from linn.verbs import VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
 
-REASON_CHARACTERS_MAX = 1_000
-"""Limit of the reason sent to a client when an operator closes its connection."""
 T = TypeVar("T")
 Handler = Callable[[Any, Principal], Awaitable[Any]]
 """A function that performs a verb, given its arguments and its caller."""
@@ -101,7 +103,7 @@ def _on(verb: Verb[A, R], perform: Callable[[A], Awaitable[R | JsonText]]) -> tu
     return verb.name, lambda asked, _: perform(asked)
 
 
-def _on_behalf(verb: Verb[A, R], perform: Callable[[A, Principal], Awaitable[R]]) -> tuple[str, Handler]:
+def _on_behalf(verb: Verb[A, R], perform: Callable[[A, Principal], Awaitable[R | JsonText]]) -> tuple[str, Handler]:
     return verb.name, perform
 
 
@@ -129,6 +131,8 @@ class Administration:
     services: Services
     connections: Connections
     metrics: MetricRegistry
+    policy: Policy
+    audit: AuditTrail
     long_work: LongWork
     read_addresses: Callable[[], Mapping[str, str]]
     read_client_count: Callable[[], int]
@@ -140,50 +144,62 @@ class Administration:
         self._groups = GroupAdministration(self.catalog, self.groups, self.config)
         self._subscriptions = SubscriptionAdministration(self.catalog, self._entries)
         self._deliveries = DeliveryAdministration(self.catalog, self.transactions, self.long_work)
-        self._transactions = TransactionAdministration(
-            self.catalog.topics, self.transactions, self.env.clock, self.long_work
-        )
+        topics, clock = self.catalog.topics, self.env.clock
+        self._transactions = TransactionAdministration(topics, self.transactions, clock, self.long_work)
         self._exchanges = ExchangeAdministration(self.config, self.plugins, self.catalog, self.long_work, self._entries)
+        self._users = UserAdministration(self.config, self.policy, self._entries, self.long_work)
         self._lock = trio.Lock()
         self._half_deleted: dict[str, Topic] = {}
         """Deleted topics whose files are not all removed yet."""
         self._handlers = self._verb_handlers()
 
     def _verb_handlers(self) -> dict[str, Handler]:
-        groups, subscriptions, exchanges = self._groups, self._subscriptions, self._exchanges
+        groups, subscriptions, exchanges, users = self._groups, self._subscriptions, self._exchanges, self._users
+        connections = ConnectionAdministration(self.connections, self.long_work)
         return dict(
             [
                 _on(verbs.CREATE_TOPIC, self._create_topic),
-                _on(verbs.ALTER_TOPIC, self._alter_topic),
-                _on(verbs.DELETE_TOPIC, self._delete_topic),
+                _on_behalf(verbs.ALTER_TOPIC, self._alter_topic),
+                _on_behalf(verbs.DELETE_TOPIC, self._delete_topic),
                 _on(verbs.SHOW_TOPIC, self._show_topic),
-                _on(verbs.LIST_TOPICS, self._list_topics),
-                _on(verbs.PURGE_TOPIC, self._purge_topic),
+                _on_behalf(verbs.LIST_TOPICS, self._list_topics),
+                _on(verbs.PURGE_TOPIC, subscriptions.purge),
                 _on(verbs.CREATE_EXCHANGE, exchanges.create),
-                _on(verbs.DELETE_EXCHANGE, exchanges.delete),
-                _on(verbs.SHOW_EXCHANGE, exchanges.show),
-                _on(verbs.LIST_EXCHANGES, exchanges.list_all),
+                _on_behalf(verbs.DELETE_EXCHANGE, exchanges.delete),
+                _on_behalf(verbs.SHOW_EXCHANGE, exchanges.show),
+                _on_behalf(verbs.LIST_EXCHANGES, exchanges.list_all),
                 _on(verbs.BIND, exchanges.bind),
                 _on(verbs.UNBIND, exchanges.unbind),
-                _on(verbs.LIST_GROUPS, groups.list_all),
-                _on(verbs.SHOW_GROUP, groups.show),
-                _on(verbs.RESET_GROUP, groups.reset),
+                _on_behalf(verbs.LIST_GROUPS, groups.list_all),
+                _on_behalf(verbs.SHOW_GROUP, groups.show),
+                _on_behalf(verbs.RESET_GROUP, groups.reset),
                 _on(verbs.DELETE_GROUP, groups.delete),
-                _on(verbs.LIST_SUBSCRIPTIONS, subscriptions.list_all),
+                _on_behalf(verbs.LIST_SUBSCRIPTIONS, subscriptions.list_all),
                 _on(verbs.SHOW_SUBSCRIPTION, subscriptions.show),
                 _on(verbs.CREATE_SUBSCRIPTION, subscriptions.create),
                 _on(verbs.DELETE_SUBSCRIPTION, subscriptions.delete),
-                _on(verbs.LIST_DELIVERIES, self._deliveries.list_all),
+                _on_behalf(verbs.LIST_DELIVERIES, self._deliveries.list_all),
                 _on_behalf(verbs.RESOLVE_DELIVERY, self._deliveries.resolve),
-                _on(verbs.LIST_TRANSACTIONS, self._transactions.list_all),
-                _on(verbs.SHOW_TRANSACTION, self._transactions.show),
+                _on_behalf(verbs.LIST_TRANSACTIONS, self._transactions.list_all),
+                _on_behalf(verbs.SHOW_TRANSACTION, self._transactions.show),
                 _on_behalf(verbs.ABORT_TRANSACTION, self._transactions.abort),
-                _on(verbs.LIST_CONNECTIONS, self._list_connections),
-                _on(verbs.CLOSE_CONNECTION, self._close_connection),
+                _on(verbs.LIST_CONNECTIONS, connections.list_all),
+                _on(verbs.CLOSE_CONNECTION, connections.close),
                 _on(verbs.LIST_SERVICES, self._list_services),
                 _on_behalf(verbs.PERFORM_ACTION, self._perform_action),
                 _on(verbs.SHOW_BROKER, self._show_broker),
                 _on(verbs.SHOW_METRICS, self._show_metrics),
+                _on_behalf(verbs.CREATE_USER, users.create_user),
+                _on_behalf(verbs.ALTER_USER, users.alter_user),
+                _on_behalf(verbs.DELETE_USER, users.delete_user),
+                _on(verbs.SHOW_USER, users.show_user),
+                _on(verbs.LIST_USERS, users.list_users),
+                _on_behalf(verbs.CAN_USER, users.can),
+                _on_behalf(verbs.CREATE_ROLE, users.create_role),
+                _on_behalf(verbs.ALTER_ROLE, users.alter_role),
+                _on_behalf(verbs.DELETE_ROLE, users.delete_role),
+                _on(verbs.SHOW_ROLE, users.show_role),
+                _on(verbs.LIST_ROLES, users.list_roles),
             ]
         )
 
@@ -191,20 +207,38 @@ class Administration:
         """Carry out a verb; arguments and result are JSON. A waiting request keeps only its text.
 
         Raises:
-            Errors of `check`. ConfigError: the arguments do not fit the verb; ConfigUnknownKey: an argument is unknown.
+            Errors of `check`. Forbidden: the caller lacks a right that the verb needs. ConfigError: the arguments
+                do not fit the verb; ConfigUnknownKey: an argument is unknown.
                 LinnError: documented by the verb.
         Cancellation: a change that has begun is completed; otherwise nothing happened.
         """
         known = self.check(verb, arguments)
 
         async def do() -> str:
-            result = await self._handlers[verb](decode_arguments(known, arguments), caller)
+            asked = decode_arguments(known, arguments)
+            caller.access.check_all(known.needs(asked))
+            perform = self._on_record if known.acts else self._perform
+            result = await perform(known, asked, caller)
             return result if isinstance(result, JsonText) else json.dumps(result)
 
         if known.changes:
             return await self._run_change(do)
         self._check_serving()
         return await do()
+
+    async def _perform(self, verb: Verb[Any, Any], asked: Any, caller: Principal) -> Any:
+        return await self._handlers[verb.name](asked, caller)
+
+    async def _on_record(self, verb: Verb[Any, Any], asked: Any, caller: Principal) -> Any:
+        """Carry out a verb that is written to the audit trail first. Raises the verb's LinnErrors, StorageError."""
+        if getattr(asked, "validate_only", False):
+            return await self._perform(verb, asked, caller)
+        await self.audit.asked(verb, asked, caller)
+        try:
+            return await self._perform(verb, asked, caller)
+        except LinnError as error:
+            self.audit.failed(verb, asked, caller, error)
+            raise
 
     def check(self, verb: str, arguments: str) -> Verb[Any, Any]:
         """Check a request as far as possible before its turn. Raises RequestUnknown, LimitExceeded, ConfigError."""
@@ -243,6 +277,7 @@ class Administration:
         stored = await self._entries.load(foreign_topic_folders(self.env.disk, self.config))
         settings = settings_of_topics(stored)
         self._exchanges.recover(stored)
+        await self._users.recover(stored)
         topics = {key.removeprefix(TOPIC): entry for key, entry in stored.items() if key.startswith(TOPIC)}
         entries = {name: decode_entries(entry.get("subscriptions", {})) for name, entry in topics.items()}
         for name, entry in list(topics.items()):
@@ -364,7 +399,7 @@ class Administration:
             raise ConfigNotLive(f"topic {name}: {error.text}") from error
 
     async def _decode(self, name: str, table: Mapping[str, Any], topics: set[str]) -> TopicSettings:
-        around = self.config.surroundings(dict.fromkeys(topics), self.catalog.routers, self.plugins)
+        around = self.config.surroundings(dict.fromkeys(topics - {AUDIT_TOPIC}), self.catalog.routers, self.plugins)
         settings = await self.long_work.run(decode_topic(name, table, around), immediate=True)
         known = {topic.name: topic.settings for topic in self.catalog.topics.values()}
         if settings.services or name in known:
@@ -430,7 +465,7 @@ class Administration:
         """
         await self._run_change(lambda: self._subscriptions.make(self.catalog.topic(topic), name, starts))
 
-    async def _alter_topic(self, asked: verbs.SettingsChange) -> verbs.Altered:
+    async def _alter_topic(self, asked: verbs.SettingsChange, caller: Principal) -> verbs.Altered:
         topic = self.catalog.topic(asked.name)
         bindings = topic.settings.bindings  # Decoded already.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
@@ -439,6 +474,7 @@ class Administration:
         changed = self._check_change(topic.name, topic.settings, settings)
         check_entries(topic.name, settings, topic.entries)
         if "bindings" in changed:
+            caller.access.check_all(Need(rights.BIND, rights.EXCHANGE, binding.exchange) for binding in bindings)
             await self._check_bindings(topic.name, settings.bindings)
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
         interceptors = self.topic_maker.interceptors(topic.name, settings)
@@ -497,11 +533,11 @@ class Administration:
 
         await self.long_work.run(checks(check, bindings), immediate=True)
 
-    async def _delete_topic(self, asked: verbs.NamedChange) -> verbs.TopicDeleted:
+    async def _delete_topic(self, asked: verbs.NamedChange, caller: Principal) -> verbs.TopicDeleted:
         name = asked.name
         topic = None if name in self._half_deleted else self.catalog.topic(name)
         if topic is not None:
-            self._check_unused(topic)
+            self._check_unused(topic, caller)
         if not asked.validate_only:
             if topic is not None:
                 await self._begin_deleting(topic)
@@ -509,10 +545,10 @@ class Administration:
             self.observers.topic_deleted(name)
         return {"warnings": warnings_of_deletion(name, self.config)}
 
-    def _check_unused(self, topic: Topic) -> None:
+    def _check_unused(self, topic: Topic, caller: Principal) -> None:
         users = [other.name for other in self.catalog.topics.values() if other.settings.dead_letter == topic.name]
         if users:
-            raise TopicError(f"topic {topic.name} takes the dead letters of {', '.join(sorted(users))}")
+            raise TopicError(f"topic {topic.name} takes the dead letters of {caller.access.shown(rights.TOPIC, users)}")
 
     async def _begin_deleting(self, topic: Topic) -> None:
         settings = await self._entries.table(topic.name, topic.settings)
@@ -535,39 +571,14 @@ class Administration:
             shown = await self.long_work.run(topic_as_json(self.catalog.topics, topic.name), immediate=True)
         return shown
 
-    async def _list_topics(self, _: verbs.NoArguments) -> JsonText:
-        return await self.long_work.run(
-            topics_as_json(self.catalog.topics, sorted(self.catalog.topics)), immediate=True
-        )
-
-    async def _purge_topic(self, asked: verbs.NamedChange) -> verbs.Purged:
-        topic = self.catalog.topic(asked.name)
-        if topic.queue is None:
-            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: only retention deletes its records")
-        if asked.validate_only:
-            return {"purged": 0}
-        partition_queues = topic.queue.partition_queues
-        purged = sum(partition_queue.purge() for partition_queue in partition_queues)
-        for partition_queue in partition_queues:
-            if partition_queue.log.state is not None:
-                await partition_queue.log.state.partition.commit_all()
-        return {"purged": purged}
+    async def _list_topics(self, _: verbs.NoArguments, caller: Principal) -> JsonText:
+        names = caller.access.visible(rights.TOPIC, sorted(self.catalog.topics))
+        return await self.long_work.run(topics_as_json(self.catalog.topics, names), immediate=True)
 
     # --- broker ---
 
     async def _show_metrics(self, asked: verbs.MetricNames) -> list[MetricDescription]:
         return await metric_report(self.metrics, self.env.clock, asked.names)
-
-    async def _list_connections(self, _: verbs.NoArguments) -> list[ConnectionDescription]:
-        return await self.long_work.run(self.connections.as_json(), immediate=True)
-
-    async def _close_connection(self, asked: verbs.ConnectionClose) -> verbs.Nothing:
-        if len(asked.reason) > REASON_CHARACTERS_MAX:
-            raise LimitExceeded(f"a reason of more than {REASON_CHARACTERS_MAX} characters")
-        self.connections.check(asked.number)
-        if not asked.validate_only:
-            self.connections.close(asked.number, asked.reason)
-        return {}
 
     async def _list_services(self, _: verbs.NoArguments) -> list[ServiceDescription]:
         return self.services.describe()

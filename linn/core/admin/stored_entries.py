@@ -18,8 +18,10 @@ from linn.core.config.problem import Problems
 from linn.core.config.tables import ExchangeTable
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.errors.names import name_problem
+from linn.core.errors.names import AUDIT_TOPIC, name_problem
 from linn.core.errors.tree import ConfigError, LogCorrupt
+from linn.core.security.rule import rules_of
+from linn.core.security.users import check_user_name
 from linn.core.topics.live_settings import live_keys_problem
 from linn.core.topics.shared_entry import decode_entries
 
@@ -31,9 +33,28 @@ TOPIC = "topics/"
 SECRET = "secrets/"
 """Prefix of the keys of secrets that the broker has drawn itself, stored as hexadecimal digits."""
 SECRET_BYTES = 32
+ROLE = "roles/"
+"""Prefix of the roles' keys in the metadata store."""
+USER = "users/"
+"""Prefix of the users' keys in the metadata store."""
 _TOPIC_KEYS = ({"id", "settings", "live_bindings"}, {"id", "settings", "live_bindings", "deleted"})
 """Keys besides `live_keys`, `unfinished`, and `subscriptions`, which a topic has only where needed."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
+
+
+class StoredRole(msgspec.Struct, forbid_unknown_fields=True):
+    """A role's entry."""
+
+    rules: dict[str, list[str]]
+
+
+class StoredUser(msgspec.Struct, forbid_unknown_fields=True):
+    """A user's entry."""
+
+    roles: tuple[str, ...]
+    scram: str
+    certificate: str
+    uid: int | None
 
 
 def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
@@ -60,14 +81,21 @@ def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
 def _checked(key: str, entry: object) -> TopicSettings | None:
     """Check an entry; returns the settings if it is a topic's. Raises ValueError, ConfigError, ValidationError."""
     prefix, slash, name = key.partition("/")
-    if prefix + slash not in (TOPIC, EXCHANGE, SECRET):
-        raise ValueError("it belongs to no topic, exchange or secret")
+    if prefix + slash == USER:
+        check_user_name(name)
+        msgspec.convert(entry, StoredUser)
+        return None
+    if prefix + slash not in (TOPIC, EXCHANGE, ROLE, SECRET):
+        raise ValueError("it belongs to neither a topic, an exchange, a role, a user nor a secret")
     wrong = name_problem(name)
-    if wrong is not None:
+    if wrong is not None and key != TOPIC + AUDIT_TOPIC:
         raise ValueError(wrong)
     if prefix + slash == SECRET:
         if not isinstance(entry, str) or len(entry) != 2 * SECRET_BYTES or not set(entry) <= set(hexdigits):
             raise ValueError(f"it is not {SECRET_BYTES} bytes as hexadecimal digits")
+        return None
+    if prefix + slash == ROLE:
+        rules_of(msgspec.convert(entry, StoredRole).rules)
         return None
     is_topic = prefix + slash == TOPIC
     if not isinstance(entry, dict):

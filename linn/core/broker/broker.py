@@ -24,6 +24,7 @@ from typing import Literal
 import trio
 
 from linn.core.admin.administration import Administration
+from linn.core.admin.audit import AuditTrail
 from linn.core.batch.batch import BatchLimits
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
@@ -34,6 +35,7 @@ from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
@@ -65,6 +67,8 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
+from linn.core.security.policy import Policy
+from linn.core.security.users import Users
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
@@ -75,6 +79,11 @@ logger = logging.getLogger("linn.broker")
 
 RETENTION_INTERVAL_S = 10.0
 """Interval of the check for records to drop from streams: much finer than any retention."""
+
+
+def _policy(config: Config) -> Policy:
+    """Make the policy of a configuration: open, unless it has roles, users, or a listener that requires a login."""
+    return Policy(config.roles, Users(config.users.values()), is_open=config.is_open)
 
 
 class Broker:
@@ -93,6 +102,8 @@ class Broker:
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
+        self.policy = _policy(config)
+        self.audit = AuditTrail(env, self.spawn)
         self.measurements = Measurements(env.clock.monotonic())
         self.long_work = LongWork(env.clock.monotonic)
         self._assignors: dict[str, CheckedAssignor] = {}
@@ -172,6 +183,8 @@ class Broker:
             services=self.services,
             connections=self.connections,
             metrics=self.metrics,
+            policy=self.policy,
+            audit=self.audit,
             long_work=self.long_work,
             read_addresses=lambda: self.addresses,
             read_client_count=lambda: self.client_count,
@@ -190,6 +203,8 @@ class Broker:
             self.producer_ids,
             self.administration,
             self.metrics,
+            self.policy,
+            self.audit,
         )
         return Gateway(
             self.name,
@@ -262,6 +277,8 @@ class Broker:
             secret, drawn = self.administration.secret("producers")
             await self.administration.save_opened({**opened, **drawn})
             self.producer_ids.secret = secret
+            if AUDIT_TOPIC in self.config.topics:
+                await self.audit.open(self.topics[AUDIT_TOPIC])
         except LinnError:
             raise
         except Exception as error:

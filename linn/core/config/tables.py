@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from linn.core.config.topic_settings import BindingSettings, Count, Size, TopicSettings
+from linn.core.config.topic_settings import DAY_MS, BindingSettings, Count, Retention, Size, TopicSettings
 from linn.core.config.units import UNITS_MAX
 from linn.core.groups.assignor import DEFAULT_ASSIGNOR
 
@@ -180,6 +180,61 @@ class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+class AuditTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[audit]`: the stream `__audit`, in which the broker writes logins, refusals and changes with their users."""
+
+    enabled: Annotated[
+        bool | None,
+        msgspec.Meta(description="Whether it is written. Default: if the file has roles, users or logins."),
+    ] = None
+    storage: Annotated[
+        str | None, msgspec.Meta(description="Its storage. Default: the broker's `default_storage`.")
+    ] = None
+    retention_ms: Annotated[
+        Retention | None,
+        msgspec.Meta(description="Age at which records are dropped.", extra={"none": "forever"}),
+    ] = msgspec.field(default=365 * DAY_MS, name="retention")
+    retention_bytes: Annotated[
+        Size | None,
+        msgspec.Meta(description="Size beyond which the oldest records are dropped.", extra={"none": "unlimited"}),
+    ] = 1024 * MIB
+
+
+class RoleTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[roles.NAME]`: what users with this role may do. The role `administrator` exists without a table, and may do
+    everything."""
+
+    rules: Annotated[
+        Mapping[str, Any],
+        msgspec.Meta(
+            description='Each key is a resource: "KIND:NAME", "KIND:PREFIX*" or "broker"; its value names the '
+            'operations that are allowed on it, such as ["see", "publish"].',
+            extra={"rest": True},
+        ),
+    ] = {}
+
+
+class UserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[users.NAME]`: a user. Others are made by `linn users create`. The user `anonymous` stands for all clients
+    without a login."""
+
+    roles: Annotated[tuple[str, ...], msgspec.Meta(description="The user's roles.")] = ()
+    scram: Annotated[
+        str,
+        msgspec.Meta(
+            description="The verifier of the user's password, as `linn users verifier` prints it. Default: no password."
+        ),
+    ] = ""
+    certificate: Annotated[
+        str,
+        msgspec.Meta(description="The URI or DNS name in the certificate with which the user logs in. Default: none."),
+    ] = ""
+    uid: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        msgspec.Meta(description="The user id on this machine that logs in over a Unix socket. Default: none."),
+    ] = None
+
+
 TABLES: Mapping[str, type[msgspec.Struct]] = {
     "broker": BrokerSettings,
     "log": LogSettings,
@@ -191,5 +246,8 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "interceptors": InterceptorTable,
     "topics": TopicSettings,
     "groups": GroupTable,
+    "audit": AuditTable,
+    "roles": RoleTable,
+    "users": UserTable,
 }
-"""The top-level tables; all except `broker`, `log` and `plugins` hold tables with user-defined names."""
+"""The top-level tables; all except `broker`, `log`, `plugins` and `audit` hold tables with user-defined names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linn.core.admin.administration import Administration
+from linn.core.admin.audit import AuditTrail
 from linn.core.batch.format import Formats
 from linn.core.config.tables import BrokerSettings
 from linn.core.groups.coordinator import GroupCoordinator
@@ -12,6 +13,7 @@ from linn.core.loop.long_work import LongWork
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
+from linn.core.security.policy import Policy
 from linn.core.topics.catalog import Catalog
 from linn.core.transactions.coordinator import TransactionCoordinator
 
@@ -30,3 +32,5 @@ class Rooms:
     producer_ids: ProducerIds
     administration: Administration
     metrics: MetricRegistry
+    policy: Policy
+    audit: AuditTrail

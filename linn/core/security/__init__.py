@@ -1,0 +1,1 @@
+"""Users, their logins, and their rights."""

@@ -1,0 +1,69 @@
+"""Users, and the facts by which a login recognizes them."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from linn.core.errors.tree import ConfigError
+
+NAME_BYTES_MAX = 255
+"""Limit of a user's name."""
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """One user."""
+
+    name: str
+    roles: tuple[str, ...] = ()
+    scram: str = ""
+    """The verifier of the password, as PostgreSQL writes it: `SCRAM-SHA-256$ITERATIONS:SALT$STORED:SERVER` in Base64.
+    "": no password."""
+    certificate: str = ""
+    """The name in the client's certificate: a URI or DNS name of its subject's alternative names. "": none."""
+    uid: int | None = None
+    """The user's id on this machine, for Unix sockets."""
+
+
+def check_user_name(name: str) -> None:
+    """Check a user's name: 1 to 255 bytes of UTF-8 without control characters. Raises ConfigError."""
+    if not name or len(name) > NAME_BYTES_MAX or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
+        raise ConfigError(f"a user's name has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
+    if any(unicodedata.category(character) in ("Cc", "Cf", "Cs") for character in name):
+        raise ConfigError(f"a user's name has no control characters: {name!r:.80}")
+
+
+class Users:
+    """All users of a broker. Lists and verbs change it; logins look users up."""
+
+    def __init__(self, users: Iterable[User] = ()) -> None:
+        self._users = {user.name: user for user in users}
+
+    @property
+    def by_name(self) -> Mapping[str, User]:
+        """All users."""
+        return self._users
+
+    def find(self, name: str) -> User | None:
+        """Return the user of this name."""
+        return self._users.get(name)
+
+    def of_certificate(self, names: Iterable[str]) -> User | None:
+        """Return the user with one of these names in its certificate; None if there is none, or more than one."""
+        named = set(names)
+        found = [user for user in self._users.values() if user.certificate and user.certificate in named]
+        return found[0] if len(found) == 1 else None
+
+    def of_uid(self, uid: int) -> User | None:
+        """Return the user with this id on the machine."""
+        return next((user for user in self._users.values() if user.uid == uid), None)
+
+    def put(self, user: User) -> None:
+        """Add or replace a user."""
+        self._users[user.name] = user
+
+    def remove(self, name: str) -> None:
+        """Remove a user, if there is one."""
+        self._users.pop(name, None)
