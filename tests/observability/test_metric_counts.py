@@ -236,7 +236,7 @@ async def test_syncs_are_measured(env: SimEnv, broker: Broker, client: RawClient
 @simulated
 async def test_a_torn_tail_that_was_cut_off_is_seen(env: SimEnv) -> None:
     cut = {}
-    for seed in range(40):
+    for seed in range(20):
         world = SimEnv(seed)
         lives = [0]
 

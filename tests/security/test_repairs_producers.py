@@ -98,7 +98,7 @@ async def test_a_later_epoch_of_another_client_does_not_fence_the_owner(env: Sim
 @pytest.mark.parametrize("damaged", [False, True])
 @simulated
 async def test_a_refused_forgery_leaves_the_owners_order_alone(env: SimEnv, damaged: bool) -> None:
-    """Where the broker chooses partitions, it holds a producer's batches back until a refused one has come again."""
+    """The broker holds a producer's later batches back until a refused one has come again, if it chooses partitions."""
     async with broker_on(env, TOPICS):
         owner, attacker = await newcomer(env), await newcomer(env)
         id = owner.welcome.producer_id
