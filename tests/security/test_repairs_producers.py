@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import trio
+from forging_walk import walk
 from hypothesis import example, given
 from hypothesis import strategies as st
 from raw_client import ADDRESS, HEAD, RawClient, Refused, broker_on, connected, records, served, simulated
@@ -150,6 +151,11 @@ async def test_another_protocol_publishes_only_with_ids_of_its_session(broker: B
         with pytest.raises(ProducerForeign):
             session.claim_producer_id(foreign, client.welcome.producer_key)  # Another user's.
     assert await client.fetch("s") == ["own"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_forged_the_topic_has_what_the_owner_published(seed: int) -> None:
+    walk(seed)
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
