@@ -1,9 +1,9 @@
 """linn: a message broker in which every topic is a queue, a stream, or both, chosen per topic in TOML.
 
 `linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. `Client`, `Producer`,
-`Consumer` and `Message` are the async client's classes, for annotations. `linn.errors` has the errors of both,
-`linn.descriptions` the types of what `client.admin` returns, and `linn.participants` the stores that take part in
-exactly-once delivery. The broker begins in `linn.core.broker.broker`.
+`Consumer` and `Message` are the async client's classes, for annotations; `Tls` has options of both clients.
+`linn.errors` has the errors of both, `linn.descriptions` the types of what `client.admin` returns, and
+`linn.participants` the stores that take part in exactly-once delivery. The broker begins in `linn.core.broker.broker`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linn import client, descriptions, errors, participants, sync
-    from linn.client import Client, Consumer, Message, Producer, connect
+    from linn.client import Client, Consumer, Message, Producer, Tls, connect
 
-_OF_CLIENT = ("Client", "Consumer", "Message", "Producer", "connect")
+_OF_CLIENT = ("Client", "Consumer", "Message", "Producer", "Tls", "connect")
 __all__ = [
     "Client",
     "Consumer",
     "Message",
     "Producer",
+    "Tls",
     "__version__",
     "client",
     "connect",

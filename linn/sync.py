@@ -14,6 +14,7 @@ from linn.client.blocking.generated.producer import Producer
 from linn.client.blocking.generated.shared_transactions import SharedTransactions
 from linn.client.blocking.generated.transaction import Transaction
 from linn.client.blocking.settling import Settled
+from linn.client.options import Tls
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
 from linn.client.transactions.process import Output
 from linn.client.transactions.shared import TransactionTicket
@@ -33,6 +34,7 @@ __all__ = [
     "Receipt",
     "Settled",
     "SharedTransactions",
+    "Tls",
     "Transaction",
     "TransactionTicket",
     "connect",

@@ -121,8 +121,8 @@ PRODUCER_MUTATIONS = (
         original='if not compare_digest(right.to_bytes(KEY_BYTES, "little"), key.to_bytes(KEY_BYTES, "little")):',
         planted="if False:",
         simulation="forging",
-        seed=7,
-        says="and confirmed was",
+        seed=5,
+        says="the owner was refused: producer.fenced",
     ),
     Mutation(
         name="a gap in a producer's sequence is taken",

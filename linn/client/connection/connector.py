@@ -23,8 +23,9 @@ from linn.client.connection.any_env import ClientEnv
 from linn.client.connection.connection import Connection
 from linn.client.connection.producer_ids import ProducerIds
 from linn.client.connection.timers import Timers
-from linn.client.options import ClientOptions
-from linn.core.env.env import Clock
+from linn.client.connection.url import BrokerUrl
+from linn.client.options import ClientOptions, Tls
+from linn.core.env.env import Clock, Stream
 from linn.core.errors.tree import (
     ClientClosed,
     ClientUnreachable,
@@ -58,8 +59,8 @@ class Listener(Protocol):
 class Connector:
     """Connector of one client: keeps at most one connection at a time."""
 
-    def __init__(self, address: str, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
-        self.address = address
+    def __init__(self, place: BrokerUrl, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
+        self.address, self._tls_host = place
         self.options = options
         self.env = env
         self.tasks = tasks
@@ -135,7 +136,7 @@ class Connector:
         timeout_s = self.options.connect_timeout_s
         try:
             with anyio.move_on_after(timeout_s):
-                connection = Connection(await self.env.net.connect(self.address), self.env.clock)
+                connection = Connection(await self._open_stream(), self.env.clock)
                 await connection.greet(self.options.name, self.producer_ids.first, self.producer_ids.key)
                 self.producer_ids.begin(connection.welcome.producer_id, connection.welcome.producer_key)
                 return connection
@@ -144,6 +145,14 @@ class Connector:
             if connection is not None:
                 await connection.aclose()
             raise
+
+    async def _open_stream(self) -> Stream:
+        stream = await self.env.net.connect(self.address)
+        if self._tls_host is None:
+            return stream
+        from linn.client.connection.secure import secured
+
+        return await secured(stream, self._tls_host, self.options.tls or Tls())
 
     async def _run(self, connection: Connection) -> None:
         try:
@@ -161,6 +170,8 @@ class Connector:
             for listener in self.listeners:
                 listener._connected(connection)
             error = await connection.run()
+            if self.closed:
+                return
             self._connection = None
             self.outage = Outage(self.address, self.env.clock, error)
             for listener in self.listeners:

@@ -31,6 +31,7 @@ from linn.core.batch.steps import run_steps
 from linn.core.broker.listening import Listening
 from linn.core.broker.start_counter import StartCounter
 from linn.core.config.config import Config
+from linn.core.connections.certificates import RELOAD_INTERVAL_S, Certificates
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
@@ -81,9 +82,9 @@ RETENTION_INTERVAL_S = 10.0
 """Interval of the check for records to drop from streams: much finer than any retention."""
 
 
-def _policy(config: Config) -> Policy:
+def _policy(config: Config, monotonic: Callable[[], float]) -> Policy:
     """Make the policy of a configuration: open, unless it has roles, users, or a listener that requires a login."""
-    return Policy(config.roles, Users(config.users.values()), is_open=config.is_open)
+    return Policy(config.roles, Users(config.users.values()), is_open=config.is_open, monotonic=monotonic)
 
 
 class Broker:
@@ -102,7 +103,7 @@ class Broker:
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
-        self.policy = _policy(config)
+        self.policy = _policy(config, env.clock.monotonic)
         self.audit = AuditTrail(env, self.spawn)
         self.measurements = Measurements(env.clock.monotonic())
         self.long_work = LongWork(env.clock.monotonic)
@@ -118,6 +119,7 @@ class Broker:
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """Turns of busy connections."""
         self.connections = Connections(env.clock.monotonic)
+        self.certificates = Certificates(config.tls, env.disk, env.clock)
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -134,7 +136,7 @@ class Broker:
         self.services: Services = self._new_services()
         self.administration: Administration = self._new_administration()
         self.gateway: Gateway = self._new_gateway()
-        self.listening = Listening(config, plugins, self.gateway, nursery)
+        self.listening = Listening(config, plugins, self.gateway, self.certificates, nursery)
         self._decision_watch = DecisionWatch()
         self.stopping = False
         self._started = False
@@ -155,6 +157,7 @@ class Broker:
             routers=self.routers,
             publisher=self.publisher,
             connections=self.connections,
+            certificates=self.certificates,
             memory=self.memory,
             turns=self.turns,
             observers=self.observers,
@@ -254,6 +257,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         disk, data_dir = self.env.disk, self.config.broker.data_dir
+        self.certificates.load()
         await self._make_folder(data_dir)
         self._unlock = disk.lock(f"{data_dir}/lock")
         self.spawn(self.turns.run)
@@ -265,6 +269,7 @@ class Broker:
         self._started = True
         self.services.start()
         self.spawn(self._keep)
+        self.spawn(self._keep_certificates)
         self.plugins.observers.broker_started(self.name, list(self.addresses.values()))
 
     async def _recover(self) -> None:
@@ -384,6 +389,11 @@ class Broker:
             await self._run_chore(self.groups.enforce_retention)
             await self._run_chore(self.transactions.enforce_retention)
             await self._run_chore(self._watch_decisions)
+
+    async def _keep_certificates(self) -> None:
+        while self.config.tls:
+            await self.env.clock.sleep(RELOAD_INTERVAL_S)
+            self.certificates.reload()
 
     async def _watch_decisions(self) -> None:
         """Warn of decided records without an answer from their consumer."""

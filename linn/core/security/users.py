@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from linn.core.errors.tree import ConfigError
+from linn.core.security.quota import Limits
 
+NO_LIMITS = Limits()
 NAME_BYTES_MAX = 255
 """Limit of a user's name."""
 
@@ -25,6 +27,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     """The name in the client's certificate: a URI or DNS name of its subject's alternative names. "": none."""
     uid: int | None = None
     """The user's id on this machine, for Unix sockets."""
+    limits: Limits = NO_LIMITS
 
 
 def check_user_name(name: str) -> None:
