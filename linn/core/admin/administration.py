@@ -307,6 +307,13 @@ class Administration:
                 opened[TOPIC + name] = value
         return opened
 
+    def secret(self, name: str) -> tuple[bytes, Mapping[str, object]]:
+        """Return a secret that only this broker knows, the same at each start; the first draws it.
+
+        With it comes an entry for `save_opened` if it was drawn: it must be stored before it is used.
+        """
+        return self._entries.secret(name, self.env.rng)
+
     async def save_opened(self, opened: Mapping[str, object]) -> None:
         """Write the entries of new and of changed topics. Raises StorageError."""
         await self._entries.put_all(opened)

@@ -33,16 +33,16 @@ class Clock(Protocol):
 
 
 class Rng(Protocol):
-    """Randomness. Not for secrets: a simulation's seed predicts it."""
+    """Randomness. A simulation's seed predicts all of it."""
 
     def bytes(self, count: int) -> bytes:
-        """Return `count` random bytes."""
+        """Return `count` random bytes, which are fit for secrets outside of a simulation."""
 
     def uniform(self, low: float, high: float) -> float:
-        """Return a float in [low, high]."""
+        """Return a float in [low, high]. Not for secrets."""
 
     def integer(self, below: int) -> int:
-        """Return an integer in [0, below)."""
+        """Return an integer in [0, below). Not for secrets."""
 
 
 class File(Protocol):
