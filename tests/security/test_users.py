@@ -107,6 +107,7 @@ async def test_a_caller_gives_and_takes_no_right_that_he_lacks(broker: Broker) -
         ("user.create", {"name": "u", "roles": ["administrator"]}),
         ("user.alter", {"name": "weak", "roles": ["wider"]}),
         ("user.alter", {"name": "strong", "scram": "known to the keeper"}),
+        ("user.alter", {"name": "strong", "roles": []}),
         ("user.delete", {"name": "strong"}),
     ]:
         assert await _error(broker, verb, "keeper", **arguments) is Forbidden, (verb, arguments)
