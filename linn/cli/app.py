@@ -18,6 +18,7 @@ from linn.cli.commands import (
     bench,
     bindings,
     browse,
+    can,
     check,
     completion,
     connections,
@@ -38,6 +39,7 @@ from linn.cli.commands import (
     purge,
     queues,
     recover,
+    roles,
     route,
     serve,
     spark,
@@ -45,6 +47,7 @@ from linn.cli.commands import (
     top,
     topics,
     transactions,
+    users,
 )
 from linn.cli.demo import command as demo
 from linn.cli.exit_code import boundary
@@ -99,6 +102,9 @@ _COMMANDS: dict[str, Any] = {
     "deliveries": deliveries.app,
     "transactions": transactions.app,
     "connections": connections.app,
+    "users": users.app,
+    "roles": roles.app,
+    "can": can.can,
     "spark": spark.app,
     "definitions": definitions.app,
     "publish": publish.publish,
