@@ -63,6 +63,18 @@ class Welcome(Message):
     inflight_max: int
     subscriptions_max: int
     producer_id: int = 0
+    user: str = ""
+    login: bytes = b""
+
+
+class Challenge(Message):
+    mechanisms: list[str]
+    data: bytes = b""
+
+
+class Authenticate(Message):
+    mechanism: str
+    data: bytes
 
 
 class Failed(Message):

@@ -65,6 +65,8 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
+from linn.core.security.logins import Logins
+from linn.core.security.users import Users
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
@@ -75,6 +77,10 @@ logger = logging.getLogger("linn.broker")
 
 RETENTION_INTERVAL_S = 10.0
 """Interval of the check for records to drop from streams: much finer than any retention."""
+
+
+async def _compute(work: Callable[[], bool]) -> bool:
+    return work()
 
 
 class Broker:
@@ -107,6 +113,8 @@ class Broker:
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """Turns of busy connections."""
         self.connections = Connections(env.clock.monotonic)
+        self.users = Users()
+        self.logins = Logins(self.users, env.clock, env.rng.bytes, _compute, env.process.user_id())
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -198,6 +206,7 @@ class Broker:
             self.connections,
             self.memory,
             self.turns,
+            self.logins,
             spawn=self.spawn,
             blamed=self.plugins.blamed,
             read_state=lambda: self.state,
