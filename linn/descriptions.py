@@ -326,6 +326,34 @@ class ConnectionDescription(TypedDict):
     subscriptions: list[ConnectionSubscription]
 
 
+class UserDescription(TypedDict):
+    """A user."""
+
+    user: str
+    roles: list[str]
+    has_password: bool
+    certificate: str
+    """ "": none."""
+    uid: int | None
+    in_file: bool
+    """Whether the configuration file names the user; only the file can change it then."""
+
+
+class RoleDescription(TypedDict):
+    """A role: the operations that it allows, by resource."""
+
+    role: str
+    rules: dict[str, list[str]]
+    in_file: bool
+
+
+class RightDescription(TypedDict):
+    """Whether a user may do something, and the roles that allow it."""
+
+    allowed: bool
+    roles: list[str]
+
+
 class ServiceDescription(TypedDict):
     """A configured service. `status`: as reported by the service; None after it failed."""
 

@@ -6,12 +6,13 @@ reference of the command line shows them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
-from linn import descriptions
+from linn import descriptions, rights
+from linn.rights import Need
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -21,11 +22,14 @@ Outcome = Literal["done", "return", "dead-letter"]
 
 
 class Verb(NamedTuple, Generic[A, R]):
-    """A named request to the broker, with the types of its arguments and its result."""
+    """A named request to the broker, with the types of its arguments and its result, and the rights that it needs."""
 
     name: str
     arguments: type[A]
     result: type[R]
+    needs: Callable[[A], Iterable[Need]]
+    """The rights that a request with these arguments needs, all of them. `shows_visible`: none, as the result tells
+    only of what its caller may see."""
 
     @property
     def changes(self) -> bool:
@@ -52,13 +56,13 @@ class Placed(Change, kw_only=True):
 
 
 class Named(msgspec.Struct):
-    """The name of a topic, an exchange or a transaction."""
+    """The name of a topic, an exchange, a transaction, a user or a role."""
 
     name: str
 
 
 class NamedChange(Change):
-    """A change of the topic or exchange of this name."""
+    """A change of the topic, exchange, user or role of this name."""
 
     name: str
 
@@ -185,6 +189,38 @@ class MetricNames(msgspec.Struct):
     names: Sequence[str] = ("",)
 
 
+class NewUser(NamedChange):
+    """A user to create, with roles and the facts for logging in."""
+
+    roles: Sequence[str] = ()
+    scram: str = ""
+    certificate: str = ""
+    uid: Whole | None = None
+
+
+class UserChange(NamedChange):
+    """New values for a user. None: unchanged; "" or -1: the user has none any more."""
+
+    roles: Sequence[str] | None = None
+    scram: str | None = None
+    certificate: str | None = None
+    uid: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+
+
+class RoleRules(NamedChange):
+    """All rules of a role: operations by resource, as in TOML."""
+
+    rules: Mapping[str, Sequence[str]]
+
+
+class RightAsked(msgspec.Struct):
+    """A user, an operation, and a resource such as `topic:orders`."""
+
+    user: str
+    operation: str
+    resource: str
+
+
 # --- results of changes ---
 
 Nothing = dict[str, object]
@@ -223,6 +259,12 @@ class Altered(TypedDict):
     warnings: list[LineWarning]
 
 
+class Changed(TypedDict):
+    """Whether anything is different now."""
+
+    changed: bool
+
+
 class TopicDeleted(TypedDict):
     """Warnings about the deletion of a topic."""
 
@@ -259,39 +301,118 @@ class Aborted(TypedDict):
     warnings: list[Warned]
 
 
+# --- rights ---
+
+
+def shows_visible(_: object) -> Iterable[Need]:
+    """Need nothing, because the result leaves out what the caller may not see."""
+    return ()
+
+
+def _named(operation: str, kind: str) -> Callable[[Any], Iterable[Need]]:
+    """Need an operation on the resource that the argument `name` names."""
+    return lambda asked: (Need(operation, kind, asked.name),)
+
+
+def _of_topic(operation: str) -> Callable[[Any], Iterable[Need]]:
+    """Need an operation on the topic that the argument `topic` names."""
+    return lambda asked: (Need(operation, rights.TOPIC, asked.topic),)
+
+
+def _of_group(operation: str) -> Callable[[Any], Iterable[Need]]:
+    """Need an operation on the group that the argument `group` names."""
+    return lambda asked: (Need(operation, rights.GROUP, asked.group),)
+
+
+def _broker(operation: str) -> Callable[[Any], Iterable[Need]]:
+    """Need an operation on the broker."""
+    return lambda _: (Need(operation, rights.BROKER),)
+
+
+def _bound_exchanges(bindings: object) -> Iterator[Need]:
+    """Need `bind` on each exchange that settings name in their bindings."""
+    for binding in bindings if isinstance(bindings, list | tuple) else ():
+        if isinstance(binding, dict) and isinstance(binding.get("exchange"), str):
+            yield Need(rights.BIND, rights.EXCHANGE, binding["exchange"])
+
+
+def _topic_settings(asked: SettingsChange) -> Iterator[Need]:
+    """Need a right now for each thing that a topic's settings will do later.
+
+    Dead letters are published; interceptors, storage and tables of services run code with the broker's rights.
+    """
+    yield Need(rights.CONFIGURE, rights.TOPIC, asked.name)
+    settings = asked.settings
+    if isinstance(settings.get("dead_letter"), str):
+        yield Need(rights.PUBLISH, rights.TOPIC, settings["dead_letter"])
+    yield from _bound_exchanges(settings.get("bindings"))
+    tables = [key for key, value in settings.items() if isinstance(value, dict) or "." in key]
+    if tables or settings.keys() & {"interceptors", "storage"}:
+        yield Need(rights.RUN, rights.BROKER)
+
+
+def _exchange_settings(asked: SettingsChange) -> Iterator[Need]:
+    """Need a right now for each thing that an exchange's settings will do later: publish to its alternate."""
+    yield Need(rights.CONFIGURE, rights.EXCHANGE, asked.name)
+    if isinstance(asked.settings.get("alternate"), str):
+        yield Need(rights.PUBLISH, rights.EXCHANGE, asked.settings["alternate"])
+    yield from _bound_exchanges(asked.settings.get("bindings"))
+
+
+def _binding(asked: BindingChange) -> Iterator[Need]:
+    yield Need(rights.BIND, rights.EXCHANGE, asked.exchange)
+    if asked.topic is not None:
+        yield Need(rights.CONFIGURE, rights.TOPIC, asked.topic)
+    if asked.target_exchange is not None:
+        yield Need(rights.CONFIGURE, rights.EXCHANGE, asked.target_exchange)
+
+
 # --- verbs ---
 
-CREATE_TOPIC = Verb("topic.create", SettingsChange, Created)
-ALTER_TOPIC = Verb("topic.alter", SettingsChange, Altered)
-DELETE_TOPIC = Verb("topic.delete", NamedChange, TopicDeleted)
-SHOW_TOPIC = Verb("topic.show", Named, descriptions.TopicDescription)
-LIST_TOPICS = Verb("topic.list", NoArguments, list[descriptions.TopicDescription])
-PURGE_TOPIC = Verb("topic.purge", NamedChange, Purged)
-CREATE_EXCHANGE = Verb("exchange.create", SettingsChange, Created)
-DELETE_EXCHANGE = Verb("exchange.delete", NamedChange, Nothing)
-SHOW_EXCHANGE = Verb("exchange.show", Named, descriptions.ExchangeDescription)
-LIST_EXCHANGES = Verb("exchange.list", NoArguments, list[descriptions.ExchangeDescription])
-BIND = Verb("exchange.bind", BindingChange, Created)
-UNBIND = Verb("exchange.unbind", BindingChange, Unbound)
-LIST_GROUPS = Verb("group.list", OfTopic, list[descriptions.GroupSummary])
-SHOW_GROUP = Verb("group.show", OfGroup, descriptions.GroupDescription)
-RESET_GROUP = Verb("group.reset", GroupReset, list[descriptions.GroupOffset])
-DELETE_GROUP = Verb("group.delete", GroupDeletion, Nothing)
-LIST_SUBSCRIPTIONS = Verb("subscription.list", OfTopic, list[descriptions.QueueDescription])
-SHOW_SUBSCRIPTION = Verb("subscription.show", OfSubscription, descriptions.QueueDetails)
-CREATE_SUBSCRIPTION = Verb("subscription.create", NewSubscription, Created)
-DELETE_SUBSCRIPTION = Verb("subscription.delete", SubscriptionDeletion, Nothing)
-LIST_DELIVERIES = Verb("delivery.list", DeliveryFilter, descriptions.DecidedDeliveries)
-RESOLVE_DELIVERY = Verb("delivery.resolve", DeliveryResolution, Resolved)
-LIST_TRANSACTIONS = Verb("transaction.list", TransactionFilter, descriptions.TransactionSummaries)
-SHOW_TRANSACTION = Verb("transaction.show", Named, descriptions.TransactionDescription)
-ABORT_TRANSACTION = Verb("transaction.abort", TransactionAbort, Aborted)
-LIST_CONNECTIONS = Verb("connection.list", NoArguments, list[descriptions.ConnectionDescription])
-CLOSE_CONNECTION = Verb("connection.close", ConnectionClose, Nothing)
-LIST_SERVICES = Verb("service.list", NoArguments, list[descriptions.ServiceDescription])
-PERFORM_ACTION: Verb[ServiceAction, Any] = Verb("service.perform", ServiceAction, object)
-SHOW_BROKER = Verb("broker.show", NoArguments, descriptions.BrokerDescription)
-SHOW_METRICS = Verb("metrics.show", MetricNames, list[descriptions.MetricDescription])
+CREATE_TOPIC = Verb("topic.create", SettingsChange, Created, _topic_settings)
+ALTER_TOPIC = Verb("topic.alter", SettingsChange, Altered, _topic_settings)
+DELETE_TOPIC = Verb("topic.delete", NamedChange, TopicDeleted, _named(rights.CONFIGURE, rights.TOPIC))
+SHOW_TOPIC = Verb("topic.show", Named, descriptions.TopicDescription, _named(rights.SEE, rights.TOPIC))
+LIST_TOPICS = Verb("topic.list", NoArguments, list[descriptions.TopicDescription], shows_visible)
+PURGE_TOPIC = Verb("topic.purge", NamedChange, Purged, _named(rights.CONFIGURE, rights.TOPIC))
+CREATE_EXCHANGE = Verb("exchange.create", SettingsChange, Created, _exchange_settings)
+DELETE_EXCHANGE = Verb("exchange.delete", NamedChange, Nothing, _named(rights.CONFIGURE, rights.EXCHANGE))
+SHOW_EXCHANGE = Verb("exchange.show", Named, descriptions.ExchangeDescription, _named(rights.SEE, rights.EXCHANGE))
+LIST_EXCHANGES = Verb("exchange.list", NoArguments, list[descriptions.ExchangeDescription], shows_visible)
+BIND = Verb("exchange.bind", BindingChange, Created, _binding)
+UNBIND = Verb("exchange.unbind", BindingChange, Unbound, _binding)
+LIST_GROUPS = Verb("group.list", OfTopic, list[descriptions.GroupSummary], shows_visible)
+SHOW_GROUP = Verb("group.show", OfGroup, descriptions.GroupDescription, _of_group(rights.SEE))
+RESET_GROUP = Verb("group.reset", GroupReset, list[descriptions.GroupOffset], _of_group(rights.CONFIGURE))
+DELETE_GROUP = Verb("group.delete", GroupDeletion, Nothing, _of_group(rights.CONFIGURE))
+LIST_SUBSCRIPTIONS = Verb("subscription.list", OfTopic, list[descriptions.QueueDescription], shows_visible)
+SHOW_SUBSCRIPTION = Verb("subscription.show", OfSubscription, descriptions.QueueDetails, _of_topic(rights.SEE))
+CREATE_SUBSCRIPTION = Verb("subscription.create", NewSubscription, Created, _of_topic(rights.CONFIGURE))
+DELETE_SUBSCRIPTION = Verb("subscription.delete", SubscriptionDeletion, Nothing, _of_topic(rights.CONFIGURE))
+LIST_DELIVERIES = Verb("delivery.list", DeliveryFilter, descriptions.DecidedDeliveries, shows_visible)
+RESOLVE_DELIVERY = Verb("delivery.resolve", DeliveryResolution, Resolved, _of_topic(rights.CONFIGURE))
+LIST_TRANSACTIONS = Verb("transaction.list", TransactionFilter, descriptions.TransactionSummaries, shows_visible)
+SHOW_TRANSACTION = Verb(
+    "transaction.show", Named, descriptions.TransactionDescription, _named(rights.SEE, rights.TRANSACTION)
+)
+ABORT_TRANSACTION = Verb("transaction.abort", TransactionAbort, Aborted, _named(rights.CONFIGURE, rights.TRANSACTION))
+LIST_CONNECTIONS = Verb("connection.list", NoArguments, list[descriptions.ConnectionDescription], _broker(rights.ADMIN))
+CLOSE_CONNECTION = Verb("connection.close", ConnectionClose, Nothing, _broker(rights.ADMIN))
+LIST_SERVICES = Verb("service.list", NoArguments, list[descriptions.ServiceDescription], _broker(rights.SEE))
+PERFORM_ACTION: Verb[ServiceAction, Any] = Verb("service.perform", ServiceAction, object, _broker(rights.RUN))
+SHOW_BROKER = Verb("broker.show", NoArguments, descriptions.BrokerDescription, _broker(rights.SEE))
+SHOW_METRICS = Verb("metrics.show", MetricNames, list[descriptions.MetricDescription], _broker(rights.SEE))
+CREATE_USER = Verb("user.create", NewUser, Created, _broker(rights.ADMIN))
+ALTER_USER = Verb("user.alter", UserChange, Changed, _broker(rights.ADMIN))
+DELETE_USER = Verb("user.delete", NamedChange, Nothing, _broker(rights.ADMIN))
+SHOW_USER = Verb("user.show", Named, descriptions.UserDescription, _broker(rights.ADMIN))
+LIST_USERS = Verb("user.list", NoArguments, list[descriptions.UserDescription], _broker(rights.ADMIN))
+CAN_USER = Verb("user.can", RightAsked, descriptions.RightDescription, shows_visible)
+CREATE_ROLE = Verb("role.create", RoleRules, Created, _broker(rights.ADMIN))
+ALTER_ROLE = Verb("role.alter", RoleRules, Changed, _broker(rights.ADMIN))
+DELETE_ROLE = Verb("role.delete", NamedChange, Nothing, _broker(rights.ADMIN))
+SHOW_ROLE = Verb("role.show", Named, descriptions.RoleDescription, _broker(rights.ADMIN))
+LIST_ROLES = Verb("role.list", NoArguments, list[descriptions.RoleDescription], _broker(rights.ADMIN))
 
 VERBS: Mapping[str, Verb[Any, Any]] = {verb.name: verb for verb in list(globals().values()) if isinstance(verb, Verb)}
 """All verbs by name."""

@@ -29,7 +29,8 @@ from linn.core.broker.broker import running_broker
 from linn.core.config.config import check_config, load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.real.env import RealEnv
-from linn.core.errors.tree import LinnError, all_errors
+from linn.core.errors.codes import all_errors
+from linn.core.errors.tree import LinnError
 from linn.core.plugins.manager import PluginManager, built_in, installed
 
 ROOT = Path(__file__).parents[1]

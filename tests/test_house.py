@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import linn
-from linn.core.errors.tree import all_errors
+from linn.core.errors.codes import all_errors
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "linn").rglob("*.py"))

@@ -29,7 +29,8 @@ from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.env.address import parse_address
 from linn.core.env.real.file_limits import raise_file_limit
-from linn.core.errors.tree import LinnError, error_from_code
+from linn.core.errors.codes import error_from_code
+from linn.core.errors.tree import LinnError
 from linn.wire import messages as m
 from linn.wire.connection import Connection, check_welcome, frames_of, hello
 from linn.wire.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers

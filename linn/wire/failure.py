@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from linn.core.errors.tree import LinnError, LogTruncated, error_from_code
+from linn.core.errors.codes import error_from_code
+from linn.core.errors.tree import LinnError, LogTruncated
 from linn.wire.messages import Failed
 
 

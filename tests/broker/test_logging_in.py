@@ -29,7 +29,7 @@ ADDRESS = "127.0.0.1:5466"
 
 
 def add_users(broker: Broker) -> None:
-    broker.users.put(User(name="ann", scram=SCRAM_TEXT, roles=("administrator",)))
+    broker.policy.users.put(User(name="ann", scram=SCRAM_TEXT, roles=("administrator",)))
 
 
 async def stranger(env: SimEnv) -> RawClient:
@@ -198,6 +198,6 @@ async def test_over_a_unix_socket_the_brokers_own_user_is_administrator(tmp_path
         with pytest.raises(AuthFailed):
             async with linn.connect(f"linn+unix://{path}"):
                 raise AssertionError
-        broker.users.put(User(name="ann", uid=broker.logins.own_uid - 1))
+        broker.policy.users.put(User(name="ann", uid=broker.logins.own_uid - 1))
         async with linn.connect(f"linn+unix://{path}") as client:
             assert client.user == "ann"

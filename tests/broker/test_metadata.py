@@ -13,14 +13,8 @@ from raw_client import simulated
 
 from linn.core.env.real.disk import RealDisk
 from linn.core.env.real.env import RealEnv
-from linn.core.errors.tree import (
-    DescriptorsExhausted,
-    LinnError,
-    LogCorrupt,
-    RevisionConflict,
-    StorageError,
-    error_from_code,
-)
+from linn.core.errors.codes import error_from_code
+from linn.core.errors.tree import DescriptorsExhausted, LinnError, LogCorrupt, RevisionConflict, StorageError
 from linn.core.log.metadata import EmbeddedMetadata
 from linn.testing.sim_env import SimEnv
 

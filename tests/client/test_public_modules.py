@@ -9,7 +9,8 @@ from both_loops import on_both_loops
 
 import linn
 import linn.cli.main  # Submodules that are loaded are not shown either.
-from linn.core.errors.tree import LinnError, all_errors, error_from_code
+from linn.core.errors.codes import all_errors, error_from_code
+from linn.core.errors.tree import LinnError
 from linn.participants import SqliteParticipant
 from linn.testing.process import BrokerNotReady
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from linn.core.errors.tree import LinnError, all_errors
+from linn.core.errors.codes import all_errors
+from linn.core.errors.tree import LinnError
 
 T = TypeVar("T")
 

@@ -41,7 +41,8 @@ from linn.client.consume.settling import (
 )
 from linn.client.consume.start_position import Read
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import ConnectionLost, LinnError, SubscriptionWrongKind, error_from_code
+from linn.core.errors.codes import error_from_code
+from linn.core.errors.tree import ConnectionLost, LinnError, SubscriptionWrongKind
 from linn.wire import messages
 from linn.wire.messages import (
     ConsumerKind,

@@ -9,7 +9,8 @@ import anyio
 
 from linn.client.connection.answer import again
 from linn.core.env.env import Stream
-from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout, error_from_code
+from linn.core.errors.codes import error_from_code
+from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
 from linn.wire.messages import Placement
 
 

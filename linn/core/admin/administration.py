@@ -23,7 +23,7 @@ from uuid import UUID
 import msgspec
 import trio
 
-from linn import verbs
+from linn import rights, verbs
 from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
 from linn.core.admin.deliveries import DeliveryAdministration
 from linn.core.admin.entry_store import EntryStore, stored_topic
@@ -34,6 +34,7 @@ from linn.core.admin.stored_entries import TOPIC, settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
 from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
 from linn.core.admin.transactions import TransactionAdministration
+from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
 from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
@@ -70,6 +71,7 @@ from linn.core.metrics.report import metric_report
 from linn.core.ports.observer import Observers
 from linn.core.ports.principal import Principal
 from linn.core.routing.exchange import Target
+from linn.core.security.policy import Policy
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.folders import foreign_topic_folders
@@ -86,6 +88,7 @@ from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.descriptions import BrokerDescription, ConnectionDescription, MetricDescription, ServiceDescription
+from linn.rights import Need
 from linn.verbs import VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
@@ -101,7 +104,7 @@ def _on(verb: Verb[A, R], perform: Callable[[A], Awaitable[R | JsonText]]) -> tu
     return verb.name, lambda asked, _: perform(asked)
 
 
-def _on_behalf(verb: Verb[A, R], perform: Callable[[A, Principal], Awaitable[R]]) -> tuple[str, Handler]:
+def _on_behalf(verb: Verb[A, R], perform: Callable[[A, Principal], Awaitable[R | JsonText]]) -> tuple[str, Handler]:
     return verb.name, perform
 
 
@@ -129,6 +132,7 @@ class Administration:
     services: Services
     connections: Connections
     metrics: MetricRegistry
+    policy: Policy
     long_work: LongWork
     read_addresses: Callable[[], Mapping[str, str]]
     read_client_count: Callable[[], int]
@@ -144,39 +148,40 @@ class Administration:
             self.catalog.topics, self.transactions, self.env.clock, self.long_work
         )
         self._exchanges = ExchangeAdministration(self.config, self.plugins, self.catalog, self.long_work, self._entries)
+        self._users = UserAdministration(self.config, self.policy, self._entries, self.long_work)
         self._lock = trio.Lock()
         self._half_deleted: dict[str, Topic] = {}
         """Deleted topics whose files are not all removed yet."""
         self._handlers = self._verb_handlers()
 
     def _verb_handlers(self) -> dict[str, Handler]:
-        groups, subscriptions, exchanges = self._groups, self._subscriptions, self._exchanges
+        groups, subscriptions, exchanges, users = self._groups, self._subscriptions, self._exchanges, self._users
         return dict(
             [
                 _on(verbs.CREATE_TOPIC, self._create_topic),
-                _on(verbs.ALTER_TOPIC, self._alter_topic),
-                _on(verbs.DELETE_TOPIC, self._delete_topic),
+                _on_behalf(verbs.ALTER_TOPIC, self._alter_topic),
+                _on_behalf(verbs.DELETE_TOPIC, self._delete_topic),
                 _on(verbs.SHOW_TOPIC, self._show_topic),
-                _on(verbs.LIST_TOPICS, self._list_topics),
+                _on_behalf(verbs.LIST_TOPICS, self._list_topics),
                 _on(verbs.PURGE_TOPIC, self._purge_topic),
                 _on(verbs.CREATE_EXCHANGE, exchanges.create),
-                _on(verbs.DELETE_EXCHANGE, exchanges.delete),
-                _on(verbs.SHOW_EXCHANGE, exchanges.show),
-                _on(verbs.LIST_EXCHANGES, exchanges.list_all),
+                _on_behalf(verbs.DELETE_EXCHANGE, exchanges.delete),
+                _on_behalf(verbs.SHOW_EXCHANGE, exchanges.show),
+                _on_behalf(verbs.LIST_EXCHANGES, exchanges.list_all),
                 _on(verbs.BIND, exchanges.bind),
                 _on(verbs.UNBIND, exchanges.unbind),
-                _on(verbs.LIST_GROUPS, groups.list_all),
-                _on(verbs.SHOW_GROUP, groups.show),
-                _on(verbs.RESET_GROUP, groups.reset),
+                _on_behalf(verbs.LIST_GROUPS, groups.list_all),
+                _on_behalf(verbs.SHOW_GROUP, groups.show),
+                _on_behalf(verbs.RESET_GROUP, groups.reset),
                 _on(verbs.DELETE_GROUP, groups.delete),
-                _on(verbs.LIST_SUBSCRIPTIONS, subscriptions.list_all),
+                _on_behalf(verbs.LIST_SUBSCRIPTIONS, subscriptions.list_all),
                 _on(verbs.SHOW_SUBSCRIPTION, subscriptions.show),
                 _on(verbs.CREATE_SUBSCRIPTION, subscriptions.create),
                 _on(verbs.DELETE_SUBSCRIPTION, subscriptions.delete),
-                _on(verbs.LIST_DELIVERIES, self._deliveries.list_all),
+                _on_behalf(verbs.LIST_DELIVERIES, self._deliveries.list_all),
                 _on_behalf(verbs.RESOLVE_DELIVERY, self._deliveries.resolve),
-                _on(verbs.LIST_TRANSACTIONS, self._transactions.list_all),
-                _on(verbs.SHOW_TRANSACTION, self._transactions.show),
+                _on_behalf(verbs.LIST_TRANSACTIONS, self._transactions.list_all),
+                _on_behalf(verbs.SHOW_TRANSACTION, self._transactions.show),
                 _on_behalf(verbs.ABORT_TRANSACTION, self._transactions.abort),
                 _on(verbs.LIST_CONNECTIONS, self._list_connections),
                 _on(verbs.CLOSE_CONNECTION, self._close_connection),
@@ -184,6 +189,17 @@ class Administration:
                 _on_behalf(verbs.PERFORM_ACTION, self._perform_action),
                 _on(verbs.SHOW_BROKER, self._show_broker),
                 _on(verbs.SHOW_METRICS, self._show_metrics),
+                _on_behalf(verbs.CREATE_USER, users.create_user),
+                _on_behalf(verbs.ALTER_USER, users.alter_user),
+                _on_behalf(verbs.DELETE_USER, users.delete_user),
+                _on(verbs.SHOW_USER, users.show_user),
+                _on(verbs.LIST_USERS, users.list_users),
+                _on_behalf(verbs.CAN_USER, users.can),
+                _on_behalf(verbs.CREATE_ROLE, users.create_role),
+                _on_behalf(verbs.ALTER_ROLE, users.alter_role),
+                _on_behalf(verbs.DELETE_ROLE, users.delete_role),
+                _on(verbs.SHOW_ROLE, users.show_role),
+                _on(verbs.LIST_ROLES, users.list_roles),
             ]
         )
 
@@ -191,14 +207,17 @@ class Administration:
         """Carry out a verb; arguments and result are JSON. A waiting request keeps only its text.
 
         Raises:
-            Errors of `check`. ConfigError: the arguments do not fit the verb; ConfigUnknownKey: an argument is unknown.
+            Errors of `check`. Forbidden: the caller lacks a right that the verb needs. ConfigError: the arguments
+                do not fit the verb; ConfigUnknownKey: an argument is unknown.
                 LinnError: documented by the verb.
         Cancellation: a change that has begun is completed; otherwise nothing happened.
         """
         known = self.check(verb, arguments)
 
         async def do() -> str:
-            result = await self._handlers[verb](decode_arguments(known, arguments), caller)
+            asked = decode_arguments(known, arguments)
+            caller.access.check_all(known.needs(asked))
+            result = await self._handlers[verb](asked, caller)
             return result if isinstance(result, JsonText) else json.dumps(result)
 
         if known.changes:
@@ -243,6 +262,7 @@ class Administration:
         stored = await self._entries.load(foreign_topic_folders(self.env.disk, self.config))
         settings = settings_of_topics(stored)
         self._exchanges.recover(stored)
+        await self._users.recover(stored)
         topics = {key.removeprefix(TOPIC): entry for key, entry in stored.items() if key.startswith(TOPIC)}
         entries = {name: decode_entries(entry.get("subscriptions", {})) for name, entry in topics.items()}
         for name, entry in list(topics.items()):
@@ -423,7 +443,7 @@ class Administration:
         """
         await self._run_change(lambda: self._subscriptions.make(self.catalog.topic(topic), name, starts))
 
-    async def _alter_topic(self, asked: verbs.SettingsChange) -> verbs.Altered:
+    async def _alter_topic(self, asked: verbs.SettingsChange, caller: Principal) -> verbs.Altered:
         topic = self.catalog.topic(asked.name)
         bindings = topic.settings.bindings  # Decoded already.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
@@ -432,6 +452,7 @@ class Administration:
         changed = self._check_change(topic.name, topic.settings, settings)
         check_entries(topic.name, settings, topic.entries)
         if "bindings" in changed:
+            caller.access.check_all(Need(rights.BIND, rights.EXCHANGE, binding.exchange) for binding in bindings)
             await self._check_bindings(topic.name, settings.bindings)
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
         interceptors = self.topic_maker.interceptors(topic.name, settings)
@@ -490,11 +511,11 @@ class Administration:
 
         await self.long_work.run(checks(check, bindings), immediate=True)
 
-    async def _delete_topic(self, asked: verbs.NamedChange) -> verbs.TopicDeleted:
+    async def _delete_topic(self, asked: verbs.NamedChange, caller: Principal) -> verbs.TopicDeleted:
         name = asked.name
         topic = None if name in self._half_deleted else self.catalog.topic(name)
         if topic is not None:
-            self._check_unused(topic)
+            self._check_unused(topic, caller)
         if not asked.validate_only:
             if topic is not None:
                 await self._begin_deleting(topic)
@@ -502,10 +523,10 @@ class Administration:
             self.observers.topic_deleted(name)
         return {"warnings": warnings_of_deletion(name, self.config)}
 
-    def _check_unused(self, topic: Topic) -> None:
+    def _check_unused(self, topic: Topic, caller: Principal) -> None:
         users = [other.name for other in self.catalog.topics.values() if other.settings.dead_letter == topic.name]
         if users:
-            raise TopicError(f"topic {topic.name} takes the dead letters of {', '.join(sorted(users))}")
+            raise TopicError(f"topic {topic.name} takes the dead letters of {caller.access.shown(rights.TOPIC, users)}")
 
     async def _begin_deleting(self, topic: Topic) -> None:
         settings = await self._entries.table(topic.name, topic.settings)
@@ -528,10 +549,9 @@ class Administration:
             shown = await self.long_work.run(topic_as_json(self.catalog.topics, topic.name), immediate=True)
         return shown
 
-    async def _list_topics(self, _: verbs.NoArguments) -> JsonText:
-        return await self.long_work.run(
-            topics_as_json(self.catalog.topics, sorted(self.catalog.topics)), immediate=True
-        )
+    async def _list_topics(self, _: verbs.NoArguments, caller: Principal) -> JsonText:
+        names = caller.access.visible(rights.TOPIC, sorted(self.catalog.topics))
+        return await self.long_work.run(topics_as_json(self.catalog.topics, names), immediate=True)
 
     async def _purge_topic(self, asked: verbs.NamedChange) -> verbs.Purged:
         topic = self.catalog.topic(asked.name)

@@ -25,6 +25,7 @@ from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.holder import holder_of
 from linn.descriptions import DecidedDeliveries, DecidedDelivery
+from linn.rights import BROWSE, TOPIC
 
 logger = logging.getLogger("linn.administration")
 
@@ -40,10 +41,14 @@ class DeliveryAdministration:
         self._transactions = transactions
         self._long_work = long_work
 
-    async def list_all(self, asked: verbs.DeliveryFilter) -> DecidedDeliveries:
-        """The decided deliveries of one topic or of all, in the order of subscriptions, partitions and offsets."""
+    async def list_all(self, asked: verbs.DeliveryFilter, caller: Principal) -> DecidedDeliveries:
+        """The decided deliveries of one topic, or of all that the caller may browse, in the order of subscriptions,
+        partitions and offsets."""
+        if asked.topic is not None:
+            caller.access.check(BROWSE, TOPIC, asked.topic)
         topics, topic = self._catalog.topics, None if asked.topic is None else self._catalog.topic(asked.topic)
-        among = [topics[name] for name in sorted(topics)] if topic is None else [topic]
+        may = caller.access.may
+        among = [topics[name] for name in sorted(topics) if may(BROWSE, TOPIC, name)] if topic is None else [topic]
         queues = [queue for topic in among for _, queue in sorted(topic.subscriptions.items())]
         if topic is None and (asked.subscription, asked.partition) != (None, None):
             raise ConfigError('"subscription" and "partition" need the argument "topic"')

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from linn import verbs
+from linn import rights, verbs
 from linn.core.admin.binding_changes import bind, binding_to, checks, unbind
 from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.stored_entries import EXCHANGE
@@ -34,8 +34,10 @@ from linn.core.errors.names import name_problem
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
 from linn.core.loop.long_work import LongWork
+from linn.core.ports.principal import Principal
 from linn.core.routing.exchange import Binding, Target
 from linn.core.routing.router import Router
+from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic_maker import PluginMaker
 from linn.descriptions import BindingDescription, ExchangeDescription
@@ -193,15 +195,18 @@ class ExchangeAdministration:
         if router.alternate is not None:
             self._catalog.exchanges.check_link(source, router.alternate)
 
-    async def delete(self, asked: verbs.NamedChange) -> verbs.Nothing:
+    async def delete(self, asked: verbs.NamedChange, caller: Principal) -> verbs.Nothing:
         """Remove an exchange that has no bindings and is nowhere the alternate, and the bindings that lead to it."""
         router = self.router(asked.name)
-        bound = sorted({binding.target.name for binding in router.bindings()})
+        bound = {binding.target for binding in router.bindings()}
         if bound:
-            raise TopicError(f"exchange {router.name} still has bindings: {', '.join(bound[:10])}")
+            targets = {target.name for target in bound if caller.access.may(rights.SEE, *_resource(target))}
+            shown = ", ".join(sorted(targets)[:10]) or "others"
+            raise TopicError(f"exchange {router.name} still has bindings: {shown}")
         users = self._catalog.exchanges.alternate_of(router.name)
         if users:
-            raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
+            shown = caller.access.shown(rights.EXCHANGE, users)
+            raise TopicError(f"exchange {router.name} is the alternate of {shown}")
         if asked.validate_only:
             return {}
         await self._entries.remove(EXCHANGE + router.name)
@@ -213,13 +218,14 @@ class ExchangeAdministration:
         self._catalog.exchanges.changed()
         return {}
 
-    async def show(self, asked: verbs.Named) -> ExchangeDescription:
+    async def show(self, asked: verbs.Named, caller: Principal) -> ExchangeDescription:
         """One exchange."""
-        return describe_exchange(self.router(asked.name))
+        return describe_exchange(self.router(asked.name), caller.access)
 
-    async def list_all(self, _: verbs.NoArguments) -> list[ExchangeDescription]:
-        """All exchanges, by name."""
-        return [describe_exchange(self._routers[name]) for name in sorted(self._routers)]
+    async def list_all(self, _: verbs.NoArguments, caller: Principal) -> list[ExchangeDescription]:
+        """The exchanges that the caller may see, by name."""
+        names = caller.access.visible(rights.EXCHANGE, sorted(self._routers))
+        return [describe_exchange(self._routers[name], caller.access) for name in names]
 
     async def _save(
         self, router: Router, declared: tuple[BindingSettings, ...], live: Sequence[BindingSettings]
@@ -309,15 +315,20 @@ def _as_toml(value: object) -> str:
     return "none" if value is None else json.dumps(value)
 
 
-def describe_exchange(router: Router) -> ExchangeDescription:
-    """An exchange as JSON."""
+def describe_exchange(router: Router, access: Access) -> ExchangeDescription:
+    """An exchange as JSON, with the bindings to what the caller may see."""
+    bindings = [binding for binding in router.bindings() if access.may(rights.SEE, *_resource(binding.target))]
     return {
         "name": router.name,
         "type": router.kind,
         "alternate": router.alternate,
         "settings": dict(router.settings),
-        "bindings": [_describe_binding(binding) for binding in router.bindings()],
+        "bindings": [_describe_binding(binding) for binding in bindings],
     }
+
+
+def _resource(target: Target) -> tuple[str, str]:
+    return rights.EXCHANGE if target.is_exchange else rights.TOPIC, target.name
 
 
 def _describe_binding(binding: Binding) -> BindingDescription:

@@ -16,9 +16,12 @@ from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.groups.event import OffsetCommitted
 from linn.core.groups.group import ConsumerGroup
 from linn.core.log.partition import Partition
+from linn.core.ports.principal import Principal
+from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
 from linn.descriptions import GroupDescription, GroupMember, GroupOffset, GroupSummary
+from linn.rights import GROUP, SEE, TOPIC
 
 Place = tuple[Topic, int, OffsetCommitted | None]
 """A topic, one of its partitions, and the group's commit there."""
@@ -32,31 +35,34 @@ class GroupAdministration:
         self._groups = groups
         self._config = config
 
-    async def list_all(self, asked: verbs.OfTopic) -> list[GroupSummary]:
-        """All groups, or the groups that read a topic or have offsets in it; none for a queue."""
-        groups = [self._groups.known(name) for name in sorted(self._groups.groups)]
+    async def list_all(self, asked: verbs.OfTopic, caller: Principal) -> list[GroupSummary]:
+        """The groups that the caller may see; with a topic, its groups, and none for a queue."""
+        names = caller.access.visible(GROUP, sorted(self._groups.groups))
+        groups = [self._groups.known(name) for name in names]
         if asked.topic is not None:
+            caller.access.check(SEE, TOPIC, asked.topic)
             topic = self._catalog.topic(asked.topic)
             groups = [group for group in groups if topic.stream is not None and topic.name in group.topics]
-        return [self._summary(group) for group in groups]
+        return [self._summary(group, caller.access) for group in groups]
 
-    def _summary(self, group: ConsumerGroup) -> GroupSummary:
+    def _summary(self, group: ConsumerGroup, access: Access) -> GroupSummary:
         return {
             "group": group.name,
-            "topics": sorted(group.topics),
+            "topics": access.visible(TOPIC, sorted(group.topics)),
             "members": len(group.membership.members),
             "epoch": group.epoch,
             "assignor": self._config.assignor_of(group.name),
             "lag": sum(_lag(topic.partitions[index], committed) for topic, index, committed in self._places(group)),
         }
 
-    async def show(self, asked: verbs.OfGroup) -> GroupDescription:
-        """One group with its members, and the offset and owner of each partition of its topics."""
+    async def show(self, asked: verbs.OfGroup, caller: Principal) -> GroupDescription:
+        """One group with its members, and offset and owner of each partition of its topics that the caller may see."""
         group = self._groups.known(asked.group)
-        offsets = _offsets(group, self._places(group))
-        return {**self._summary(group), "members": self._members(group), "offsets": offsets}
+        access = caller.access
+        offsets = _offsets(group, self._places(group), access)
+        return {**self._summary(group, access), "members": self._members(group, access), "offsets": offsets}
 
-    def _members(self, group: ConsumerGroup) -> list[GroupMember]:
+    def _members(self, group: ConsumerGroup, access: Access) -> list[GroupMember]:
         seats = self._groups.seats(group.name)
         return [
             {
@@ -64,7 +70,7 @@ class GroupAdministration:
                 "is_static": any(seats[name, topic].is_static for topic in member.seats if (name, topic) in seats),
                 "epoch": group.membership.reached(name),
                 "session_s": member.session_s,
-                "topics": sorted(member.seats),
+                "topics": access.visible(TOPIC, sorted(member.seats)),
                 "partitions": len(member.owned),
             }
             for name, member in group.membership.members.items()
@@ -77,7 +83,7 @@ class GroupAdministration:
         offsets = group.offsets()
         return [(stream, index, offsets.get((stream.name, index))) for stream in streams for index in stream.partitions]
 
-    async def reset(self, asked: verbs.GroupReset) -> list[GroupOffset]:
+    async def reset(self, asked: verbs.GroupReset, caller: Principal) -> list[GroupOffset]:
         """Move a group's offsets in one or all of its topics; returns the offsets, even if only validated."""
         topic, group = self._stream(asked.topic), self._groups.known(asked.group)
         places = self._places(group, topic)
@@ -90,7 +96,8 @@ class GroupAdministration:
                 group.check_idle(name)
         else:
             await self._groups.reset(group.name, list(moved.values()))
-        return _offsets(group, [(stream, index, moved.get((stream.name, index), old)) for stream, index, old in places])
+        now = [(stream, index, moved.get((stream.name, index), old)) for stream, index, old in places]
+        return _offsets(group, now, caller.access)
 
     async def delete(self, asked: verbs.GroupDeletion) -> verbs.Nothing:
         """Delete a group with all its offsets; or its offsets in one topic, and the group when no offsets are left."""
@@ -123,7 +130,7 @@ def _chosen(places: Sequence[Place], partitions: Sequence[int]) -> Sequence[Plac
     return [place for place in places if place[1] in partitions]
 
 
-def _offsets(group: ConsumerGroup, places: Sequence[Place]) -> list[GroupOffset]:
+def _offsets(group: ConsumerGroup, places: Sequence[Place], access: Access) -> list[GroupOffset]:
     return [
         {
             "topic": topic.name,
@@ -136,6 +143,7 @@ def _offsets(group: ConsumerGroup, places: Sequence[Place]) -> list[GroupOffset]
             "member": group.membership.owner((topic.name, index)),
         }
         for topic, index, committed in places
+        if access.may(SEE, TOPIC, topic.name)
     ]
 
 

@@ -19,6 +19,8 @@ from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.errors.names import name_problem
 from linn.core.errors.tree import ConfigError, LogCorrupt
+from linn.core.security.rule import rules_of
+from linn.core.security.users import check_user_name
 from linn.core.topics.live_settings import live_keys_problem
 from linn.core.topics.shared_entry import decode_entries
 
@@ -27,9 +29,28 @@ EXCHANGE = "exchanges/"
 """Prefix of the exchanges' keys in the metadata store."""
 TOPIC = "topics/"
 """Prefix of the topics' keys in the metadata store."""
+ROLE = "roles/"
+"""Prefix of the roles' keys in the metadata store."""
+USER = "users/"
+"""Prefix of the users' keys in the metadata store."""
 _TOPIC_KEYS = ({"id", "settings", "live_bindings"}, {"id", "settings", "live_bindings", "deleted"})
 """Keys besides `live_keys`, `unfinished`, and `subscriptions`, which a topic has only where needed."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
+
+
+class StoredRole(msgspec.Struct, forbid_unknown_fields=True):
+    """A role's entry."""
+
+    rules: dict[str, list[str]]
+
+
+class StoredUser(msgspec.Struct, forbid_unknown_fields=True):
+    """A user's entry."""
+
+    roles: tuple[str, ...]
+    scram: str
+    certificate: str
+    uid: int | None
 
 
 def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
@@ -56,11 +77,18 @@ def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
 def _checked(key: str, entry: object) -> TopicSettings | None:
     """Check an entry; returns the settings if it is a topic's. Raises ValueError, ConfigError, ValidationError."""
     prefix, slash, name = key.partition("/")
-    if prefix + slash not in (TOPIC, EXCHANGE):
-        raise ValueError("it belongs to neither a topic nor an exchange")
+    if prefix + slash == USER:
+        check_user_name(name)
+        msgspec.convert(entry, StoredUser)
+        return None
+    if prefix + slash not in (TOPIC, EXCHANGE, ROLE):
+        raise ValueError("it belongs to neither a topic, an exchange, a role nor a user")
     wrong = name_problem(name)
     if wrong is not None:
         raise ValueError(wrong)
+    if prefix + slash == ROLE:
+        rules_of(msgspec.convert(entry, StoredRole).rules)
+        return None
     is_topic = prefix + slash == TOPIC
     if not isinstance(entry, dict):
         raise ValueError("it is not a JSON object")

@@ -24,12 +24,14 @@ from linn.core.errors.tree import (
     SubscriptionWrongKind,
     SyncFailed,
 )
+from linn.core.ports.principal import Principal
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.shared_entry import SharedEntry, check_entries, free_number
 from linn.core.topics.topic import Topic
 from linn.descriptions import QueueConsumer, QueueDescription, QueueDetails, QueuePartition, RecordStates
+from linn.rights import SEE, TOPIC
 
 logger = logging.getLogger("linn.administration")
 
@@ -44,10 +46,15 @@ class SubscriptionAdministration:
         self._catalog = catalog
         self._entries = entries
 
-    async def list_all(self, asked: verbs.OfTopic) -> list[QueueDescription]:
-        """The numbers of unsettled and leased records in all queues and named subscriptions, of one topic or of all."""
-        topics, one = self._catalog.topics, asked.topic
-        chosen = [topics[name] for name in sorted(topics)] if one is None else [self._catalog.topic(one)]
+    async def list_all(self, asked: verbs.OfTopic, caller: Principal) -> list[QueueDescription]:
+        """The numbers of unsettled and leased records in queues and named subscriptions: of one topic, or of all that
+        the caller may see."""
+        if asked.topic is not None:
+            caller.access.check(SEE, TOPIC, asked.topic)
+            chosen = [self._catalog.topic(asked.topic)]
+        else:
+            topics = self._catalog.topics
+            chosen = [topics[name] for name in caller.access.visible(TOPIC, sorted(topics))]
         return [_subscription_summary(queue) for topic in chosen for _, queue in sorted(topic.subscriptions.items())]
 
     async def show(self, asked: verbs.OfSubscription) -> QueueDetails:

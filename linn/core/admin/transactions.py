@@ -15,6 +15,7 @@ from linn.core.errors.tree import TransactionUnknown
 from linn.core.log.partition import Partition
 from linn.core.loop.long_work import LongWork
 from linn.core.ports.principal import Principal
+from linn.core.security.access import Access
 from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.holder import holder_of
@@ -27,6 +28,7 @@ from linn.descriptions import (
     TransactionSummary,
     WrittenPartition,
 )
+from linn.rights import GROUP, SEE, TOPIC, TRANSACTION
 
 logger = logging.getLogger("linn.administration")
 
@@ -47,19 +49,20 @@ class TransactionAdministration:
         self._clock = clock
         self._long_work = long_work
 
-    async def list_all(self, asked: verbs.TransactionFilter) -> TransactionSummaries:
+    async def list_all(self, asked: verbs.TransactionFilter, caller: Principal) -> TransactionSummaries:
         """The names: with an open transaction, oldest first; then names whose end is under way; then idle names."""
         state = None if asked.state is None else State(asked.state)
         limit = min(asked.limit or TRANSACTIONS_SHOWN_MAX, TRANSACTIONS_SHOWN_MAX)
-        return await self._long_work.run(self._first_of(state, limit), immediate=True)
+        return await self._long_work.run(self._first_of(caller.access, state, limit), immediate=True)
 
-    def _first_of(self, state: State | None, limit: int) -> Steps[TransactionSummaries]:
+    def _first_of(self, access: Access, state: State | None, limit: int) -> Steps[TransactionSummaries]:
         coordinator = self._transactions
         order = {State.OPEN: 0, State.ENDING: 1, State.IDLE: 2}
         opened = dict.fromkeys(coordinator.open_now())
         others = [name_state for _, name_state in sorted(coordinator.names.items()) if name_state not in opened]
         yield
-        chosen = [name_state for name_state in (*opened, *others) if state in (None, name_state.state)]
+        every = [name_state for name_state in (*opened, *others) if state in (None, name_state.state)]
+        chosen = [name_state for name_state in every if access.may(SEE, TRANSACTION, name_state.name)]
         chosen.sort(key=lambda name_state: order[name_state.state])
         yield
         shown = []
@@ -86,12 +89,12 @@ class TransactionAdministration:
             "since_ms": name_state.opened_ms,
         }
 
-    async def show(self, asked: verbs.Named) -> TransactionDescription:
-        """One name, and everything that its transaction has touched."""
+    async def show(self, asked: verbs.Named, caller: Principal) -> TransactionDescription:
+        """One name, and everything that its transaction has touched in topics that the caller may see."""
         name_state = self._transactions.named(asked.name)
-        return await self._long_work.run(self._described(name_state), immediate=True)
+        return await self._long_work.run(self._described(name_state, caller.access), immediate=True)
 
-    def _described(self, name_state: TransactionalProducer) -> Steps[TransactionDescription]:
+    def _described(self, name_state: TransactionalProducer, access: Access) -> Steps[TransactionDescription]:
         shown, work, number = self._summary(name_state), name_state.work, name_state.number
         wrote: dict[tuple[str, int], WrittenPartition] = {}
         for branch, places in list(work.wrote.items()):
@@ -106,8 +109,11 @@ class TransactionAdministration:
         offsets: list[CommittedOffset] = [
             {"group": group, "topic": topic, "partition": partition, "offset": pending.committed.offset}
             for (group, topic, partition), pending in work.offsets.items()
+            if access.may(SEE, TOPIC, topic) and access.may(SEE, GROUP, group)
         ]
-        return {**shown, "wrote": [wrote[key] for key in sorted(wrote)], "holds": holds, "commits": offsets}
+        seen = [wrote[key] for key in sorted(wrote) if access.may(SEE, TOPIC, key[0])]
+        holds = [held for held in holds if access.may(SEE, TOPIC, held["topic"])]
+        return {**shown, "wrote": seen, "holds": holds, "commits": offsets}
 
     def _holds(self, name_state: TransactionalProducer) -> Steps[list[HeldRecords]]:
         """The partitions of queues with records held by the transaction."""

@@ -66,6 +66,7 @@ from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
 from linn.core.security.logins import Logins
+from linn.core.security.policy import Policy
 from linn.core.security.users import Users
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
@@ -81,6 +82,13 @@ RETENTION_INTERVAL_S = 10.0
 
 async def _compute(work: Callable[[], bool]) -> bool:
     return work()
+
+
+def _policy(config: Config) -> Policy:
+    """Make the policy of a configuration: open, unless it has roles, users, or a listener that requires a login."""
+    logs_in = any(listener.login.is_required for listener in config.listeners.values())
+    is_open = not (config.roles or config.users or logs_in)
+    return Policy(config.roles, Users(config.users.values()), is_open=is_open)
 
 
 class Broker:
@@ -99,6 +107,7 @@ class Broker:
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
+        self.policy = _policy(config)
         self.measurements = Measurements(env.clock.monotonic())
         self.long_work = LongWork(env.clock.monotonic)
         self._assignors: dict[str, CheckedAssignor] = {}
@@ -113,8 +122,7 @@ class Broker:
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """Turns of busy connections."""
         self.connections = Connections(env.clock.monotonic)
-        self.users = Users()
-        self.logins = Logins(self.users, env.clock, env.rng.bytes, _compute, env.process.user_id())
+        self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, _compute, env.process.user_id())
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -180,6 +188,7 @@ class Broker:
             services=self.services,
             connections=self.connections,
             metrics=self.metrics,
+            policy=self.policy,
             long_work=self.long_work,
             read_addresses=lambda: self.addresses,
             read_client_count=lambda: self.client_count,
@@ -198,6 +207,7 @@ class Broker:
             self.producer_ids,
             self.administration,
             self.metrics,
+            self.policy,
         )
         return Gateway(
             self.name,

@@ -28,6 +28,7 @@ from linn.core.config.tables import (
     LogSettings,
     PluginSettings,
     StorageTable,
+    UserTable,
 )
 from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
@@ -37,6 +38,7 @@ from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
     AddressInvalid,
     BindingInvalid,
+    ConfigError,
     ConfigUnknownKey,
     LinnError,
     PluginError,
@@ -46,6 +48,9 @@ from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
 from linn.core.routing.graph import circle_text, way_between
 from linn.core.security.logins import NO_LOGIN, LoginRules
+from linn.core.security.policy import ADMINISTRATOR
+from linn.core.security.rule import Rule, rules_of
+from linn.core.security.users import User, check_user_name
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -185,6 +190,48 @@ class ConfigChecker:
                 self._check_assignor(settings.assignor, (*path, "assignor"))
         return found
 
+    def roles(self) -> dict[str, tuple[Rule, ...]]:
+        """Decode `[roles.*]`; a role with an error allows nothing."""
+        found: dict[str, tuple[Rule, ...]] = {}
+        for name, table in self._tables("roles").items():
+            path: Path = ("roles", name)
+            found[name] = ()
+            if name == ADMINISTRATOR:
+                self.problems.add(path, f"the role {ADMINISTRATOR} may do everything, and has no table")
+            elif not isinstance(table, dict):
+                self.problems.add(path, "must be a table")
+            else:
+                for resource, operations in table.items():
+                    try:
+                        found[name] += rules_of({resource: operations})
+                    except ConfigError as error:
+                        self.problems.add((*path, resource), error.text)
+        return found
+
+    def users(self, roles: Mapping[str, tuple[Rule, ...]]) -> dict[str, User]:
+        """Decode `[users.*]`. A user's name may be any text."""
+        found: dict[str, User] = {}
+        for name, table in self._tables("users").items():
+            path: Path = ("users", name)
+            try:
+                check_user_name(name)
+            except LinnError as error:
+                self.problems.add(path, error.text)
+            settings = decode_settings(UserTable, table, path, self.problems, partial=True)
+            if settings is None:
+                continue
+            for index, role in enumerate(settings.roles):
+                if role != ADMINISTRATOR:
+                    must_exist(role, roles, "role", (*path, "roles", index), self.problems)
+            found[name] = User(
+                name=name,
+                roles=settings.roles,
+                scram=settings.scram,
+                certificate=settings.certificate,
+                uid=settings.uid,
+            )
+        return found
+
     def _check_assignor(self, name: str | None, path: Path) -> None:
         must_exist(name, self._kinds.assignors, "assignor", path, self.problems, PluginUnknown)
 
@@ -248,7 +295,7 @@ class ConfigChecker:
             self.problems.add((top,), f"must hold tables: [{top}.NAME]")
             return {}
         for name in tables:
-            if top not in ("topics", "groups"):
+            if top not in ("topics", "groups", "users"):
                 check_name(name, (top, name), self.problems)
         return tables
 

@@ -21,6 +21,8 @@ from linn.core.config.topic_checks import Surroundings
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigUnreadable
+from linn.core.security.rule import Rule
+from linn.core.security.users import User
 
 FILE_BYTES_MAX = 4 << 20
 """Limit of the file's size: a configuration of 10,000 topics has about 2 MiB."""
@@ -40,6 +42,8 @@ class Config:
     interceptors: Mapping[str, Configured]
     topics: Mapping[str, TopicSettings]
     groups: Mapping[str, GroupTable]
+    roles: Mapping[str, tuple[Rule, ...]]
+    users: Mapping[str, User]
     services: Mapping[str, Any] = field(default_factory=dict)
     """Settings of services that have a table of their own, by the service's name."""
     file: str = ""
@@ -118,6 +122,7 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
     """The valid part of the configuration, with defaults for the rest, and all problems of the file."""
     checker = ConfigChecker(source, kinds)
     checker.unknown_tables()
+    roles = checker.roles()
     config = Config(
         broker=checker.broker(),
         log=checker.log(),
@@ -129,6 +134,8 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
         interceptors=checker.interceptors(),
         topics={},
         groups=checker.groups(),
+        roles=roles,
+        users=checker.users(roles),
         services=checker.services(),
     )
     around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -194,6 +194,41 @@ class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+class RoleTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[roles.NAME]`: what users with this role may do. The role `administrator` exists without a table, and may do
+    everything."""
+
+    rules: Annotated[
+        Mapping[str, Any],
+        msgspec.Meta(
+            description='Each key is a resource: "KIND:NAME", "KIND:PREFIX*" or "broker"; its value names the '
+            'operations that are allowed on it, such as ["see", "publish"].',
+            extra={"rest": True},
+        ),
+    ] = {}
+
+
+class UserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[users.NAME]`: a user. Others are made by `linn users create`. The user `anonymous` stands for all clients
+    without a login."""
+
+    roles: Annotated[tuple[str, ...], msgspec.Meta(description="The user's roles.")] = ()
+    scram: Annotated[
+        str,
+        msgspec.Meta(
+            description="The verifier of the user's password, as `linn users verifier` prints it. Default: no password."
+        ),
+    ] = ""
+    certificate: Annotated[
+        str,
+        msgspec.Meta(description="The URI or DNS name in the certificate with which the user logs in. Default: none."),
+    ] = ""
+    uid: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        msgspec.Meta(description="The user id on this machine that logs in over a Unix socket. Default: none."),
+    ] = None
+
+
 TABLES: Mapping[str, type[msgspec.Struct]] = {
     "broker": BrokerSettings,
     "log": LogSettings,
@@ -205,5 +240,7 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "interceptors": InterceptorTable,
     "topics": TopicSettings,
     "groups": GroupTable,
+    "roles": RoleTable,
+    "users": UserTable,
 }
 """The top-level tables; all except `broker`, `log` and `plugins` hold tables with user-defined names."""

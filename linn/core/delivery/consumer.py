@@ -12,6 +12,7 @@ from linn.core.batch.steps import Steps
 from linn.core.delivery.delivery import Delivery
 from linn.core.delivery.settlement import Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import ConsumerKind
+from linn.core.errors.tree import LinnError
 from linn.core.log.mark import Mark
 from linn.core.loop.waiting import WaitDeadline
 
@@ -32,7 +33,7 @@ class Consumer(Protocol):
     """Duration of a lease; 0: there are no leases, because records are settled on delivery or offsets are committed."""
 
     on_ended: Callable[[], None]
-    """Called when the topic was deleted or changed its kind: from then on `next` only raises."""
+    """Called when the topic was deleted or changed its kind, and by `end`: from then on `next` only raises."""
 
     held: int
     """Records delivered under leases that are neither settled nor returned. 0 if there are no leases."""
@@ -54,7 +55,7 @@ class Consumer(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the topic was deleted or changed its kind."""
+        """Whether the topic was deleted or changed its kind, or `end` was called."""
 
     async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """Wait for records and take up to `records_max` of them; at least one, whatever its size.
@@ -76,6 +77,9 @@ class Consumer(Protocol):
 
     def is_holding(self) -> bool:
         """Whether records are leased to this consumer."""
+
+    def end(self, reason: LinnError) -> None:
+        """End the consumer: nothing is delivered or settled any more, and `next` and `settle` raise the reason."""
 
     def close(self) -> None:
         """Leave: leased records are returned, partitions go to other members. Idempotent."""

@@ -13,6 +13,8 @@ from linn.core.gateway.requests import Fetched, FetchRequest
 from linn.core.log.partition import AnyBatch, Partition
 from linn.core.log.selection import Selection
 from linn.core.loop.waiting import WaitDeadline
+from linn.core.security.access import Access
+from linn.rights import BROWSE, CONSUME, TOPIC
 
 FETCH_BYTES_MAX = 16 << 20
 """Largest answer to one fetch, whatever the client asks for."""
@@ -31,7 +33,17 @@ async def no_limit() -> int:
 class Fetch:
     """One fetch under way."""
 
-    __slots__ = ("_accepts", "_bytes_max", "_bytes_min", "_offset", "_partition", "_selection", "_turn")
+    __slots__ = (
+        "_accepts",
+        "_access",
+        "_bytes_max",
+        "_bytes_min",
+        "_offset",
+        "_partition",
+        "_selection",
+        "_topic",
+        "_turn",
+    )
 
     def __init__(
         self,
@@ -40,8 +52,10 @@ class Fetch:
         request: FetchRequest,
         accepts: Sequence[int],
         turn: trio.Lock,
+        access: Access,
     ) -> None:
-        """`selection`: the records to read; None: all. `turn`: held by the fetch that has records in memory."""
+        """`selection`: the records to read; None: all. `turn`: held by the fetch that has records in memory. `access`:
+        the caller's, checked again after a wait."""
         self._partition = partition
         self._selection = selection
         self._offset = request.offset
@@ -49,11 +63,12 @@ class Fetch:
         self._bytes_min = min(request.bytes_min, self._bytes_max, FETCH_BYTES_MIN_MAX)
         self._accepts = accepts
         self._turn = turn
+        self._access, self._topic = access, request.topic
 
     def read_nowait(self) -> Fetched | None:
         """Read available records without waiting or opening a file; None if that is not possible, or there are none.
 
-        Raises OffsetOutOfRange, LogCorrupt, FormatUnknown.
+        Raises Forbidden, OffsetOutOfRange, LogCorrupt, FormatUnknown.
         """
         if self._selection is not None or self._bytes_min > 1 or self._turn.locked():
             return None
@@ -66,7 +81,7 @@ class Fetch:
 
         `room` waits until an answer can be sent, and returns its maximum size; it is called once per answer or step.
 
-        Raises OffsetOutOfRange, LogCorrupt, FormatUnknown, StorageError.
+        Raises Forbidden, OffsetOutOfRange, LogCorrupt, FormatUnknown, StorageError.
         Cancellation: nothing happens.
         """
         if self._selection is not None:
@@ -103,6 +118,8 @@ class Fetch:
                     return self._fetched(batches, offset)
 
     def _fetched(self, batches: Sequence[AnyBatch], next_offset: int) -> Fetched:
+        if not self._access.may(CONSUME, TOPIC, self._topic):
+            self._access.check(BROWSE, TOPIC, self._topic)
         partition = self._partition
         partition.count_delivered(batches)
         return Fetched(batches, next_offset, partition.start_offset, partition.high_watermark, partition.leader_epoch)

@@ -79,4 +79,4 @@ class Gateway:
 
     def session(self, principal: Principal) -> Session:
         """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""
-        return Session(self._rooms, principal)
+        return Session(self._rooms, principal._replace(access=self._rooms.policy.access(principal.name)))

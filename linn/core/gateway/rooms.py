@@ -12,6 +12,7 @@ from linn.core.loop.long_work import LongWork
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
+from linn.core.security.policy import Policy
 from linn.core.topics.catalog import Catalog
 from linn.core.transactions.coordinator import TransactionCoordinator
 
@@ -30,3 +31,4 @@ class Rooms:
     producer_ids: ProducerIds
     administration: Administration
     metrics: MetricRegistry
+    policy: Policy

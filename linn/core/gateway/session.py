@@ -16,11 +16,12 @@ from linn.core.delivery.consumer import AnyConsumer, Consumer, OnAssigned, do_no
 from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
+from linn.core.errors.auth import Forbidden
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, RequestUnknown, SubscriptionWrongKind
 from linn.core.gateway.fetch import Fetch
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
 from linn.core.gateway.rooms import Rooms
-from linn.core.gateway.subscribing import consumer_of, is_missing, make_missing, partitions_read, selection_of
+from linn.core.gateway.subscribing import consumer_of, is_missing, make_missing, needs_of, partitions_read, selection_of
 from linn.core.groups.member import GroupMember
 from linn.core.log.selection import Selection
 from linn.core.log.uncommitted import UncommittedView
@@ -31,8 +32,10 @@ from linn.core.publish.request import PublishAnswers, PublishRequest, PublishRes
 from linn.core.queue.consumer import QueueConsumer
 from linn.core.queue.unsettled import Unsettled
 from linn.core.routing.record_filter import RecordFilter
+from linn.core.topics.topic import Topic
 from linn.core.transactions.ending import Ending
 from linn.core.transactions.producer import Owner, TransactionId
+from linn.rights import BROKER, BROWSE, CONFIGURE, CONSUME, SEE, TOPIC, TRANSACTION, USE, Need
 
 PARTITIONS_READ_MAX = 32_768
 """Limit of the partitions read by a session's readers and group members together: eight of the widest topics. Each
@@ -44,9 +47,13 @@ class Session:
 
     def __init__(self, rooms: Rooms, principal: Principal) -> None:
         self.principal = principal
+        self._access = principal.access
+        self._access.watchers.add(self._rights_changed)
         self._rooms = rooms
         self._consumers: dict[Consumer, int] = {}
         """The number of partitions read by each consumer. Each takes memory, and time at the end."""
+        self._needs: dict[Consumer, Sequence[Need]] = {}
+        """The rights that each consumer needs for as long as it exists."""
         self._left: list[Steps[None]] = []
         """Remaining steps to end consumers whose connection was lost."""
         self._fetching = trio.Lock()
@@ -59,16 +66,21 @@ class Session:
         return self._rooms.producer_ids.take()
 
     def topic_names(self) -> list[str]:
-        """The names of all topics, sorted."""
-        return sorted(self._rooms.catalog.topics)
+        """The names of all topics that the caller may see, sorted."""
+        may = self._access.may
+        return [name for name in sorted(self._rooms.catalog.topics) if may(SEE, TOPIC, name)]
 
     def partition_count(self, names: Sequence[str]) -> int:
-        """The number of partitions of these topics together; unknown ones have none."""
-        topics = self._rooms.catalog.topics
-        return sum([len(topics[name].partitions) for name in names if name in topics])
+        """The number of partitions of these topics together; topics that are unknown or not visible have none."""
+        topics, may = self._rooms.catalog.topics, self._access.may
+        return sum([len(topics[name].partitions) for name in names if name in topics and may(SEE, TOPIC, name)])
 
     def topic_bounds(self, name: str) -> TopicBounds | None:
-        """Return a topic with the bounds of its partitions; None if there is no topic of this name."""
+        """Return a topic with the bounds of its partitions; None if there is no topic of this name.
+
+        Raises Forbidden, whether or not there is one.
+        """
+        self._access.check(SEE, TOPIC, name)
         topic = self._rooms.catalog.topics.get(name)
         if topic is None:
             return None
@@ -80,7 +92,8 @@ class Session:
         return TopicBounds(name, *said, topic.id_halves, settings.message_bytes_max or 0, bounds)
 
     def collect_metrics(self, *, per_connection: bool = True) -> Iterator[Family]:
-        """Iterate over all metrics; each is read when the iterator reaches it."""
+        """Iterate over all metrics; each is read when the iterator reaches it. Raises Forbidden."""
+        self._access.check(SEE, BROKER)
         return self._rooms.metrics.collect(per_connection=per_connection)
 
     # --- publishing ---
@@ -88,14 +101,14 @@ class Session:
     def publish_lane(self, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
         """Make a lane that carries out publishes in order and reports each to `answers`; `spawn` starts a task that
         ends with the connection."""
-        return self._rooms.publisher.lane(answers, spawn)
+        return self._rooms.publisher.lane(answers, spawn, self._access)
 
     async def publish(self, request: PublishRequest) -> Sequence[PublishResult]:
         """Publish, and wait until everything is confirmed; for protocols that carry out one request at a time.
 
         Raises the publish's LinnErrors. Cancellation: the batches may or may not be stored.
         """
-        return await self._rooms.publisher.publish(request)
+        return await self._rooms.publisher.publish(request, self._access)
 
     # --- consuming ---
 
@@ -110,14 +123,21 @@ class Session:
         return self.subscribe_nowait(request, on_assigned).consumer
 
     def is_missing(self, request: SubscribeRequest) -> bool:
-        """Whether a topic or a shared subscription must be made before a client can subscribe to it."""
+        """Whether a topic or a shared subscription must be made before a client can subscribe to it.
+
+        Raises Forbidden, whether or not they exist.
+        """
+        self._access.check_all(needs_of(request))
         return is_missing(self._rooms, request)
 
     async def make_missing(self, request: SubscribeRequest) -> None:
         """Make a topic with default settings, and a named shared subscription, unless they exist.
 
-        Raises ConfigError, LimitExceeded, SubscriptionWrongKind, TopicUnknown, StorageError.
+        Raises Forbidden, ConfigError, LimitExceeded, SubscriptionWrongKind, TopicUnknown, StorageError.
         """
+        self._access.check_all(needs_of(request))
+        if request.topic not in self._rooms.catalog.topics:
+            self._access.check(CONFIGURE, TOPIC, request.topic)
         await make_missing(self._rooms, request)
 
     def subscribe_nowait(self, request: SubscribeRequest, on_assigned: OnAssigned = do_nothing) -> Subscribed:
@@ -125,7 +145,7 @@ class Session:
 
         `on_assigned` is called when a member of a group gains or loses partitions.
 
-        Raises BrokerStopping, LimitExceeded, TopicUnknown, TopicReplaced, PartitionUnknown, SharedUnknown,
+        Raises Forbidden, BrokerStopping, LimitExceeded, TopicUnknown, TopicReplaced, PartitionUnknown, SharedUnknown,
         SubscriptionWrongKind, DeliveryError, PredicateInvalid, FormatUnknown, LogTruncated, OffsetOutOfRange.
         """
         rooms = self._rooms
@@ -133,6 +153,8 @@ class Session:
             raise BrokerStopping("the broker is stopping")
         if len(self._consumers) >= rooms.settings.subscriptions_max:
             raise LimitExceeded(f"a connection has at most {rooms.settings.subscriptions_max} subscriptions")
+        needs = needs_of(request)
+        self._access.check_all(needs)
         topic = rooms.catalog.topic(request.topic)
         topic.check_id(*request.topic_id)
         partitions = partitions_read(rooms, topic, request)
@@ -155,12 +177,22 @@ class Session:
         consumer = consumer_of(rooms, topic, request, accepts, assigned)
         consumer.accepts = accepts
         self._consumers[consumer] = partitions
+        self._needs[consumer] = needs
         return Subscribed(consumer, topic.id_halves, topic.leader_epoch)
 
     def unsubscribe(self, consumer: AnyConsumer) -> None:
         """End a consumer: its leases are returned, its partitions go to other members. Idempotent."""
         if self._consumers.pop(consumer, None) is not None:
+            del self._needs[consumer]
             consumer.close()
+
+    def _rights_changed(self) -> None:
+        """End the consumers that the user may no longer have."""
+        for consumer, needs in list(self._needs.items()):
+            try:
+                self._access.check_all(needs)
+            except Forbidden as error:
+                consumer.end(error)
 
     def refuse_subscriptions(self) -> None:
         """Refuse new subscriptions from now on, because the connection ends."""
@@ -170,6 +202,8 @@ class Session:
         """End all consumers because the connection was lost; `aclose` does the lengthy part. Idempotent."""
         self._ended = True
         consumers, self._consumers = self._consumers, {}
+        self._needs.clear()
+        self._access.watchers.discard(self._rights_changed)
         self._left += [consumer.disconnect() for consumer in consumers]
 
     async def aclose(self) -> None:
@@ -196,10 +230,10 @@ class Session:
     def fetch(self, request: FetchRequest) -> Fetch:
         """Begin to read part of a partition, from the batch that holds an offset.
 
-        Raises TopicUnknown, TopicReplaced, PartitionUnknown, FormatUnknown, PredicateInvalid, LogTruncated;
+        Raises Forbidden, TopicUnknown, TopicReplaced, PartitionUnknown, FormatUnknown, PredicateInvalid, LogTruncated;
         SubscriptionWrongKind for unsettled records of a stream.
         """
-        topic = self._rooms.catalog.topic(request.topic)
+        topic = self._readable(request.topic, request.where)
         topic.check_id(*request.topic_id)
         partition = topic.partition(request.partition)
         if request.is_uncommitted:
@@ -214,14 +248,27 @@ class Session:
             among = RecordFilter.parse(request.where) if request.where else None
             unsettled = Unsettled(topic.queue.partition_queue(request.partition).subscription, among)
             selection = Selection(unsettled, self._rooms.long_work, accepts)
-        return Fetch(partition, selection, request, accepts, self._fetching)
+        return Fetch(partition, selection, request, accepts, self._fetching, self._access)
+
+    def _readable(self, name: str, where: str = "") -> Topic:
+        """Return a topic to read from: a stream to consumers, a queue to users who may browse it.
+
+        A filter needs the right to consume. Raises Forbidden, whether or not there is such a topic; TopicUnknown.
+        """
+        topic = self._rooms.catalog.topics.get(name)
+        may = self._access.may
+        if not may(CONSUME, TOPIC, name) and (where or not may(BROWSE, TOPIC, name)):
+            self._access.check(CONSUME, TOPIC, name)
+        if topic is not None and topic.stream is None:
+            self._access.check(BROWSE, TOPIC, name)
+        return self._rooms.catalog.topic(name)
 
     async def find_offset(self, topic: str, partition: int, place: int, timestamp_ms: int = 0) -> int:
         """The offset of a `Place` in a partition; for `Place.TIME`, the first one at or after a time.
 
-        Raises TopicUnknown, PartitionUnknown, RequestUnknown, StorageError.
+        Raises Forbidden, TopicUnknown, PartitionUnknown, RequestUnknown, StorageError.
         """
-        found = self._rooms.catalog.topic(topic).partition(partition)
+        found = self._readable(topic).partition(partition)
         if place == Place.LATEST:
             return found.stable_offset
         if place == Place.EARLIEST:
@@ -240,8 +287,9 @@ class Session:
         `owner`: only if this producer id and epoch still own the name. `opening`: see
         `TransactionCoordinator.open`.
 
-        Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
+        Raises Forbidden, DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
         """
+        self._access.check(USE, TRANSACTION, name)
         opened = await self._rooms.transactions.open(name, timeout_s, Owner(*owner) if owner else None, opening)
         return opened.producer_id, opened.epoch, opened.number
 
@@ -292,6 +340,6 @@ class Session:
     async def perform(self, verb: str, arguments: str) -> str:
         """Carry out an administration verb; arguments and result are JSON.
 
-        Raises the verb's LinnErrors. Cancellation: a change that has begun is completed.
+        Raises Forbidden, and the verb's LinnErrors. Cancellation: a change that has begun is completed.
         """
         return await self._rooms.administration.perform(verb, arguments, self.principal)

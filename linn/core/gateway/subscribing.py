@@ -18,6 +18,7 @@ from linn.core.queue.consumer import QueueConsumer
 from linn.core.queue.queue import Queue
 from linn.core.routing.record_filter import RecordFilter
 from linn.core.topics.topic import Topic
+from linn.rights import CONSUME, GROUP, TOPIC, USE, Need
 
 
 def is_missing(rooms: Rooms, request: SubscribeRequest) -> bool:
@@ -42,6 +43,12 @@ async def make_missing(rooms: Rooms, request: SubscribeRequest) -> None:
         place = _start_of(topic, request)
         starts = [place(index) for index in sorted(topic.partitions)]
         await rooms.administration.make_subscription(topic.name, request.shared, starts)
+
+
+def needs_of(request: SubscribeRequest) -> Sequence[Need]:
+    """The rights that a consumer needs."""
+    needs = [Need(CONSUME, TOPIC, request.topic)]
+    return [*needs, Need(USE, GROUP, request.group)] if request.group else needs
 
 
 def partitions_read(rooms: Rooms, topic: Topic, request: SubscribeRequest) -> int:

@@ -347,7 +347,7 @@ class GroupMember:
     # --- the end ---
 
     def end(self, reason: LinnError | None) -> None:
-        """Stop delivering, because of `reason`; None: the topic is gone."""
+        """See `delivery.Consumer.end`. None: the topic is gone."""
         self._reason = reason or TopicUnknown(f"topic {self.seat[1]} is gone")
         self.reader.close()
 

@@ -28,6 +28,7 @@ from linn.core.delivery.vocabulary import ConsumerKind
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
     BatchMalformed,
+    LinnError,
     OffsetOutOfRange,
     PartitionUnknown,
     SubscriptionWrongKind,
@@ -76,6 +77,8 @@ class StreamReader:
         """Partitions that may have records to read, in turn: a step tries one of a thousand."""
         self._wakeup: trio.Event | None = None
         self.ended = False
+        self._reason: LinnError | None = None
+        """The reason for which it was ended; None: the topic is gone."""
         self.takes_stored = False
         self.accepts: Sequence[int] = NATIVE_ONLY
         self.on_ended: Callable[[], None] = do_nothing
@@ -161,7 +164,7 @@ class StreamReader:
         """See `delivery.Consumer.next`."""
         while True:
             if self.ended:
-                raise TopicUnknown(f"topic {self.topic} is gone")
+                raise self._reason or TopicUnknown(f"topic {self.topic} is gone")
             if self._entering:
                 self._watch_some_partitions()
             if self._ready:
@@ -276,6 +279,11 @@ class StreamReader:
     def is_holding(self) -> bool:
         """False: a stream has no leases."""
         return False
+
+    def end(self, reason: LinnError) -> None:
+        """See `delivery.Consumer.end`."""
+        self._reason = reason
+        self.close()
 
     def close(self) -> None:
         """Stop reading. Idempotent."""

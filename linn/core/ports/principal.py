@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from linn.core.errors.texts import one_line
+from linn.core.security.access import Access
+from linn.core.security.users import ANONYMOUS as ANONYMOUS
+
+NO_ACCESS = Access(ANONYMOUS)
 
 
 class Principal(NamedTuple):
-    """The identity of a caller. Until there are logins its name is "anonymous"."""
+    """The identity and the rights of a caller."""
 
     connection: str
     """The address of the caller's connection."""
     client: str = ""
     """The client's name as sent by the client."""
-    name: str = "anonymous"
+    name: str = ANONYMOUS
+    """The user's name; `ANONYMOUS` without a login."""
+    access: Access = NO_ACCESS
+    """The user's rights, set by the gateway."""
 
     def described(self) -> str:
         """The caller as text for a log line: name, address and client."""

@@ -20,10 +20,13 @@ from linn.core.errors.tree import BatchMalformed, LinnError, ProducerDuplicate
 from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
 from linn.core.publish.request import PublishRequest, RefusedRecords
 from linn.core.routing.budget import PublishBudget
+from linn.core.routing.default_exchange import DEFAULT_EXCHANGE
 from linn.core.routing.routed_batch import ranges_of
+from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.topic import Topic
+from linn.rights import PUBLISH, TOPIC
 
 REFUSED_NUMBERS_MAX = 32_768
 """Limit of the numbers that say which records of one publish are refused: a longer list is not worth an answer, and all
@@ -55,9 +58,23 @@ class Planned(NamedTuple):
 class Plan:
     """One attempt to find the destinations of a publish. It stores nothing."""
 
-    __slots__ = ("_catalog", "_formats", "_limits", "_refused_numbers", "_request", "_seen", "_version", "budget")
+    __slots__ = (
+        "_access",
+        "_catalog",
+        "_formats",
+        "_limits",
+        "_refused_numbers",
+        "_request",
+        "_seen",
+        "_version",
+        "budget",
+    )
 
-    def __init__(self, catalog: Catalog, limits: BatchLimits, formats: Formats, request: PublishRequest) -> None:
+    def __init__(
+        self, catalog: Catalog, limits: BatchLimits, formats: Formats, request: PublishRequest, access: Access
+    ) -> None:
+        """`access`: the caller's, which may publish to the target."""
+        self._access = access
         self._catalog = catalog
         self._limits = limits
         self._formats = formats
@@ -111,6 +128,8 @@ class Plan:
     def _routed(self, batch: RecordBatch, refusals: list[LinnError]) -> Steps[Planned]:
         """The destinations that an exchange gives a batch."""
         budget = self.budget
+        if self._request.target == DEFAULT_EXCHANGE and not self._access.is_full:
+            yield from self._check_topics(batch)
         try:
             routed = yield from self._catalog.router(self._request.target).route_steps(batch, budget)
             if routed.errors:
@@ -134,6 +153,14 @@ class Plan:
             if len(parts) > 1:
                 yield
         return Planned(found, routed.unroutable() if self._request.wants_returned else [])
+
+    def _check_topics(self, batch: RecordBatch) -> Steps[None]:
+        """Check that the caller may publish to the topics that a batch names for the default exchange. Raises
+        Forbidden, whether or not they exist."""
+        for number, key in enumerate({pair.routing_key for pair in batch.pairs()}, start=1):
+            self._access.check(PUBLISH, TOPIC, key)
+            if number % STEP_RECORDS == 0:
+                yield
 
     def _without(self, batch: RecordBatch, errors: list[LinnError]) -> Steps[Planned]:
         """The fate of a batch without the records that are refused, by these errors or in further attempts."""

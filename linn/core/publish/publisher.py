@@ -32,8 +32,11 @@ from linn.core.publish.plan import Destination, Plan, Planned, recognize, withou
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks, ConfirmWhen
 from linn.core.routing.budget import PublishBudget
+from linn.core.routing.default_exchange import DEFAULT_EXCHANGE
+from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
 from linn.core.transactions.coordinator import TransactionCoordinator
+from linn.rights import CONFIGURE, EXCHANGE, PUBLISH, SEE, TOPIC
 
 INLINE_STEPS_MAX = 64
 """Limit of the steps that a request may take where it is read, if they fit into a turn: small publishes need one to
@@ -77,18 +80,18 @@ class Publisher:
         self.unrouted_batches = 0
         """Batches that were published and stored nowhere."""
 
-    def lane(self, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
+    def lane(self, answers: PublishAnswers, spawn: Spawn, access: Access) -> PublishLane:
         """A lane for the publishes of one connection. `spawn` starts a task that ends with the connection."""
-        return PublishLane(self, answers, spawn)
+        return PublishLane(self, answers, spawn, access)
 
-    async def publish(self, request: PublishRequest) -> Sequence[PublishResult]:
+    async def publish(self, request: PublishRequest, access: Access) -> Sequence[PublishResult]:
         """Publish, and wait until everything is confirmed.
 
         Raises LinnError. Cancellation: batches stored by then stay.
         """
         with self._counted(_held_bytes(request)):
             try:
-                results, awaits = await self.carry_out(request)
+                results, awaits = await self.carry_out(request, access)
             except LinnError as error:
                 self.count_refused(request, error)
                 raise
@@ -96,17 +99,19 @@ class Publisher:
             await mark.wait(end)
         return results
 
-    async def carry_out(self, request: PublishRequest, begun: BegunPlan | None = None) -> Stored:
+    async def carry_out(self, request: PublishRequest, access: Access, begun: BegunPlan | None = None) -> Stored:
         """Publish while other tasks take turns; returns the results and the marks that confirm them.
 
         `begun`: a plan whose first steps are done. Raises LinnError. Cancellation: nothing is stored.
         """
         if self.make_topic is not None and self.lacks_topic(request):
+            access.check(PUBLISH, TOPIC, request.target)
+            access.check(CONFIGURE, TOPIC, request.target)
             await self.make_topic(request.target)
         is_long = begun is not None
         while True:
             full = None
-            plan, steps = begun or self.begin(request)
+            plan, steps = begun or self.begin(request, access)
             begun = None
             task = self.long_work.task(immediate=not is_long)
             with PartsMemory(plan.budget, task, self.memory, self.parts_turn) as parts:
@@ -121,7 +126,7 @@ class Publisher:
                     planned = recognize(request, planned)
                     full = without_room(planned)
                     if full is None:
-                        return self.store(request, planned)
+                        return self.store(request, planned, access)
                 planned.clear()  # Drop these parts before others are made.
             if full is not None:
                 await self._wait_room(request, full)
@@ -142,11 +147,15 @@ class Publisher:
         finally:
             self.memory.give_back(size)
 
-    def begin(self, request: PublishRequest) -> BegunPlan:
-        """Begin a plan. Raises BrokerStopping."""
+    def begin(self, request: PublishRequest, access: Access) -> BegunPlan:
+        """Begin a plan, if the caller may publish there. Raises BrokerStopping, Forbidden."""
+        if not request.to_exchange:
+            access.check(PUBLISH, TOPIC, request.target)
+        elif request.target != DEFAULT_EXCHANGE:  # For that one, the plan checks the topics that the batches name.
+            access.check(PUBLISH, EXCHANGE, request.target)
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
-        plan = Plan(self.catalog, self.limits, self.formats, request)
+        plan = Plan(self.catalog, self.limits, self.formats, request, access)
         return plan, plan.made()
 
     def lacks_topic(self, request: PublishRequest) -> bool:
@@ -164,8 +173,10 @@ class Publisher:
         if topic is not None:
             topic.publish_errors += 1
 
-    def store(self, request: PublishRequest, planned: Sequence[Planned]) -> Stored:
+    def store(self, request: PublishRequest, planned: Sequence[Planned], access: Access) -> Stored:
         """Store a current plan; returns the results, and the marks that confirm them by each topic's semantics.
+
+        Behind an exchange, the result names no topic that the caller may not see.
 
         Raises StorageError: a destination could not store it; earlier ones have. TransactionError: nothing was stored.
         """
@@ -175,7 +186,11 @@ class Publisher:
             if batch.attributes & TRANSACTIONAL:  # It is alone in its request: nothing was stored before it.
                 partitions = [each.topic.partitions[each.partition] for each in plan.destinations]
                 self.transactions.check_write(batch.producer_id, batch.transaction, partitions)
-            results.append(self._store_batch(batch, plan, request.acks, awaits))
+            result = self._store_batch(batch, plan, request.acks, awaits)
+            hides = request.to_exchange and not access.is_full
+            if hides and not all(access.may(SEE, TOPIC, each.topic.name) for each in plan.destinations):
+                result = PublishResult(-1, -1, result.copies, result.returned, refused=result.refused)
+            results.append(result)
             for refused in plan.refused:
                 self.count_refused(request, refused.error)
         return results, awaits
@@ -235,12 +250,13 @@ class _Waiting(NamedTuple):
 class PublishLane:
     """The publishes of one connection, in order."""
 
-    def __init__(self, publisher: Publisher, answers: PublishAnswers, spawn: Spawn) -> None:
+    def __init__(self, publisher: Publisher, answers: PublishAnswers, spawn: Spawn, access: Access) -> None:
         self._publisher = publisher
         self._memory = publisher.memory
         self._monotonic = publisher.long_work.monotonic
         self._answers = answers
         self._spawn = spawn
+        self._access = access
         self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
         """Bytes of waiting publishes, which count in the share `received` and against the connection's limit."""
@@ -265,13 +281,13 @@ class PublishLane:
             if not self._waiting and (publisher.make_topic is None or not publisher.lacks_topic(request)):
                 if order.missing:
                     order.check(request)
-                begun = publisher.begin(request)
+                begun = publisher.begin(request, self._access)
                 planned = self._planned_inline(begun[1])
                 if planned is not None:
                     begun = None
                     planned = recognize(request, planned)
                     if without_room(planned) is None:
-                        self._answers.stored(ticket, *publisher.store(request, planned))
+                        self._answers.stored(ticket, *publisher.store(request, planned, self._access))
                         if order.missing:
                             order.settled(request)
                         return
@@ -321,7 +337,7 @@ class PublishLane:
             try:
                 self._publisher.order.check(request)
                 # No checkpoint between the two: what is stored is answered.
-                self._answers.stored(ticket, *await self._publisher.carry_out(request, begun))
+                self._answers.stored(ticket, *await self._publisher.carry_out(request, self._access, begun))
                 self._publisher.order.settled(request)
             except LinnError as error:
                 self._refuse(request, ticket, error)

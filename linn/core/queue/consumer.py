@@ -24,7 +24,6 @@ from linn.core.delivery.vocabulary import ConsumerKind, Phase, Verdict
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
     BatchMalformed,
-    DeliveryFenced,
     DeliveryNotCurrent,
     FormatUnknown,
     LinnError,
@@ -107,17 +106,18 @@ class QueueConsumer:
         self._leased_in: dict[int, None] = {}
         """Partitions in which it ever had a lease: of thousands, it leaves these."""
         self._closed = False
-        self._fenced = False
+        self._reason: LinnError | None = None
+        """The reason for which the consumer was ended."""
 
     @property
     def ended(self) -> bool:
         """See `delivery.Consumer.ended`."""
-        return self._queue.closed or self._fenced
+        return self._queue.closed or self._reason is not None
 
     def _check_open(self) -> None:
-        """Check that records may be delivered and settled. Raises DeliveryFenced, or the error of a closed queue."""
-        if self._fenced:
-            raise DeliveryFenced(f"another consumer of {self._queue.topic} has taken over the name {self.name}")
+        """Check that records may be delivered and settled. Raises the reason of the end, or a closed queue's error."""
+        if self._reason is not None:
+            raise self._reason
         if self._queue.closed or self._closed:
             raise self._queue.gone()
 
@@ -352,7 +352,7 @@ class QueueConsumer:
         if self._is_two_phase:
             delivery = replace(delivery, phase=Phase.PREPARE, settled_before=partition_queue.log.settled_durably())
         if self.lease_ms:
-            if lease.ended or self._fenced:
+            if lease.ended or self._reason is not None:
                 return NOTHING  # It ended while it was read; the records' next holder must be the only one.
             self.held += lease.count_within(first, batches[-1].end_offset) if batches else 0
         self._go_on(partition_queue, lease, batches[-1].end_offset if batches else lease.end)
@@ -426,7 +426,7 @@ class QueueConsumer:
                 yield
             done += 1
             try:
-                if self._fenced or self._queue.closed:
+                if self._reason is not None or self._queue.closed:
                     self._check_open()
                 partition_queue = self._queue.partition_queue(settlement.partition)
                 effects = partition_queue.settle(self.id, settlement, self.name)
@@ -460,9 +460,9 @@ class QueueConsumer:
             self._queue.partition_queues[place].subscription.leases_of(self.id) for place in self._leased_in
         )
 
-    def fence(self) -> None:
-        """Leave for a consumer of the same name; nothing is delivered or settled any more."""
-        on_ended, self._fenced = self.on_ended, True
+    def end(self, reason: LinnError) -> None:
+        """See `delivery.Consumer.end`: leased records are returned."""
+        on_ended, self._reason = self.on_ended, reason
         self.close()
         self._queue.ready.notify_all()
         on_ended()

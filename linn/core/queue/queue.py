@@ -18,6 +18,7 @@ import trio
 
 from linn.core.batch.steps import TURN_S
 from linn.core.errors.tree import (
+    DeliveryFenced,
     LinnError,
     PartitionUnknown,
     SharedUnknown,
@@ -77,7 +78,8 @@ class Queue:
     def join(self, lease_ms: int, name: str = "") -> QueueConsumer:
         """Add a consumer; one of the same name that is there already is fenced, unless the name is ""."""
         if name in self._by_name:
-            self._by_name[name].fence()
+            text = f"another consumer of {self.topic} has taken over the name {name}"
+            self._by_name[name].end(DeliveryFenced(text))
         consumer = QueueConsumer(self, next(self._consumer_ids), lease_ms, name)
         self.consumers[consumer.id] = consumer
         if name:

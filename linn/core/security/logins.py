@@ -17,16 +17,15 @@ from typing import NamedTuple, Protocol
 
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import AuthFailed, ConfigError
+from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.sasl.mechanism import SaslError, Step
 from linn.core.security.sasl.plain import PLAIN, PlainPasswords, parse_plain
 from linn.core.security.sasl.scram import NONCE_BYTES, SCRAM, SCRAM_PLUS, ScramServer, Verifier
 from linn.core.security.sasl.tokens import BEARER, TokenKeys, parse_bearer
-from linn.core.security.users import Users
+from linn.core.security.users import ANONYMOUS, Users
 
 logger = logging.getLogger("linn.logins")
 
-ADMINISTRATOR = "administrator"
-"""The user that a process with the broker's own user id is, over a Unix socket: it could read all files anyway."""
 MESSAGES_MAX = 8
 """Messages of one login; SCRAM has two."""
 FAILURES_FREE = 5
@@ -158,9 +157,9 @@ class Login:
         """Tell who the client is without asking it."""
         logins, peer = self._logins, self._peer
         if not rules.is_required:
-            return Identity("anonymous", "none")
+            return Identity(ANONYMOUS, "none")
         if "peer" in rules.methods and peer.uid is not None:
-            if peer.uid == logins.own_uid:
+            if peer.uid == logins.own_uid:  # It could read all files and all memory anyway.
                 return Identity(ADMINISTRATOR, "peer")
             user = logins.users.of_uid(peer.uid)
             if user is not None:

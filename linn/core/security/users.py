@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 import msgspec
+
+from linn.core.errors.tree import ConfigError
+
+ANONYMOUS = "anonymous"
+"""The user of clients without a login."""
+NAME_BYTES_MAX = 255
+"""Limit of a user's name."""
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +27,14 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     """The name in the client's certificate: a URI or DNS name of its subject's alternative names. "": none."""
     uid: int | None = None
     """The user's id on this machine, for Unix sockets."""
+
+
+def check_user_name(name: str) -> None:
+    """Check a user's name: 1 to 255 bytes of UTF-8 without control characters. Raises ConfigError."""
+    if not name or len(name) > NAME_BYTES_MAX or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
+        raise ConfigError(f"a user's name has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
+    if any(unicodedata.category(character) in ("Cc", "Cf", "Cs") for character in name):
+        raise ConfigError(f"a user's name has no control characters: {name!r:.80}")
 
 
 class Users:

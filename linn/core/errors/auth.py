@@ -1,0 +1,23 @@
+"""Errors about users and their rights; a part of the tree."""
+
+from __future__ import annotations
+
+from linn.core.errors.tree import LinnError
+
+
+class Forbidden(LinnError):
+    """The user has no role that allows this, whether or not the resource exists."""
+
+    code = "auth.forbidden"
+
+
+class UserUnknown(LinnError):
+    """There is no user, or no role, of this name."""
+
+    code = "auth.unknown"
+
+
+class UserExists(LinnError):
+    """There is a user or a role of this name, with other settings."""
+
+    code = "auth.exists"

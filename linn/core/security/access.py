@@ -1,0 +1,105 @@
+"""Access: what one user may do, as a look-up that is fast enough for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from linn.core.errors.auth import Forbidden
+from linn.core.security.rule import OWN_PREFIX, Rule
+from linn.rights import SEE, Need
+
+ANSWERS_MAX = 16_384
+"""Limit of the remembered answers of one user, each of about 200 bytes; names may come from the client."""
+
+
+class Access:
+    """The rights of one user, shared by all of the user's sessions. Everything is denied that no rule allows.
+
+    Answers are remembered until the rules change, so that a check costs one look-up.
+    """
+
+    __slots__ = ("__weakref__", "_answers", "_exact", "_lengths", "_prefixes", "user", "watchers")
+
+    is_full = False
+    """Whether everything is allowed."""
+
+    def __init__(self, user: str, rules: Iterable[Rule] = ()) -> None:
+        self.user = user
+        """The user's name in errors."""
+        self.watchers: set[Callable[[], None]] = set()
+        """Called after the rules have changed, once for each session."""
+        self.change(rules)
+
+    def change(self, rules: Iterable[Rule]) -> None:
+        """Replace all rules, without calling the watchers."""
+        self._answers: dict[tuple[str, str, str], bool] = {}
+        self._exact: dict[tuple[str, str], frozenset[str]] = {}
+        self._prefixes: dict[tuple[str, str], frozenset[str]] = {}
+        for kind, name, is_prefix, operations in rules:
+            found = self._prefixes if is_prefix else self._exact
+            found[kind, name] = found.get((kind, name), frozenset()) | operations
+        self._lengths = sorted({len(name) for _, name in self._prefixes})
+
+    def may(self, operation: str, kind: str, name: str = "") -> bool:
+        """Whether the user may do this to the resource, whether or not it exists."""
+        answer = self._answers.get((operation, kind, name))
+        return self._decided(operation, kind, name) if answer is None else answer
+
+    def check(self, operation: str, kind: str, name: str = "") -> None:
+        """Raise Forbidden unless the user may do this."""
+        answer = self._answers.get((operation, kind, name))
+        if not (self._decided(operation, kind, name) if answer is None else answer):
+            raise Forbidden(f'user "{self.user[:80]}" may not {Need(operation, kind, name).described()}')
+
+    def check_all(self, needs: Iterable[Need]) -> None:
+        """Raise Forbidden unless the user has all these rights."""
+        for need in needs:
+            self.check(*need)
+
+    def visible(self, kind: str, names: Iterable[str]) -> list[str]:
+        """Return the names of the resources that the user may see."""
+        return [name for name in names if self.may(SEE, kind, name)]
+
+    def shown(self, kind: str, names: Iterable[str], names_max: int = 10) -> str:
+        """Name the resources that the user may see, sorted, for an error; the others are "others"."""
+        every = list(names)
+        seen = sorted(self.visible(kind, every))
+        return ", ".join([*seen[:names_max], *(["others"] if len(seen) < len(every) else [])])
+
+    def covers(self, rule: Rule) -> bool:
+        """Whether the user may do everything that a rule allows, and so may grant it."""
+        if not rule.is_prefix:
+            return all(self.may(operation, rule.kind, rule.name) for operation in rule.operations)
+        return rule.operations <= self._by_prefix(rule.kind, rule.name)
+
+    def _decided(self, operation: str, kind: str, name: str) -> bool:
+        allowed = self._exact.get((kind, name), frozenset())
+        if not name.startswith(OWN_PREFIX):
+            allowed |= self._by_prefix(kind, name)
+        if len(self._answers) >= ANSWERS_MAX:
+            self._answers.clear()
+        answer = self._answers[operation, kind, name] = operation in allowed
+        return answer
+
+    def _by_prefix(self, kind: str, name: str) -> frozenset[str]:
+        lengths = [length for length in self._lengths if length <= len(name)]
+        found = [self._prefixes.get((kind, name[:length])) for length in lengths]
+        return frozenset().union(*[operations for operations in found if operations])
+
+
+class FullAccess(Access):
+    """Every right: of all callers where no rights are configured."""
+
+    __slots__ = ()
+    is_full = True
+
+    def may(self, operation: str, kind: str, name: str = "") -> bool:
+        """True."""
+        return True
+
+    def check(self, operation: str, kind: str, name: str = "") -> None:
+        """Do nothing."""
+
+    def covers(self, rule: Rule) -> bool:
+        """True."""
+        return True

@@ -1,0 +1,85 @@
+"""The policy: which roles exist, which user has which of them, and what each user may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from weakref import WeakValueDictionary
+
+from linn.core.batch.steps import Steps
+from linn.core.security.access import Access, FullAccess
+from linn.core.security.rule import ALL_RULES, Rule
+from linn.core.security.users import User, Users
+
+ADMINISTRATOR = "administrator"
+"""The role that may do everything, which exists without a definition; and the user with this role whom a process with
+the broker's own user id is, over a Unix socket."""
+
+
+class Policy:
+    """The roles and users of one broker.
+
+    `is_open`: every caller may do everything, because the configuration has neither roles, users nor logins.
+    """
+
+    def __init__(self, roles: Mapping[str, Sequence[Rule]], users: Users, *, is_open: bool = False) -> None:
+        self._roles = dict(roles)
+        self.users = users
+        self.is_open = is_open
+        self._accesses: WeakValueDictionary[str, Access] = WeakValueDictionary()
+
+    @property
+    def roles(self) -> Mapping[str, Sequence[Rule]]:
+        """The rules of each role."""
+        return self._roles | {ADMINISTRATOR: ALL_RULES}
+
+    def access(self, user: str) -> Access:
+        """Return what a user may do: the same object for all of the user's sessions. An unknown user may do nothing."""
+        if self.is_open:
+            return FullAccess(user)
+        found = self._accesses.get(user)
+        if found is None:
+            found = self._accesses[user] = Access(user, self._rules_of(user))
+        return found
+
+    def roles_that_allow(self, user: str, operation: str, kind: str, name: str) -> list[str]:
+        """Return the user's roles that allow an operation on a resource."""
+        found = self.users.find(user)
+        roles = found.roles if found is not None else ()
+        return [role for role in roles if Access(user, self.roles.get(role, ())).may(operation, kind, name)]
+
+    def put_role(self, name: str, rules: Sequence[Rule]) -> Steps[None]:
+        """Add or replace a role. The steps apply it to each user, and end consumers that it no longer allows."""
+        self._roles[name] = rules
+        yield from self._changed()
+
+    def remove_role(self, name: str) -> Steps[None]:
+        """Remove a role, as `put_role` does."""
+        self._roles.pop(name, None)
+        yield from self._changed()
+
+    def put_user(self, user: User) -> Steps[None]:
+        """Add or replace a user, as `put_role` does."""
+        self.users.put(user)
+        yield from self._changed()
+
+    def remove_user(self, name: str) -> Steps[None]:
+        """Remove a user, as `put_role` does."""
+        self.users.remove(name)
+        yield from self._changed()
+
+    def _rules_of(self, name: str) -> Iterator[Rule]:
+        user = self.users.find(name)
+        if user is None and name == ADMINISTRATOR:
+            yield from ALL_RULES
+        for role in user.roles if user is not None else ():
+            yield from self.roles.get(role, ())
+
+    def _changed(self) -> Steps[None]:
+        """Give each user in use the present rules, and tell the user's sessions; one step each."""
+        for access in list(self._accesses.values()):
+            access.change(self._rules_of(access.user))
+            yield
+            for watcher in list(access.watchers):
+                if watcher in access.watchers:
+                    watcher()
+                yield
