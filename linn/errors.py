@@ -13,6 +13,7 @@ Example:
 from linn.core.errors.tree import (
     AddressInUse,
     AddressInvalid,
+    AuthFailed,
     BatchCorrupt,
     BatchError,
     BatchMalformed,
@@ -40,6 +41,7 @@ from linn.core.errors.tree import (
     DiskReadOnly,
     ExchangeUnknown,
     FeatureUnsupported,
+    Forbidden,
     FormatUnknown,
     FrameTooLarge,
     GroupBusy,
@@ -93,12 +95,15 @@ from linn.core.errors.tree import (
     TransactionFenced,
     TransactionUnknown,
     Unroutable,
+    UserExists,
+    UserUnknown,
     VersionUnsupported,
 )
 
 __all__ = [
     "AddressInUse",
     "AddressInvalid",
+    "AuthFailed",
     "BatchCorrupt",
     "BatchError",
     "BatchMalformed",
@@ -126,6 +131,7 @@ __all__ = [
     "DiskReadOnly",
     "ExchangeUnknown",
     "FeatureUnsupported",
+    "Forbidden",
     "FormatUnknown",
     "FrameTooLarge",
     "GroupBusy",
@@ -179,6 +185,8 @@ __all__ = [
     "TransactionFenced",
     "TransactionUnknown",
     "Unroutable",
+    "UserExists",
+    "UserUnknown",
     "VersionUnsupported",
 ]
 

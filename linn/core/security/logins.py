@@ -55,7 +55,7 @@ class Peer(NamedTuple):
 
     address: str
     is_private: bool = False
-    """Whether others can't read what is sent: in TLS, and on a Unix socket."""
+    """Whether others can't read the traffic: in TLS, and on a Unix socket."""
     uid: int | None = None
     """The process's user id, on a Unix socket."""
     names: Collection[str] = ()
@@ -135,7 +135,7 @@ class Login:
         self._messages = 0
         self._is_over = False
         self.identity: Identity | None = self._known(rules)
-        """Who it is; None: the client has to log in."""
+        """The client's user; None: it has to log in."""
         self.mechanisms: list[str] = self._offered(rules)
         """Names of the mechanisms that the client may choose from."""
 

@@ -11,8 +11,8 @@ from linn.core.security.rule import ALL_RULES, Rule
 from linn.core.security.users import User, Users
 
 ADMINISTRATOR = "administrator"
-"""The role that may do everything, which exists without a definition; and the user with this role whom a process with
-the broker's own user id is, over a Unix socket."""
+"""The role that may do everything, which exists without a definition; and the user with this role that stands for
+processes with the broker's own user id, over a Unix socket."""
 
 
 class Policy:

@@ -49,7 +49,7 @@ class Handshake:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.identity: Identity | None = None
-        """The user whom the client has logged in as; set by `log_in`."""
+        """The user of the client; set by `log_in`."""
         self._correlation = 0
         self._last_words = b""
         """The mechanism's last message, which goes with the welcome."""

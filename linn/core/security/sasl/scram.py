@@ -87,7 +87,7 @@ def make_verifier(password: str, salt: bytes, iterations: int = ITERATIONS) -> V
 
 
 def salt_password(password: str, salt: bytes, iterations: int) -> bytes:
-    """Compute the salted password, which is as good as the password to whoever has it. Takes long: `ITERATIONS`."""
+    """Compute the salted password, which lets its owner log in as the password does. Takes long: `ITERATIONS`."""
     return pbkdf2_hmac("sha256", prepared_password(password), salt, iterations)
 
 
