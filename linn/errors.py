@@ -13,7 +13,6 @@ Example:
 from linn.core.errors.tree import (
     AddressInUse,
     AddressInvalid,
-    AuthFailed,
     BatchCorrupt,
     BatchError,
     BatchMalformed,
@@ -41,7 +40,6 @@ from linn.core.errors.tree import (
     DiskReadOnly,
     ExchangeUnknown,
     FeatureUnsupported,
-    Forbidden,
     FormatUnknown,
     FrameTooLarge,
     GroupBusy,
@@ -95,15 +93,12 @@ from linn.core.errors.tree import (
     TransactionFenced,
     TransactionUnknown,
     Unroutable,
-    UserExists,
-    UserUnknown,
     VersionUnsupported,
 )
 
 __all__ = [
     "AddressInUse",
     "AddressInvalid",
-    "AuthFailed",
     "BatchCorrupt",
     "BatchError",
     "BatchMalformed",
@@ -131,7 +126,6 @@ __all__ = [
     "DiskReadOnly",
     "ExchangeUnknown",
     "FeatureUnsupported",
-    "Forbidden",
     "FormatUnknown",
     "FrameTooLarge",
     "GroupBusy",
@@ -185,8 +179,6 @@ __all__ = [
     "TransactionFenced",
     "TransactionUnknown",
     "Unroutable",
-    "UserExists",
-    "UserUnknown",
     "VersionUnsupported",
 ]
 

@@ -85,17 +85,17 @@ struct Welcome {
   subscriptionsMax @8 :UInt32;
   producerId       @9 :Int64;        # the first of 256 ids that no other client gets, for idempotent producers
   user             @10 :Text;        # who the client is to the broker: "anonymous" without a login
-  login            @11 :Data;        # the mechanism's last message, such as SCRAM's proof that the broker knows the user
+  login            @11 :Text;        # the mechanism's last message, such as SCRAM's proof that the broker knows the user
 }
 
 struct Challenge {
   mechanisms @0 :List(Text);     # after hello: names of SASL mechanisms that the client may choose from
-  data       @1 :Data;           # later: the mechanism's next message
+  data       @1 :Text;           # later: the mechanism's next message
 }
 
 struct Authenticate {
   mechanism @0 :Text;            # the same in each message of a login
-  data      @1 :Data;
+  data      @1 :Text;          # as SASL has it; all mechanisms here write text
 }
 
 struct Failed {

@@ -42,8 +42,8 @@ def slot(field: Any, structs: dict[int, str]) -> list[Any]:
         default = 0 if kind == "enum" else getattr(field.slot.defaultValue, kind)
         place = offset if kind == "bool" else offset * KINDS[kind] // 8
         return [short(kind), place, *([default] if default else [])]
-    if kind in ("text", "data"):
-        return [kind, offset]
+    if kind == "text":
+        return ["text", offset]
     assert kind == "list", f"control messages have no {kind}"
     item = field.slot.type.list.elementType
     item_kind = str(item.which())

@@ -9,7 +9,8 @@ from typing import Protocol
 import anyio.to_thread
 
 from linn.client.arguments import checked_text, shown
-from linn.core.errors.tree import AuthFailed, MessageInvalid
+from linn.core.errors.auth import AuthFailed
+from linn.core.errors.tree import MessageInvalid
 from linn.core.security.sasl.mechanism import SaslError
 from linn.core.security.sasl.scram import ITERATIONS, NONCE_BYTES, Salting, ScramClient, salt_password
 from linn.core.security.sasl.tokens import BEARER, bearer_message

@@ -64,17 +64,17 @@ class Welcome(Message):
     subscriptions_max: int
     producer_id: int = 0
     user: str = ""
-    login: bytes = b""
+    login: str = ""
 
 
 class Challenge(Message):
     mechanisms: list[str]
-    data: bytes = b""
+    data: str = ""
 
 
 class Authenticate(Message):
     mechanism: str
-    data: bytes
+    data: str
 
 
 class Failed(Message):

@@ -12,7 +12,8 @@ from raw_client import RawClient, broker_on, served
 import linn
 from linn.core.broker.broker import Broker
 from linn.core.env.real.env import RealEnv
-from linn.core.errors.tree import AuthFailed, ConnectionLost
+from linn.core.errors.auth import AuthFailed
+from linn.core.errors.tree import ConnectionLost
 from linn.core.security.logins import REFUSED
 from linn.core.security.sasl.scram import SCRAM, ScramClient, make_verifier, salt_password
 from linn.core.security.users import User
@@ -41,7 +42,7 @@ async def challenged(env: SimEnv) -> tuple[RawClient, ScramClient]:
     """A client that has said hello, and been asked to log in."""
     client = await stranger(env)
     answer = await client.call(hello("raw"))
-    assert answer == m.Challenge([SCRAM], b"")
+    assert answer == m.Challenge([SCRAM], "")
     return client, ScramClient("ann", b"c" * 18, answer.mechanisms)
 
 
@@ -49,12 +50,12 @@ async def challenged(env: SimEnv) -> tuple[RawClient, ScramClient]:
 async def test_a_client_is_welcome_after_its_login(env: SimEnv, broker: Broker) -> None:
     add_users(broker)
     client, scram = await challenged(env)
-    challenge = await client.call(m.Authenticate(SCRAM, scram.first()))
-    scram.salting(challenge.data)
-    welcome = await client.call(m.Authenticate(SCRAM, scram.final(SALTED)))
+    challenge = await client.call(m.Authenticate(SCRAM, scram.first().decode()))
+    scram.salting(challenge.data.encode())
+    welcome = await client.call(m.Authenticate(SCRAM, scram.final(SALTED).decode()))
     assert isinstance(welcome, m.Welcome)
     assert (welcome.user, welcome.producer_id > 0) == ("ann", True)
-    scram.check(welcome.login)
+    scram.check(welcome.login.encode())
     await client.publish("t", ["a"])
 
 
@@ -67,8 +68,8 @@ async def test_without_a_required_login_a_client_is_anonymous(env: SimEnv, broke
 async def test_a_wrong_password_ends_the_connection(env: SimEnv, broker: Broker) -> None:
     add_users(broker)
     client, scram = await challenged(env)
-    scram.salting((await client.call(m.Authenticate(SCRAM, scram.first()))).data)
-    await client.send(m.Authenticate(SCRAM, scram.final(bytes(32))))
+    scram.salting((await client.call(m.Authenticate(SCRAM, scram.first().decode()))).data.encode())
+    await client.send(m.Authenticate(SCRAM, scram.final(bytes(32)).decode()))
     assert await client.until_closed() == [m.Failed("auth.failed", REFUSED)]
     await trio.sleep(1)
     assert broker.listening.connections == 0
@@ -96,7 +97,7 @@ async def test_nothing_else_is_read_before_the_login(env: SimEnv, broker: Broker
     for has_begun in (False, True):
         client, scram = await challenged(env)
         if has_begun:
-            await client.call(m.Authenticate(SCRAM, scram.first()))
+            await client.call(m.Authenticate(SCRAM, scram.first().decode()))
         await client.send(message)
         (failed,) = await client.until_closed()
         assert isinstance(failed, m.Failed)
@@ -119,11 +120,13 @@ async def test_a_login_may_be_sent_at_once(env: SimEnv, broker: Broker) -> None:
     """A client that knows what is offered need not wait for it; what follows is carried out after the welcome."""
     add_users(broker)
     client, scram = await stranger(env), ScramClient("ann", b"c" * 18, [SCRAM])
-    await client.stream.send([*frames_of(hello("raw"), 1), *frames_of(m.Authenticate(SCRAM, scram.first()), 2)])
-    assert (await client.answer(1)).message == m.Challenge([SCRAM], b"")
+    await client.stream.send(
+        [*frames_of(hello("raw"), 1), *frames_of(m.Authenticate(SCRAM, scram.first().decode()), 2)]
+    )
+    assert (await client.answer(1)).message == m.Challenge([SCRAM], "")
     challenge: Any = (await client.answer(2)).message
-    scram.salting(challenge.data)
-    final, ping = m.Authenticate(SCRAM, scram.final(SALTED)), m.Ping()
+    scram.salting(challenge.data.encode())
+    final, ping = m.Authenticate(SCRAM, scram.final(SALTED).decode()), m.Ping()
     await client.stream.send([*frames_of(final, 3), *frames_of(ping, 4)])
     welcome: Any = (await client.answer(3)).message
     assert welcome.user == "ann"
@@ -134,7 +137,7 @@ async def test_a_login_may_be_sent_at_once(env: SimEnv, broker: Broker) -> None:
 async def test_messages_before_the_login_are_small(env: SimEnv, broker: Broker) -> None:
     add_users(broker)
     client, _ = await challenged(env)
-    await client.send(m.Authenticate(SCRAM, bytes(16 << 10)))
+    await client.send(m.Authenticate(SCRAM, "x" * (16 << 10)))
     (failed,) = await client.until_closed()
     assert isinstance(failed, m.Failed)
     assert failed.code == "protocol.frame_too_large"
@@ -145,7 +148,7 @@ async def test_a_silent_client_is_closed_in_time(env: SimEnv, broker: Broker) ->
     """The time is for all messages together: a byte now and then does not extend it."""
     add_users(broker)
     client, scram = await challenged(env)
-    (frame,) = frames_of(m.Authenticate(SCRAM, scram.first()), 1)
+    (frame,) = frames_of(m.Authenticate(SCRAM, scram.first().decode()), 1)
     began_s = trio.current_time()
     with trio.move_on_after(60), suppress(ConnectionLost):
         for byte in bytes(frame):
@@ -160,12 +163,12 @@ async def test_a_replayed_login_is_refused(env: SimEnv, broker: Broker) -> None:
     add_users(broker)
     client, scram = await challenged(env)
     first = scram.first()
-    scram.salting((await client.call(m.Authenticate(SCRAM, first))).data)
+    scram.salting((await client.call(m.Authenticate(SCRAM, first.decode()))).data.encode())
     final = scram.final(SALTED)
-    assert (await client.call(m.Authenticate(SCRAM, final))).user == "ann"
+    assert (await client.call(m.Authenticate(SCRAM, final.decode()))).user == "ann"
     other, _ = await challenged(env)
-    await other.call(m.Authenticate(SCRAM, first))
-    await other.send(m.Authenticate(SCRAM, final))
+    await other.call(m.Authenticate(SCRAM, first.decode()))
+    await other.send(m.Authenticate(SCRAM, final.decode()))
     assert m.Failed("auth.failed", REFUSED) in await other.until_closed()
 
 

@@ -41,8 +41,6 @@ def _value(name: str, hint: object) -> st.SearchStrategy[object]:
         return st.lists(TEXT if item is str else _number(name), max_size=3)
     if hint is str:
         return TEXT
-    if hint is bytes:
-        return st.binary(max_size=20)
     if hint is bool:
         return st.booleans()
     return _number(name)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from linn.core.errors.tree import AuthFailed
+from linn.core.errors.auth import AuthFailed
 from linn.core.security.logins import (
     COUNTED_MAX,
     FAILURES_FORGOTTEN_S,

@@ -69,7 +69,7 @@ export const STRUCTS = {
     pointers: 2,
     fields: {
       mechanism: ["text", 0],
-      data: ["data", 1],
+      data: ["text", 1],
     },
   },
   Challenge: {
@@ -77,7 +77,7 @@ export const STRUCTS = {
     pointers: 2,
     fields: {
       mechanisms: ["texts", 0],
-      data: ["data", 1],
+      data: ["text", 1],
     },
   },
   Commit: {
@@ -479,7 +479,7 @@ export const STRUCTS = {
       subscriptionsMax: ["u32", 24],
       producerId: ["i64", 32],
       user: ["text", 2],
-      login: ["data", 3],
+      login: ["text", 3],
     },
   },
 } as const;

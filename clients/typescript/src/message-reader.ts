@@ -93,8 +93,6 @@ export class MessageReader {
     switch (entry[0]) {
       case "text":
         return this.#text(place && this.#pointer(place, entry[1]));
-      case "data":
-        return this.#data(place && this.#pointer(place, entry[1]));
       case "texts":
         return this.#texts(place && this.#pointer(place, entry[1]));
       case "i32s":
@@ -209,14 +207,6 @@ export class MessageReader {
     const bytes = Buffer.from(segment.buffer, segment.byteOffset + target, size - 1);
     if (!isUtf8(bytes)) throw new Damage("a text that is not UTF-8");
     return bytes.toString("utf8");
-  }
-
-  /** A copy of bytes. */
-  #data(pointer: Pointer | undefined): Buffer {
-    const size = this.#items(pointer, BYTES);
-    if (pointer === undefined) return Buffer.alloc(0);
-    const { segment, target } = pointer;
-    return Buffer.from(new Uint8Array(segment.buffer, segment.byteOffset + target, size));
   }
 
   #texts(pointer: Pointer | undefined): string[] {

@@ -53,13 +53,6 @@ export class MessageWriter {
     this.#point(pointerAt, at, LIST, ((size << 3) | 2) >>> 0);
   }
 
-  data(pointerAt: number, data: Buffer): void {
-    if (data.length === 0) return;
-    const at = this.#allocate(Math.ceil(data.length / WORD));
-    data.copy(this.#buffer, at);
-    this.#point(pointerAt, at, LIST, ((data.length << 3) | 2) >>> 0);
-  }
-
   number(entry: Entry, target: Target, value: number | bigint | boolean): void {
     const [kind, place] = entry;
     const at = target.numbersAt + place;
@@ -98,9 +91,6 @@ export class MessageWriter {
       switch (entry[0]) {
         case "text":
           if (value !== "") this.text(pointerAt, value as string);
-          break;
-        case "data":
-          this.data(pointerAt, value as Buffer);
           break;
         case "texts":
           this.#texts(pointerAt, value as string[]);

@@ -7,7 +7,7 @@ export type StructName = keyof typeof STRUCTS;
 /** [kind, place or index, default or struct]. */
 export type Entry =
   | readonly ["bool" | "u16" | "u32" | "i32" | "u64" | "i64" | "f64", number, number?]
-  | readonly ["text" | "data" | "texts" | "i32s" | "u32s" | "i64s", number]
+  | readonly ["text" | "texts" | "i32s" | "u32s" | "i64s", number]
   | readonly ["structs", number, StructName];
 
 type Value<E> = E extends readonly ["structs", number, infer Name extends StructName]
@@ -15,9 +15,7 @@ type Value<E> = E extends readonly ["structs", number, infer Name extends Struct
   : E extends readonly [infer Kind, ...unknown[]]
     ? Kind extends "text"
       ? string
-      : Kind extends "data"
-        ? Buffer
-        : Kind extends "texts"
+      : Kind extends "texts"
         ? string[]
         : Kind extends "i32s" | "u32s"
           ? number[]

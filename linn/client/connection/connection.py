@@ -19,8 +19,8 @@ from linn.client.login import Exchange, Login, begin_login
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.flat_message import Buffer, without_first
 from linn.core.env.env import Clock, Interrupted, Stream
+from linn.core.errors.auth import AuthFailed
 from linn.core.errors.tree import (
-    AuthFailed,
     ClientClosed,
     ConnectionLost,
     LinnError,
@@ -137,12 +137,12 @@ class Connection:
         data = await exchange.begin()
         try:
             for _ in range(_LOGIN_MESSAGES_MAX):
-                message = await self._asked(Authenticate(exchange.mechanism, data))
+                message = await self._asked(Authenticate(exchange.mechanism, data.decode()))
                 if not isinstance(message, Challenge):
                     if isinstance(message, Welcome):
-                        exchange.end(message.login)
+                        exchange.end(message.login.encode())
                     return message
-                data = await exchange.answer(message.data)
+                data = await exchange.answer(message.data.encode())
         except SaslError as error:
             raise AuthFailed(f"{self._stream.peer} can't be trusted: {error}") from None
         raise AuthFailed(f"{self._stream.peer} does not end the login")

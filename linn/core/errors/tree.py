@@ -574,12 +574,6 @@ class ClientUnreachable(LinnError):
     code = "client.unreachable"
 
 
-class AuthFailed(LinnError):
-    """The login failed, or the broker requires one. The broker's log has the reason."""
-
-    code = "auth.failed"
-
-
 class LimitExceeded(LinnError):
     """A connection asked for more than one of its limits allows."""
 

@@ -15,8 +15,9 @@ import math
 from collections.abc import Awaitable, Callable, Collection
 from typing import NamedTuple, Protocol
 
+from linn.core.errors.auth import AuthFailed
 from linn.core.errors.texts import one_line
-from linn.core.errors.tree import AuthFailed, ConfigError
+from linn.core.errors.tree import ConfigError
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.sasl.mechanism import SaslError, Step
 from linn.core.security.sasl.plain import PLAIN, PlainPasswords, parse_plain

@@ -51,7 +51,7 @@ class Handshake:
         self.identity: Identity | None = None
         """The user of the client; set by `log_in`."""
         self._correlation = 0
-        self._last_words = b""
+        self._last_words = ""
         """The mechanism's last message, which goes with the welcome."""
 
     def traffic(self) -> Traffic:
@@ -81,13 +81,13 @@ class Handshake:
                 self._correlation, message = event.correlation, event.message
                 if not isinstance(message, m.Authenticate):
                     raise ProtocolError(f"{type(message).__name__} before the login")
-                data = await login.step(message.mechanism, message.data)
+                data = await login.step(message.mechanism, message.data.encode())
                 if login.identity is None:
-                    await self._send(m.Challenge([], data))
+                    await self._send(m.Challenge([], data.decode()))
         except LinnError as error:
             await self._refuse(error)
             raise
-        self.identity, self._last_words = login.identity, data
+        self.identity, self._last_words = login.identity, data.decode()
 
     async def welcome(self, message: m.Welcome) -> None:
         """Answer the hello, or the login's last message."""
