@@ -119,6 +119,7 @@ from linn.core.routing.predicate.predicate import Predicate
 from linn.core.routing.predicate.tokens import is_unicode
 from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
 from linn.core.routing.subject_field import FieldValue, SubjectField
+from linn.core.security.logins import Identity, Login
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 
 __all__ = [
@@ -187,6 +188,7 @@ __all__ = [
     "Gateway",
     "Headers",
     "Histogram",
+    "Identity",
     "Interceptor",
     "InterceptorKind",
     "InternalError",
@@ -198,6 +200,7 @@ __all__ = [
     "LogCorrupt",
     "LogFacts",
     "LogStatistics",
+    "Login",
     "Mark",
     "Member",
     "MemoryShare",

@@ -39,6 +39,7 @@ from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, FetchedBatches
 from linn.client.consume.start_position import Start, check_start
 from linn.client.consume.work_source import WorkSource
+from linn.client.login import Password, Token
 from linn.client.options import ClientOptions
 from linn.client.participants.participant import AsyncParticipant, Participant
 from linn.client.produce.producer import AcksName, Producer
@@ -90,6 +91,11 @@ class Client:
     def broker(self) -> str:
         """The broker's name; "" while there is no connection."""
         return self._connector.broker
+
+    @property
+    def user(self) -> str:
+        """The user's name to the broker, "anonymous" without a login; "" while there is no connection."""
+        return self._connector.user
 
     # --- producers and consumers ---
 
@@ -496,6 +502,7 @@ async def connect(
     backoff_s: float = 0.05,
     backoff_max_s: float = 2.0,
     metadata_age_max_s: float = 60.0,
+    login: Password | Token | None = None,
     env: ClientEnv | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
@@ -506,8 +513,8 @@ async def connect(
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is malformed. ConnectFailed: nothing listens
-            there, for `wait_s` seconds. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no
-            linn broker.
+            there, for `wait_s` seconds. AuthFailed: the broker requires a login, or refuses this one.
+            VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
     An exception of the block is raised as it is, not in a group. Leaving the block fails what its producers and
     consumers have not finished; they flush when their own blocks are left.
 
@@ -524,6 +531,7 @@ async def connect(
         backoff_s=backoff_s,
         backoff_max_s=backoff_max_s,
         metadata_age_max_s=metadata_age_max_s,
+        login=login,
     )
     address = address_of(url)
     raised: BaseException | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linn.client.arguments import I64_MAX, checked_number, checked_span, checked_text
+from linn.client.login import Password, Token, checked_login
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,13 @@ class ClientOptions:
     metadata_age_max_s: float = 60.0
     """Age at which a producer asks again how many partitions its topic has."""
 
+    login: Password | Token | None = None
+    """The user, for a broker that requires a login. None: who the connection itself says, by a certificate or a Unix
+    socket."""
+
     def __post_init__(self) -> None:
         """Check all options. Raises MessageInvalid."""
+        checked_login(self.login)
         checked_text(self.name, "name")
         if self.retries_max is not None:
             checked_number(self.retries_max, "retries_max", I64_MAX, or_none="tries for as long as the client is open")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from base64 import b64decode, b64encode
+from pathlib import Path
 
 import pytest
 import scramp
@@ -129,7 +131,7 @@ def test_the_final_message_of_another_login_is_refused() -> None:
 
 def test_a_client_that_was_not_offered_plus_is_refused_where_it_was() -> None:
     """Flag "y": the client could bind, and was told that the server can't. Somebody has changed the list."""
-    with pytest.raises(SaslError, match="taken PLUS out"):
+    with pytest.raises(SaslError, match="not offered PLUS"):
         server(binding=HASH).step(client(binding=HASH).first())
     assert log_in(client(binding=HASH), server()) == "ann"
     assert log_in(client(), server(binding=HASH)) == "ann"
@@ -329,6 +331,13 @@ def test_no_message_is_taken_twice() -> None:
     for message in (final, one.first()):
         with pytest.raises(SaslError, match="after the end"):
             broker.step(message)
+
+
+def test_the_verifier_on_the_page_about_logins_is_that_of_its_password() -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/log-in.md"
+    (text,) = re.findall(r'^scram = "(.*)"$', page.read_text(encoding="utf-8"), re.MULTILINE)
+    (password,) = re.findall(r'linn.Password\("ann", "(.*)"\)', page.read_text(encoding="utf-8"))
+    assert Verifier.parse(text).accepts(password)
 
 
 def test_messages_have_a_limit() -> None:

@@ -64,6 +64,22 @@ export const STRUCTS = {
       revoked: ["i32s", 1],
     },
   },
+  Authenticate: {
+    words: 0,
+    pointers: 2,
+    fields: {
+      mechanism: ["text", 0],
+      data: ["text", 1],
+    },
+  },
+  Challenge: {
+    words: 0,
+    pointers: 2,
+    fields: {
+      mechanisms: ["texts", 0],
+      data: ["text", 1],
+    },
+  },
   Commit: {
     words: 3,
     pointers: 1,
@@ -450,7 +466,7 @@ export const STRUCTS = {
   },
   Welcome: {
     words: 5,
-    pointers: 2,
+    pointers: 4,
     fields: {
       version: ["u16", 0],
       features: ["texts", 0],
@@ -462,6 +478,8 @@ export const STRUCTS = {
       inflightMax: ["u32", 20],
       subscriptionsMax: ["u32", 24],
       producerId: ["i64", 32],
+      user: ["text", 2],
+      login: ["text", 3],
     },
   },
 } as const;
@@ -506,4 +524,6 @@ export const MEMBERS = [
   ["addBranch", "AddBranch"],
   ["settleInTransaction", "SettleInTransaction"],
   ["endTransaction", "EndTransaction"],
+  ["challenge", "Challenge"],
+  ["authenticate", "Authenticate"],
 ] as const;

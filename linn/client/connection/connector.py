@@ -89,6 +89,11 @@ class Connector:
         """The broker's name; "" while there is no connection."""
         return self._connection.welcome.broker if self._connection is not None else ""
 
+    @property
+    def user(self) -> str:
+        """The client's user; "" while there is no connection."""
+        return self._connection.welcome.user if self._connection is not None else ""
+
     def retry(self) -> None:
         """Connect again if the connector had given up."""
         self._wanted.set()
@@ -128,7 +133,7 @@ class Connector:
         try:
             with anyio.move_on_after(timeout_s):
                 connection = Connection(await self.env.net.connect(self.address), self.env.clock)
-                await connection.greet(self.options.name)
+                await connection.greet(self.options.name, self.options.login, self.env.rng.bytes)
                 self.producer_ids.begin(connection.welcome.producer_id)
                 return connection
             raise ConnectFailed(f"{self.address} did not answer within {timeout_s:g} s")

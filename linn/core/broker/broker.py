@@ -65,6 +65,7 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
+from linn.core.security.logins import Logins
 from linn.core.security.policy import Policy
 from linn.core.security.users import Users
 from linn.core.services.services import Services
@@ -79,9 +80,14 @@ RETENTION_INTERVAL_S = 10.0
 """Interval of the check for records to drop from streams: much finer than any retention."""
 
 
+async def _compute(work: Callable[[], bool]) -> bool:
+    return work()
+
+
 def _policy(config: Config) -> Policy:
     """Make the policy of a configuration: open, unless it has roles, users, or a listener that requires a login."""
-    is_open = not (config.roles or config.users)
+    logs_in = any(listener.login.is_required for listener in config.listeners.values())
+    is_open = not (config.roles or config.users or logs_in)
     return Policy(config.roles, Users(config.users.values()), is_open=is_open)
 
 
@@ -116,6 +122,7 @@ class Broker:
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """Turns of busy connections."""
         self.connections = Connections(env.clock.monotonic)
+        self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, _compute, env.process.user_id())
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -209,6 +216,7 @@ class Broker:
             self.connections,
             self.memory,
             self.turns,
+            self.logins,
             spawn=self.spawn,
             blamed=self.plugins.blamed,
             read_state=lambda: self.state,

@@ -116,7 +116,7 @@ class Listening:
             if kind.watches == watching:
                 server = self._plugins.make(kind, listener.settings)
                 bound = await self._gateway.env.net.listen(listener.address)
-                traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name)
+                traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name, listener.login)
                 limit = self._watchers if watching else self._clients
                 listeners.append(BoundListener(bound, server, kind.refusal, traffic, limit))
                 self._listeners.append(listeners[-1])

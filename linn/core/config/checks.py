@@ -47,6 +47,7 @@ from linn.core.errors.tree import (
 from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
 from linn.core.routing.graph import circle_text, way_between
+from linn.core.security.logins import NO_LOGIN, LoginRules
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.rule import Rule, rules_of
 from linn.core.security.users import User, check_user_name
@@ -93,6 +94,7 @@ class Listener:
     protocol: str
     settings: Any
     """An instance of the protocol's settings; None for a protocol without settings."""
+    login: LoginRules = NO_LOGIN
 
 
 def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
@@ -155,7 +157,9 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                found[name] = Listener(name, head.address, head.protocol, settings)
+                found[name] = Listener(
+                    name, head.address, head.protocol, settings, LoginRules(head.login == "required", head.methods)
+                )
         self._check_addresses(found)
         return found
 

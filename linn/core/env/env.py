@@ -180,6 +180,9 @@ class Stream(Protocol):
 class AcceptedStream(Stream, Protocol):
     """A connection accepted by a listener, which can also send pieces of files and wait without a buffer."""
 
+    def peer_uid(self) -> int | None:
+        """Return the user id of the process at the other end of a Unix socket; None: it is no Unix socket."""
+
     async def wait_readable(self) -> None:
         """Wait until `receive_nowait` may return bytes or the end. Always a checkpoint. Raises ConnectionLost."""
 
@@ -236,6 +239,9 @@ class Process(Protocol):
 
     def descriptors_max(self) -> int:
         """The limit of open file descriptors."""
+
+    def user_id(self) -> int | None:
+        """The user id of the process; None in a simulation."""
 
     def processor_s(self) -> float:
         """Processor time used so far, in seconds."""

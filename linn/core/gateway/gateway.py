@@ -11,13 +11,14 @@ from typing import Literal
 
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
-from linn.core.env.env import Env, Spawn
+from linn.core.env.env import AcceptedStream, Env, Spawn
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.session import Session
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.ports.principal import Principal
+from linn.core.security.logins import Login, Logins, Peer
 
 State = Literal["starting", "ready", "stopping"]
 
@@ -33,6 +34,7 @@ class Gateway:
         connections: Connections,
         memory: MemoryBudget,
         turns: FairTurns,
+        logins: Logins,
         *,
         spawn: Spawn,
         blamed: Callable[[BaseException], str],
@@ -55,6 +57,7 @@ class Gateway:
         self.blamed = blamed
         """Names the plugin, or the part of linn, that raised an unforeseen error."""
         self._rooms = rooms
+        self._logins = logins
         self._read_state = read_state
         self._read_addresses = read_addresses
 
@@ -67,6 +70,12 @@ class Gateway:
     def addresses(self) -> Mapping[str, str]:
         """Bound address by listener; client listeners come first."""
         return self._read_addresses()
+
+    def login(self, stream: AcceptedStream) -> Login:
+        """Begin a connection's login. Its `identity` is the user of the connection's principal."""
+        uid = stream.peer_uid()
+        peer = Peer(stream.peer, is_private=uid is not None, uid=uid)
+        return self._logins.begin(self.connections.login_rules(stream), peer)
 
     def session(self, principal: Principal) -> Session:
         """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""

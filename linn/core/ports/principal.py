@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from linn.core.errors.texts import one_line
 from linn.core.security.access import Access
+from linn.core.security.users import ANONYMOUS as ANONYMOUS
 
-ANONYMOUS = "anonymous"
 NO_ACCESS = Access(ANONYMOUS)
 
 

@@ -11,7 +11,8 @@ from linn.core.security.rule import ALL_RULES, Rule
 from linn.core.security.users import User, Users
 
 ADMINISTRATOR = "administrator"
-"""The role that may do everything. It exists without a definition."""
+"""The role that may do everything, which exists without a definition; and the user with this role that stands for
+processes with the broker's own user id, over a Unix socket."""
 
 
 class Policy:
@@ -68,6 +69,8 @@ class Policy:
 
     def _rules_of(self, name: str) -> Iterator[Rule]:
         user = self.users.find(name)
+        if user is None and name == ADMINISTRATOR:
+            yield from ALL_RULES
         for role in user.roles if user is not None else ():
             yield from self.roles.get(role, ())
 

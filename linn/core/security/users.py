@@ -9,6 +9,8 @@ import msgspec
 
 from linn.core.errors.tree import ConfigError
 
+ANONYMOUS = "anonymous"
+"""The user of clients without a login."""
 NAME_BYTES_MAX = 255
 """Limit of a user's name."""
 

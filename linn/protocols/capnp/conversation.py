@@ -86,12 +86,13 @@ class Conversation:
         "_subscribing",
         "_transacting",
         "_turn",
+        "_user",
         "peer",
         "slice",
     )
 
     def __init__(self, handshake: Handshake, gateway: Gateway, keepalive: Keepalive) -> None:
-        """`handshake`: the client has sent hello, and waits for its welcome."""
+        """`handshake`: the client has sent hello, is logged in, and waits for its welcome."""
         self._keepalive = keepalive
         self._handshake = handshake
         self._stream = stream = handshake.stream
@@ -100,7 +101,9 @@ class Conversation:
         self._gateway = gateway
         self._outbox = Outbox(stream, gateway.settings.connection_bytes_max, self, gateway.memory.unsent)
         self._responder = Responder(gateway, self._outbox, self.peer)
-        principal = Principal(self.peer, handshake.client[:CLIENT_CHARACTERS_MAX])
+        assert handshake.identity is not None, "no conversation without a login"
+        self._user = handshake.identity.user
+        principal = Principal(self.peer, handshake.client[:CLIENT_CHARACTERS_MAX], self._user)
         self._session = self._responder.session = gateway.session(principal)
         self.slice: dict[KeptSession, None] = {}
         """The slice of the keepalive that contains this conversation."""
@@ -206,6 +209,7 @@ class Conversation:
             settings.inflight_requests_max,
             settings.subscriptions_max,
             self._session.take_producer_id(),
+            self._user,
         )
 
     def watch(self) -> None:

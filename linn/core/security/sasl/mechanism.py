@@ -1,8 +1,8 @@
-"""The port of mechanisms on the broker's side, and their refusal."""
+"""Refusals and answers of the broker's side of every mechanism."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class SaslError(Exception):
@@ -15,10 +15,3 @@ class Step(NamedTuple):
     data: bytes
     user: str = ""
     """The name of the user who has logged in; "": the login goes on."""
-
-
-class ServerMechanism(Protocol):
-    """One login with one mechanism."""
-
-    def step(self, data: bytes) -> Step:
-        """Take the client's next message. Raises SaslError; then, and after success, every other call does too."""

@@ -1,4 +1,4 @@
-"""PLAIN (RFC 4616): the password itself, for clients of other protocols. Only where nobody can listen.
+"""PLAIN (RFC 4616): the password itself, for clients of other protocols. Only inside TLS, or on a Unix socket.
 
 Laws: passwords are hashed in threads, a few at a time; others wait, and beyond `WAITING_MAX` are refused. The password
 of a login is not kept: a success is remembered for `KNOWN_S` under a keyed hash, so that a client that opens a hundred
@@ -51,7 +51,7 @@ class PlainPasswords:
         """
         Args:
             find: returns the verifier of the user with a name.
-            secret: at least 16 bytes that nobody knows.
+            secret: at least 16 random bytes.
             in_thread: runs a computation in a thread, in order.
         """
         self._find = find

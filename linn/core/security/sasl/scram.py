@@ -2,7 +2,7 @@
 
 Neither side learns enough to log in as the other: the server stores a verifier, not the password, and the client is
 told whether the server knows it. In PLUS the proof covers the certificate of the TLS connection (`tls-server-end-point`
-of RFC 5929), so that it is worthless to somebody in between.
+of RFC 5929), so that it is worthless to a proxy in between.
 
 Laws: each message is taken once, and in order; after a refusal nothing is. Nonces are compared in full
 (CVE-2024-56128). An unknown user gets the same answers, for the same work, as a known one with a wrong password.
@@ -87,7 +87,7 @@ def make_verifier(password: str, salt: bytes, iterations: int = ITERATIONS) -> V
 
 
 def salt_password(password: str, salt: bytes, iterations: int) -> bytes:
-    """Compute the salted password, which is as good as the password to whoever has it. Takes long: `ITERATIONS`."""
+    """Compute the salted password, which lets its owner log in as the password does. Takes long: `ITERATIONS`."""
     return pbkdf2_hmac("sha256", prepared_password(password), salt, iterations)
 
 
@@ -125,7 +125,9 @@ class ScramServer:
         self._plus = plus
         self._expects = _Expects.FIRST
         self._header = b""
-        self._bare = self._server_first = self._user = self._whole_nonce = ""
+        self.user = ""
+        """The name in the client's first message."""
+        self._bare = self._server_first = self._whole_nonce = ""
         self._verifier: Verifier | None = None
 
     def step(self, data: bytes) -> Step:
@@ -137,7 +139,7 @@ class ScramServer:
             self._expects = _Expects.FINAL
             return answer
         if expects is _Expects.FINAL:
-            return Step(self._final(text), self._user)
+            return Step(self._final(text), self.user)
         raise SaslError("a message after the end of the login")
 
     def _first(self, text: str) -> bytes:
@@ -152,11 +154,11 @@ class ScramServer:
         attributes = self._bare.split(",")
         if len(attributes) < 2 or attributes[0][:2] != "n=" or attributes[1][:2] != "r=":
             raise SaslError("not a first message of SCRAM")
-        self._user = _name_of(attributes[0][2:])
+        self.user = _name_of(attributes[0][2:])
         nonce = attributes[1][2:]
         if not 0 < len(nonce) <= _NONCE_CHARACTERS_MAX or not nonce.isascii() or not nonce.isprintable():
             raise SaslError("an invalid nonce")
-        found, otherwise = self._find(self._user), unknown_user(self._user, self._secret)
+        found, otherwise = self._find(self.user), unknown_user(self.user, self._secret)
         self._verifier = found or otherwise
         self._whole_nonce = nonce + self._nonce
         salt = b64encode(self._verifier.salt).decode()
@@ -170,7 +172,7 @@ class ScramServer:
                 raise SaslError("another channel binding than tls-server-end-point")
         elif flag == "y":
             if self._binding:
-                raise SaslError("somebody has taken PLUS out of the list of mechanisms")
+                raise SaslError("a client that was not offered PLUS, although it was: a proxy has changed the list")
         elif flag != "n":
             raise SaslError("channel binding without PLUS")
 

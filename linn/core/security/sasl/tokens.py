@@ -1,7 +1,7 @@
 """Tokens: JSON Web Tokens (RFC 7519) signed by keys that a local file holds, as SASL's OAUTHBEARER (RFC 7628).
 
 Laws: only keys of the file count, and only public ones are taken: no token chooses its key by address (`jku`, `x5u`,
-`jwk`, `x5c`), and none can be signed with what everybody knows (CVE-2021-22160). The algorithm must be on the list,
+`jwk`, `x5c`), and a public key is no secret of HMAC (CVE-2021-22160). The algorithm must be on the list,
 which has no `none` and no HMAC. Issuer, audience and end are required. Encrypted tokens are refused (CVE-2026-29000).
 """
 
