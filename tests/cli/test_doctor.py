@@ -53,10 +53,14 @@ def test_a_configuration_that_is_wrong(within, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "every client may do everything: there are no roles and no users"),
+        ("", "every client may do everything: there are no roles, users or logins"),
         (
             '[users.anonymous]\nroles = ["r"]\n[users.ada]\n[roles.r]\nbroker = ["see"]\n',
             "2 users and 1 role in the file; a client without a login may do what r may",
+        ),
+        (
+            '[listeners.n]\nlogin = "required"\n',
+            "0 users and 0 roles in the file; a client without a login may do nothing",
         ),
         ("[users.ada]\n", "1 user and 0 roles in the file; a client without a login may do nothing"),
     ],

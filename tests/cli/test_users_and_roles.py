@@ -101,6 +101,7 @@ def test_a_user_is_made_listed_altered_and_deleted(quick, line_of) -> None:
 
 
 def test_can_names_the_roles_and_ends_with_1_for_no(quick, line_of) -> None:
+    assert quick("can", "administrator", "admin", "broker").stdout == "yes: administrator\n"
     allowed = quick("can", "root", "browse", "topic:orders")
     assert (allowed.stdout, allowed.returncode) == ("yes: operator\n", 0)
     for asked in (("root", "publish", "topic:orders"), ("nobody", "see", "broker")):
@@ -117,7 +118,7 @@ def test_where_everybody_may_do_everything_can_says_so(within, tmp_path: Path) -
     with BrokerProcess(tmp_path) as process:
         done = within("can", "nobody", "publish", "topic:orders", url=process.url)
     assert (done.stdout[:5], done.returncode) == ("yes: ", 0)
-    assert "neither roles nor users" in done.stdout
+    assert "neither roles, users nor logins" in done.stdout
 
 
 # --- passwords -------------------------------------------------------------------------------------------------------

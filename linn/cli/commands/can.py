@@ -26,7 +26,7 @@ def can(user: User, operation: Operation, resource: Resource, url: Url = DEFAULT
     if answer["roles"]:
         text = f"yes: {', '.join(answer['roles'])}"
     elif answer["allowed"]:
-        text = "yes: every client may do everything, because the configuration file has neither roles nor users"
+        text = "yes: the configuration has neither roles, users nor logins, so that every client may do everything"
     else:
         text = "no"
     print_result(answer, text, as_json=as_json)

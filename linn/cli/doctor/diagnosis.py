@@ -132,9 +132,10 @@ def _configuration(file: str | None) -> tuple[Config | None, PluginManager | Non
 
 def _rights(config: Config) -> Finding:
     """Say what clients without a login may do."""
-    if not (config.roles or config.users):
-        advice = "before others can reach it, give it users and roles: docs/how-to/users-and-roles.md"
-        return Finding("rights", "ok", "every client may do everything: there are no roles and no users", advice)
+    logs_in = any(listener.login.is_required for listener in config.listeners.values())
+    if not (config.roles or config.users or logs_in):
+        advice = 'give it users, and its listeners login = "required", before others can reach it'
+        return Finding("rights", "ok", "every client may do everything: there are no roles, users or logins", advice)
     anonymous = config.users.get(ANONYMOUS)
     allowed = f"may do what {', '.join(anonymous.roles)} may" if anonymous and anonymous.roles else "may do nothing"
     users, roles = counted(len(config.users), "user"), counted(len(config.roles), "role")

@@ -50,6 +50,7 @@ from linn.core.routing.graph import circle_text, way_between
 from linn.core.security.logins import NO_LOGIN, LoginRules
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.rule import Rule, rules_of
+from linn.core.security.sasl.scram import Verifier
 from linn.core.security.users import User, check_user_name
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -220,6 +221,11 @@ class ConfigChecker:
             settings = decode_settings(UserTable, table, path, self.problems, partial=True)
             if settings is None:
                 continue
+            if settings.scram:
+                try:
+                    Verifier.parse(settings.scram)
+                except ConfigError as error:
+                    self.problems.add((*path, "scram"), error.text)
             for index, role in enumerate(settings.roles):
                 if role != ADMINISTRATOR:
                     must_exist(role, roles, "role", (*path, "roles", index), self.problems)

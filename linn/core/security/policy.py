@@ -43,9 +43,9 @@ class Policy:
 
     def roles_that_allow(self, user: str, operation: str, kind: str, name: str) -> list[str]:
         """Return the user's roles that allow an operation on a resource."""
-        found = self.users.find(user)
-        roles = found.roles if found is not None else ()
-        return [role for role in roles if Access(user, self.roles.get(role, ())).may(operation, kind, name)]
+        return [
+            role for role in self._roles_of(user) if Access(user, self.roles.get(role, ())).may(operation, kind, name)
+        ]
 
     def put_role(self, name: str, rules: Sequence[Rule]) -> Steps[None]:
         """Add or replace a role. The steps apply it to each user, and end consumers that it no longer allows."""
@@ -68,11 +68,14 @@ class Policy:
         yield from self._changed()
 
     def _rules_of(self, name: str) -> Iterator[Rule]:
-        user = self.users.find(name)
-        if user is None and name == ADMINISTRATOR:
-            yield from ALL_RULES
-        for role in user.roles if user is not None else ():
+        for role in self._roles_of(name):
             yield from self.roles.get(role, ())
+
+    def _roles_of(self, name: str) -> Sequence[str]:
+        user = self.users.find(name)
+        if user is None:
+            return (ADMINISTRATOR,) if name == ADMINISTRATOR else ()
+        return user.roles
 
     def _changed(self) -> Steps[None]:
         """Give each user in use the present rules, and tell the user's sessions; one step each."""
