@@ -20,7 +20,7 @@ _LINE_BYTES_MAX = 4096
 def new_verifier(file: str | None) -> str:
     """Return the verifier of the password in the first line of a file, or of one that is typed, or piped to stdin.
 
-    Raises ConfigError for an empty password, ConfigUnreadable, KeyboardInterrupt; typer.Exit if what was typed twice
+    Raises ConfigError for an empty password, ConfigUnreadable, KeyboardInterrupt; typer.Exit if the second entry
     differs.
     """
     password = _typed() if file is None else _first_line(file)
