@@ -10,6 +10,8 @@ Example:
         await anyio.sleep(1)
 """
 
+from linn.core.errors.auth import Forbidden, UserExists, UserUnknown
+from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
     AddressInvalid,
@@ -126,6 +128,7 @@ __all__ = [
     "DiskReadOnly",
     "ExchangeUnknown",
     "FeatureUnsupported",
+    "Forbidden",
     "FormatUnknown",
     "FrameTooLarge",
     "GroupBusy",
@@ -167,6 +170,9 @@ __all__ = [
     "SubscriptionUnknown",
     "SubscriptionWrongKind",
     "SyncFailed",
+    "TlsFailed",
+    "TlsInvalid",
+    "TlsRequired",
     "TopicError",
     "TopicExists",
     "TopicFull",
@@ -179,6 +185,8 @@ __all__ = [
     "TransactionFenced",
     "TransactionUnknown",
     "Unroutable",
+    "UserExists",
+    "UserUnknown",
     "VersionUnsupported",
 ]
 

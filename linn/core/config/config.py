@@ -15,7 +15,7 @@ from typing import Any
 from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener, plugin_table
 from linn.core.config.kinds import Kinds
 from linn.core.config.problem import Problems
-from linn.core.config.tables import BrokerSettings, GroupTable, LogSettings, PluginSettings
+from linn.core.config.tables import BrokerSettings, GroupTable, LogSettings, PluginSettings, TlsTable
 from linn.core.config.toml_source import TomlSource
 from linn.core.config.topic_checks import Surroundings
 from linn.core.config.topic_settings import TopicSettings
@@ -46,6 +46,7 @@ class Config:
     users: Mapping[str, User]
     services: Mapping[str, Any] = field(default_factory=dict)
     """Settings of services that have a table of their own, by the service's name."""
+    tls: Mapping[str, TlsTable] = field(default_factory=dict)
     file: str = ""
     """The file's name in messages."""
     topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -137,6 +138,7 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
         roles=roles,
         users=checker.users(roles),
         services=checker.services(),
+        tls=checker.tls(),
     )
     around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds)
     topics = checker.topics(around, config.exchanges)

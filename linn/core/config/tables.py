@@ -9,6 +9,7 @@ import msgspec
 
 from linn.core.config.topic_settings import BindingSettings, Count, Size, TopicSettings
 from linn.core.config.units import UNITS_MAX
+from linn.core.env.tls import ClientCertificate, Version
 from linn.core.groups.assignor import DEFAULT_ASSIGNOR
 
 MIB = 1 << 20
@@ -123,6 +124,16 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[
         str, msgspec.Meta(description='"HOST:PORT", "[V6]:PORT" or "unix:PATH"; port 0 takes a free one.')
     ] = "127.0.0.1:5466"
+    tls: Annotated[
+        str | None, msgspec.Meta(description="The `[tls.NAME]` table with which the listener speaks only TLS.")
+    ] = None
+    plaintext: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Whether an address that other machines can reach may be without TLS. Everybody on the way can "
+            "then read and change what is sent."
+        ),
+    ] = False
     login: Annotated[
         LoginSetting,
         msgspec.Meta(description="required: clients say who they are before anything else; none: they need not."),
@@ -135,6 +146,44 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "a Unix socket)."
         ),
     ] = ("peer", "certificate", "scram", "token")
+
+
+class TlsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tls.NAME]`: a certificate with its key, for the listeners that name it. The files are read again every 10
+    seconds and at SIGHUP, for new connections."""
+
+    certificate: Annotated[
+        str,
+        msgspec.Meta(min_length=1, description="File in PEM: the broker's certificate, then those that lead to it."),
+    ]
+    key: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            description="File in PEM: the certificate's private key. Only its owner may have rights to it.",
+        ),
+    ]
+    client_ca: Annotated[
+        str | None, msgspec.Meta(description="File in PEM: the authorities whose certificates clients may show.")
+    ] = None
+    client_certificate: Annotated[
+        ClientCertificate,
+        msgspec.Meta(
+            description="Whether a client is asked for a certificate that `client_ca` has signed, and refused without "
+            "one: none, optional or required."
+        ),
+    ] = "none"
+    versions: Annotated[
+        Version, msgspec.Meta(description='The lowest version of TLS: "1.3", or "1.2" for old clients.')
+    ] = "1.3"
+    handshake_timeout_s: Annotated[
+        float, msgspec.Meta(gt=0, description="How long a new connection may take for the handshake.")
+    ] = msgspec.field(default=10.0, name="handshake_timeout")
+
+    def __post_init__(self) -> None:
+        """Check that asking for certificates and `client_ca` go together. Raises ValueError."""
+        if self.client_certificate != "none" and self.client_ca is None:
+            raise ValueError(f'client_certificate = "{self.client_certificate}" needs client_ca')
 
 
 class StorageTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -233,6 +282,7 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "broker": BrokerSettings,
     "log": LogSettings,
     "listeners": ListenerTable,
+    "tls": TlsTable,
     "plugins": PluginSettings,
     "storage": StorageTable,
     "delivery": DeliveryTable,
