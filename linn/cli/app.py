@@ -15,6 +15,7 @@ from typer.core import TyperGroup, TyperOption
 from linn import __version__
 from linn.cli import completion as shell_completion
 from linn.cli.commands import (
+    audit,
     bench,
     bindings,
     browse,
@@ -141,6 +142,7 @@ _COMMANDS: dict[str, Any] = {
     "copy": copy.copy,
     "purge": purge.purge,
     "route": route.app,
+    "audit": audit.app,
     "plugins": plugins.app,
     "bench": bench.app,
     "top": top.top,

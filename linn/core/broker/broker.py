@@ -24,6 +24,7 @@ from typing import Literal
 import trio
 
 from linn.core.admin.administration import Administration
+from linn.core.admin.audit import AuditTrail
 from linn.core.batch.batch import BatchLimits
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
@@ -35,6 +36,7 @@ from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
@@ -83,9 +85,7 @@ RETENTION_INTERVAL_S = 10.0
 
 def _policy(config: Config) -> Policy:
     """Make the policy of a configuration: open, unless it has roles, users, or a listener that requires a login."""
-    logs_in = any(listener.login.is_required for listener in config.listeners.values())
-    is_open = not (config.roles or config.users or logs_in)
-    return Policy(config.roles, Users(config.users.values()), is_open=is_open)
+    return Policy(config.roles, Users(config.users.values()), is_open=config.is_open)
 
 
 class Broker:
@@ -105,6 +105,7 @@ class Broker:
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
         self.policy = _policy(config)
+        self.audit = AuditTrail(env, self.spawn)
         self.measurements = Measurements(env.clock.monotonic())
         self.long_work = LongWork(env.clock.monotonic)
         self._assignors: dict[str, CheckedAssignor] = {}
@@ -189,6 +190,7 @@ class Broker:
             connections=self.connections,
             metrics=self.metrics,
             policy=self.policy,
+            audit=self.audit,
             long_work=self.long_work,
             read_addresses=lambda: self.addresses,
             read_client_count=lambda: self.client_count,
@@ -208,6 +210,7 @@ class Broker:
             self.administration,
             self.metrics,
             self.policy,
+            self.audit,
         )
         return Gateway(
             self.name,
@@ -281,6 +284,8 @@ class Broker:
             await self._open_groups()
             await self._open_transactions()
             await self.administration.save_opened(opened)
+            if AUDIT_TOPIC in self.config.topics:
+                await self.audit.open(self.topics[AUDIT_TOPIC])
         except LinnError:
             raise
         except Exception as error:

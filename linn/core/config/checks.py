@@ -19,6 +19,7 @@ from linn.core.config.problem import Problems
 from linn.core.config.service_tables import check_services
 from linn.core.config.tables import (
     TABLES,
+    AuditTable,
     BrokerSettings,
     DeliveryTable,
     ExchangeTable,
@@ -217,6 +218,14 @@ class ConfigChecker:
             if settings is not None:
                 found[name] = settings
                 self._check_assignor(settings.assignor, (*path, "assignor"))
+        return found
+
+    def audit(self) -> AuditTable:
+        """Decode `[audit]`; the defaults if it is invalid."""
+        found = decode_settings(AuditTable, self._data.get("audit", {}), ("audit",), self.problems) or AuditTable()
+        if found.storage is not None:
+            known = {*self.names("storage"), *self._kinds.engines}
+            must_exist(found.storage, known, "storage", ("audit", "storage"), self.problems, PluginUnknown)
         return found
 
     def roles(self) -> dict[str, tuple[Rule, ...]]:

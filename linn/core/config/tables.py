@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from linn.core.config.topic_settings import BindingSettings, Count, Size, TopicSettings
+from linn.core.config.topic_settings import DAY_MS, BindingSettings, Count, Retention, Size, TopicSettings
 from linn.core.config.units import UNITS_MAX
 from linn.core.env.tls import ClientCertificate, Version
 from linn.core.groups.assignor import DEFAULT_ASSIGNOR
@@ -243,6 +243,26 @@ class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+class AuditTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[audit]`: the stream `__audit`, in which the broker writes logins, refusals and changes with their users."""
+
+    enabled: Annotated[
+        bool | None,
+        msgspec.Meta(description="Whether it is written. Default: if the file has roles, users or logins."),
+    ] = None
+    storage: Annotated[
+        str | None, msgspec.Meta(description="Its storage. Default: the broker's `default_storage`.")
+    ] = None
+    retention_ms: Annotated[
+        Retention | None,
+        msgspec.Meta(description="Age at which records are dropped.", extra={"none": "forever"}),
+    ] = msgspec.field(default=365 * DAY_MS, name="retention")
+    retention_bytes: Annotated[
+        Size | None,
+        msgspec.Meta(description="Size beyond which the oldest records are dropped.", extra={"none": "unlimited"}),
+    ] = 1024 * MIB
+
+
 class RoleTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[roles.NAME]`: what users with this role may do. The role `administrator` exists without a table, and may do
     everything."""
@@ -290,7 +310,8 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "interceptors": InterceptorTable,
     "topics": TopicSettings,
     "groups": GroupTable,
+    "audit": AuditTable,
     "roles": RoleTable,
     "users": UserTable,
 }
-"""The top-level tables; all except `broker`, `log` and `plugins` hold tables with user-defined names."""
+"""The top-level tables; all except `broker`, `log`, `plugins` and `audit` hold tables with user-defined names."""

@@ -13,6 +13,7 @@ from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import AcceptedStream, Env, Spawn
 from linn.core.env.tls_stream import TlsStream
+from linn.core.errors.auth import Forbidden
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.session import Session
 from linn.core.loop.fair_turns import FairTurns
@@ -20,6 +21,7 @@ from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.ports.principal import Principal
 from linn.core.security.logins import Login, Logins, Peer
+from linn.rights import Need
 
 State = Literal["starting", "ready", "stopping"]
 
@@ -88,4 +90,9 @@ class Gateway:
 
     def session(self, principal: Principal) -> Session:
         """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""
-        return Session(self._rooms, principal._replace(access=self._rooms.policy.access(principal.name)))
+        access = self._rooms.policy.access(principal.name)
+
+        def refused(need: Need) -> None:
+            self._rooms.audit.seen(f"{need.operation} {need.kind}", principal, need.name, Forbidden.code)
+
+        return Session(self._rooms, principal._replace(access=access.of_session(refused)))
