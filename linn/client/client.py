@@ -514,9 +514,8 @@ async def connect(
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is malformed. ConnectFailed: nothing listens
-            there, for `wait_s` seconds. TlsFailed: a certificate is not accepted. TlsRequired: the broker speaks only
-            TLS. AuthFailed: the broker requires a login, or refuses this one. VersionUnsupported: an older or newer
-            broker. ProtocolError: the peer is no linn broker.
+            there, for `wait_s` seconds. TlsFailed: a certificate is not accepted. TlsRequired: it speaks only TLS.
+            AuthFailed: no login, or a wrong one. VersionUnsupported, ProtocolError: it is no linn broker of this age.
     An exception of the block is raised as it is, not in a group. Leaving the block fails what its producers and
     consumers have not finished; they flush when their own blocks are left.
 
@@ -536,10 +535,10 @@ async def connect(
         tls=tls,
         login=login,
     )
-    place = parse_url(url, needs_tls=tls is not None)
+    place, env = parse_url(url, needs_tls=tls is not None), env if env is not None else AnyEnv()
     raised: BaseException | None = None
     async with anyio.create_task_group() as tasks:
-        connector = Connector(place, options, env if env is not None else AnyEnv(), tasks)
+        connector = Connector(place, options, env, tasks)
         try:
             await connector.start()
             yield Client(connector)

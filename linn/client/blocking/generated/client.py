@@ -397,9 +397,8 @@ def connect(
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is malformed. ConnectFailed: nothing listens
-            there, for `wait_s` seconds. TlsFailed: a certificate is not accepted. TlsRequired: the broker speaks only
-            TLS. AuthFailed: the broker requires a login, or refuses this one. VersionUnsupported: an older or newer
-            broker. ProtocolError: the peer is no linn broker.
+            there, for `wait_s` seconds. TlsFailed: a certificate is not accepted. TlsRequired: it speaks only TLS.
+            AuthFailed: no login, or a wrong one. VersionUnsupported, ProtocolError: it is no linn broker of this age.
     An exception of the block is raised as it is, not in a group. Leaving the block closes its
     producers and consumers first.
 
