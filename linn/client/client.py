@@ -32,7 +32,7 @@ from linn.client.arguments import (
 from linn.client.connection import metadata
 from linn.client.connection.any_env import AnyEnv, ClientEnv
 from linn.client.connection.connector import Connector
-from linn.client.connection.url import parse_url
+from linn.client.connection.url import BrokerUrl, parse_url
 from linn.client.consume.consumer import Consumer, Mode
 from linn.client.consume.exactly_once import ExactlyOnceConsumer
 from linn.client.consume.membership import Membership
@@ -535,7 +535,13 @@ async def connect(
         tls=tls,
         login=login,
     )
-    place, env = parse_url(url, needs_tls=tls is not None), env if env is not None else AnyEnv()
+    place = parse_url(url, needs_tls=tls is not None)
+    async with _connected(place, options, env if env is not None else AnyEnv()) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _connected(place: BrokerUrl, options: ClientOptions, env: ClientEnv) -> AsyncIterator[Client]:
     raised: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         connector = Connector(place, options, env, tasks)
