@@ -10,6 +10,8 @@ Example:
         await anyio.sleep(1)
 """
 
+from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
+from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
     AddressInvalid,
@@ -99,6 +101,7 @@ from linn.core.errors.tree import (
 __all__ = [
     "AddressInUse",
     "AddressInvalid",
+    "AuthFailed",
     "BatchCorrupt",
     "BatchError",
     "BatchMalformed",
@@ -126,6 +129,7 @@ __all__ = [
     "DiskReadOnly",
     "ExchangeUnknown",
     "FeatureUnsupported",
+    "Forbidden",
     "FormatUnknown",
     "FrameTooLarge",
     "GroupBusy",
@@ -167,6 +171,9 @@ __all__ = [
     "SubscriptionUnknown",
     "SubscriptionWrongKind",
     "SyncFailed",
+    "TlsFailed",
+    "TlsInvalid",
+    "TlsRequired",
     "TopicError",
     "TopicExists",
     "TopicFull",
@@ -179,6 +186,8 @@ __all__ = [
     "TransactionFenced",
     "TransactionUnknown",
     "Unroutable",
+    "UserExists",
+    "UserUnknown",
     "VersionUnsupported",
 ]
 

@@ -15,6 +15,7 @@ from linn.client.blocking.generated.shared_transactions import SharedTransaction
 from linn.client.blocking.generated.transaction import Transaction
 from linn.client.blocking.settling import Settled
 from linn.client.login import Password, Token
+from linn.client.options import Tls
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
 from linn.client.transactions.process import Output
 from linn.client.transactions.shared import TransactionTicket
@@ -35,6 +36,7 @@ __all__ = [
     "Receipt",
     "Settled",
     "SharedTransactions",
+    "Tls",
     "Token",
     "Transaction",
     "TransactionTicket",

@@ -36,6 +36,11 @@ class Verb(NamedTuple, Generic[A, R]):
         """Whether it changes anything. A verb that only reads waits for no change, and never sees a partial one."""
         return issubclass(self.arguments, Change)
 
+    @property
+    def acts(self) -> bool:
+        """Whether it has an effect, which the audit trail records: a change, or an action of a service."""
+        return self.changes or self.arguments is ServiceAction
+
 
 class NoArguments(msgspec.Struct):
     """No arguments. In other structs, an argument that is None was left out."""

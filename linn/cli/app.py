@@ -10,11 +10,12 @@ import os
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from linn import __version__
 from linn.cli import completion as shell_completion
 from linn.cli.commands import (
+    audit,
     bench,
     bindings,
     browse,
@@ -51,10 +52,43 @@ from linn.cli.commands import (
 )
 from linn.cli.demo import command as demo
 from linn.cli.exit_code import boundary
+from linn.cli.options import CA_HELP
+from linn.cli.session import trust
+
+
+def _add_options(group: TyperGroup) -> None:
+    """Give each command that has `--url` the other options of connections."""
+    for command in group.commands.values():
+        if isinstance(command, TyperGroup):
+            _add_options(command)
+            continue
+        place = next((index for index, option in enumerate(command.params, 1) if option.name == "url"), None)
+        if place is not None and all(option.name != "ca" for option in command.params):
+            command.params.insert(place, _ca_option())
+
+
+def _ca_option() -> TyperOption:
+    def use(ctx: Any, param: Any, value: str | None) -> None:
+        trust(value)
+
+    return TyperOption(
+        param_decls=["--ca"],
+        help=CA_HELP,
+        envvar="LINN_CA",
+        show_envvar=True,
+        metavar="FILE",
+        type=str,
+        expose_value=False,
+        callback=use,
+    )
 
 
 class Boundary(TyperGroup):
     """Root group of commands; turns expected failures into exit codes."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        _add_options(self)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. Raises SystemExit for expected failures."""
@@ -114,6 +148,7 @@ _COMMANDS: dict[str, Any] = {
     "copy": copy.copy,
     "purge": purge.purge,
     "route": route.app,
+    "audit": audit.app,
     "plugins": plugins.app,
     "bench": bench.app,
     "top": top.top,

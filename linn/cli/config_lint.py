@@ -14,15 +14,13 @@ from linn.core.config.problem import Problems
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.config.units import format_size_bytes
-from linn.core.env.address import parse_address
+from linn.core.env.address import is_beyond_loopback
 from linn.core.errors.texts import counted, nearest
 from linn.core.errors.tree import AddressInvalid, LinnError
 from linn.core.ports.principal import ANONYMOUS
 from linn.core.routing.predicate.predicate import Predicate
 from linn.core.security.rule import OWN_PREFIX
 from linn.rights import EXCHANGE, TOPIC
-
-_LOOPBACK = ("127.", "::1", "localhost")
 
 
 def lint(config: Config, problems: Problems) -> None:
@@ -113,15 +111,15 @@ def _predicate_warning(when: object) -> str | None:
 def _listeners(config: Config, problems: Problems) -> None:
     for name, listener in config.listeners.items():
         try:
-            place = parse_address(listener.address)
+            if not is_beyond_loopback(listener.address):
+                continue
         except AddressInvalid:
             continue
-        if not isinstance(place, str) and not place[0].startswith(_LOOPBACK):
-            problems.warn(
-                ("listeners", name, "address"),
-                "anyone who reaches this address can read, change and delete everything: "
-                "there is no login and no TLS yet",
-            )
+        table = config.tls.get(listener.tls or "")
+        if table is None or table.client_certificate != "required":
+            text = "anyone who reaches this address can read, change and delete everything: there is no login yet"
+            more = "; and no TLS" if table is None else '; client_certificate = "required" keeps strangers out'
+            problems.warn(("listeners", name, "address"), text + more)
 
 
 def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) -> None:

@@ -6,6 +6,7 @@ The client is loaded on first use, so that the files of all commands may import 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +16,7 @@ from linn.core.errors.tree import AddressInvalid, ConnectFailed, MessageInvalid,
 
 if TYPE_CHECKING:
     from linn.client.client import Client
+    from linn.client.options import Tls
 
 T = TypeVar("T")
 RETRIES_MAX = 2
@@ -42,7 +44,7 @@ def with_client(
         retries_max = None if reconnects else RETRIES_MAX
         if not reconnects:
             mute_client()
-        async with linn.connect(url, name="linn-cli", retries_max=retries_max) as client:
+        async with linn.connect(url, name="linn-cli", retries_max=retries_max, tls=tls_of(url)) as client:
             try:
                 return await work(client)
             except RequestUnknown as error:
@@ -58,6 +60,33 @@ def with_client(
         raise ConnectFailed(f"the broker at {url} did not answer within {timeout_s:g} s")
 
     return anyio.run(in_time, backend="trio")
+
+
+_ca: str | None = None
+"""The authorities of `--ca`."""
+
+
+def trust(ca: str | None) -> None:
+    """Trust the authorities in a file for the rest of this process: the option `--ca`."""
+    global _ca
+    _ca = ca
+
+
+def tls_of(url: str) -> Tls | None:
+    """Return the TLS options of a URL: `--ca`, and the certificate and key that the environment names.
+
+    None: a URL without TLS, for which they mean nothing.
+    """
+    from linn.client.options import Tls
+
+    if not url.startswith("linns:"):
+        return None
+    certificate = os.environ.get("LINN_CERTIFICATE") or None
+    return Tls(
+        ca=_ca or os.environ.get("LINN_CA") or None,
+        certificate=certificate,
+        key=certificate and os.environ.get("LINN_KEY"),
+    )
 
 
 def mute_client() -> None:

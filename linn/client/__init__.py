@@ -7,7 +7,7 @@ from linn.client.consume.consumer import Consumer
 from linn.client.consume.exactly_once import ExactlyOnceConsumer
 from linn.client.consume.message import Batch, FetchedBatches, Message
 from linn.client.login import Password, Token
-from linn.client.options import ClientOptions
+from linn.client.options import ClientOptions, Tls
 from linn.client.produce.producer import Producer
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
 from linn.client.transactions.process import Output
@@ -32,6 +32,7 @@ __all__ = [
     "Producer",
     "Receipt",
     "SharedTransactions",
+    "Tls",
     "Token",
     "Transaction",
     "TransactionTicket",

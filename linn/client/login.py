@@ -39,8 +39,7 @@ class Password:
 
     Example:
         login = linn.Password("ann", "opensesame")
-        async with linn.connect("linn://127.0.0.1:5466", login=login) as client:
-            print(client.user)
+        print(login)  # linn.connect("linn://127.0.0.1:5466", login=login) logs in with it
     """
 
     def __init__(self, user: str, secret: str) -> None:
@@ -73,8 +72,7 @@ class Token:
 
     Example:
         login = linn.Token(lambda: Path("/run/linn.token").read_text().strip())
-        async with linn.connect("linns://broker.example", login=login) as client:
-            print(client.user)
+        print(login)  # linn.connect("linns://broker.example", login=login) logs in with it
     """
 
     def __init__(self, token: str | Callable[[], str | Awaitable[str]]) -> None:

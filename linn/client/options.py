@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from linn.client.arguments import I64_MAX, checked_number, checked_span, checked_text
 from linn.client.login import Password, Token, checked_login
+from linn.core.errors.tree import MessageInvalid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """Authorities to trust, and the client's own certificate, for linns:// URLs. The host's name is always checked.
+
+    Files are in PEM, and are read at each connection.
+
+    Example:
+        tls = linn.Tls(ca="ca.pem", certificate="worker.pem", key="worker-key.pem")
+        print(tls.ca)  # linn.connect("linns://localhost:5467", tls=tls) uses them
+    """
+
+    ca: str | Path | None = None
+    """File of the authorities to trust. None: the system's."""
+    certificate: str | Path | None = None
+    """File of the client's own certificate, for a broker that asks for one."""
+    key: str | Path | None = None
+    """File of that certificate's private key. None: it is in the same file."""
+
+    def __post_init__(self) -> None:
+        """Check that a key has its certificate. Raises MessageInvalid."""
+        if self.key is not None and self.certificate is None:
+            raise MessageInvalid("tls: a key needs its certificate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +62,8 @@ class ClientOptions:
     """Longest wait between attempts."""
     metadata_age_max_s: float = 60.0
     """Age at which a producer asks again how many partitions its topic has."""
-
+    tls: Tls | None = None
+    """The authorities to trust, and the client's certificate, for linns:// URLs. None: the system's authorities."""
     login: Password | Token | None = None
     """The user, for a broker that requires a login. None: who the connection itself says, by a certificate or a Unix
     socket."""

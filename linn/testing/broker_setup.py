@@ -19,6 +19,7 @@ from linn.core.config.config import Config, load_config, plugin_settings, read_t
 from linn.core.config.toml_source import TomlSource
 from linn.core.errors.tree import ConfigError
 from linn.core.plugins.manager import PluginManager, installed
+from linn.testing.certificates import tls_table
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Tables [topics.NAME] or [exchanges.NAME] of TOML, by name."""
@@ -36,6 +37,8 @@ class BrokerSetup:
     """TOML text, or the path of a file."""
     topics: Tables = field(default_factory=dict)
     exchanges: Tables = field(default_factory=dict)
+    tls: bool = False
+    """Whether the broker speaks only TLS, with a certificate made for it."""
 
     def text(self) -> str:
         """Return the setup as one TOML text. Raises ConfigUnreadable, ConfigError."""
@@ -56,7 +59,12 @@ class BrokerSetup:
         broker = source.data.get("broker", {})
         source.data["broker"] = {"default_storage": "dram"} | broker | {"data_dir": data_dir}
         silence = {"keepalive": SILENCE_MAX, "hello_timeout": SILENCE_MAX}
-        source.data["listeners"] = {"native": {"address": address} | silence}
+        listener = {"address": address} | silence
+        if self.tls:
+            folder = Path(data_dir).parent
+            source.data["tls"] = {"test": tls_table(folder, "127.0.0.1", "localhost")}
+            listener["tls"] = "test"
+        source.data["listeners"] = {"native": listener}
         return load_config(source, plugins), plugins
 
     def _name(self) -> str:

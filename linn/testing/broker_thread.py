@@ -22,7 +22,7 @@ import anyio.to_thread
 import trio
 import trio.testing
 
-from linn.client import AnyEnv, Message, Receipt
+from linn.client import AnyEnv, Message, Receipt, Tls
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.config import Config
 from linn.core.env.real.env import RealClock, RealEnv
@@ -31,6 +31,7 @@ from linn.core.plugins.manager import PluginManager
 from linn.testing import broker_view
 from linn.testing.advance import Advance, seconds_of
 from linn.testing.broker_setup import BrokerSetup, Tables
+from linn.testing.certificates import AUTHORITY
 from linn.testing.publishing import publish
 
 T = TypeVar("T")
@@ -102,7 +103,12 @@ class BrokerThread:
     """
 
     def __init__(
-        self, config: str | Path | None = None, *, topics: Tables | None = None, exchanges: Tables | None = None
+        self,
+        config: str | Path | None = None,
+        *,
+        topics: Tables | None = None,
+        exchanges: Tables | None = None,
+        tls: bool = False,
     ) -> None:
         """Prepare, but start nothing yet.
 
@@ -110,8 +116,10 @@ class BrokerThread:
             config: TOML text, or the path of a file. Its listeners and its data_dir are not used.
             topics: settings by name, as below `[topics.NAME]`, in addition to the topics of `config`.
             exchanges: as below `[exchanges.NAME]`.
+            tls: it speaks only TLS, with a certificate by an authority of its own: `linn.connect(broker.url,
+                tls=broker.tls)`. Needs trustme, which `linn[testing]` has.
         """
-        self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})
+        self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {}, tls=tls)
         self.url = ""
         """URL for `linn.connect` and `linn.sync.connect`, once it runs."""
         self._env = RealEnv()
@@ -137,8 +145,13 @@ class BrokerThread:
         except BaseException:
             self._folder.cleanup()
             raise
-        self.url = f"linn://{broker.addresses['native']}"
+        self.url = f"{'linns' if self.setup.tls else 'linn'}://{broker.addresses['native']}"
         return self
+
+    @property
+    def tls(self) -> Tls | None:
+        """TLS options for a client of this broker, once it runs; None for one without TLS."""
+        return Tls(ca=f"{self._folder.name}/{AUTHORITY}") if self.setup.tls and self._folder is not None else None
 
     def _run(self, config: Config, plugins: PluginManager) -> None:
         try:
@@ -215,7 +228,7 @@ class BrokerThread:
         Example:
             broker.publish("orders", b"two coffees", b"one tea", key=b"table 4")
         """
-        return self.call(lambda _: publish(self.url, topic, None, values, properties, AnyEnv()))
+        return self.call(lambda _: publish(self.url, topic, None, values, properties, AnyEnv(), self.tls))
 
     def publish_to(self, exchange: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
         """Publish messages to an exchange, as `publish` does to a topic.
@@ -223,7 +236,7 @@ class BrokerThread:
         Example:
             broker.publish_to("flights", b"late again", routing_key="departed.jfk.late")
         """
-        return self.call(lambda _: publish(self.url, None, exchange, values, properties, AnyEnv()))
+        return self.call(lambda _: publish(self.url, None, exchange, values, properties, AnyEnv(), self.tls))
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
         """Advance the broker's time: leases end, retention drops records. Clients' time stays real.

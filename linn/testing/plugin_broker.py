@@ -15,15 +15,15 @@ from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.config import load_config, plugin_settings
 from linn.core.config.tables import PluginSettings
 from linn.core.config.toml_source import TomlSource
+from linn.core.env.env import Env
 from linn.core.plugins.manager import PluginManager, installed
-from linn.testing.sim_env import SimEnv
 
 URL = "linn://127.0.0.1:5466"
 """The broker's URL, unless the configuration has another."""
 
 
 @asynccontextmanager
-async def plugin_broker(env: SimEnv, toml: str, *modules: str) -> AsyncIterator[Broker]:
+async def plugin_broker(env: Env, toml: str, *modules: str) -> AsyncIterator[Broker]:
     """Run a broker with linn's own plugins and the plugins in `modules`; other installed plugins are not loaded.
 
     Raises LinnError: the configuration or a plugin is wrong.

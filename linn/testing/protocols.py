@@ -139,6 +139,9 @@ class OneByOne:
     async def receive_into(self, buffer: memoryview) -> int:
         return await self._stream.receive_into(buffer[:1])
 
+    async def wait_readable(self) -> None:
+        await self._stream.wait_readable()
+
     def interrupt(self) -> None:
         self._stream.interrupt()
 

@@ -70,6 +70,17 @@ class SimDisk(SimDevice):
         self.end(dying)
         return node
 
+    def read_named(self, path: str, bytes_max: int, *, private: bool = False) -> bytes:
+        """Read as the port says; simulated files have no modes."""
+        self.check_alive()
+        node = self._find(path)
+        if not isinstance(node, Inode):
+            text = "No such file or directory" if node is None else "it is not a file"
+            raise StorageError(f"can't read {path}: {text}")
+        if len(node.data) > bytes_max:
+            raise StorageError(f"can't read {path}: it has {len(node.data)} bytes, more than {bytes_max}")
+        return bytes(node.data)
+
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
 
@@ -61,6 +62,17 @@ class SimRng:
         return self._random.randrange(below)
 
 
+T = TypeVar("T")
+
+
+class SimThreads:
+    """Computations of a simulated process, which run in its loop and take no time."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        return work()
+
+
 class SimProcess:
     """A process without any resource usage."""
 
@@ -94,6 +106,7 @@ class SimEnv:
         self.clock = SimClock()
         self.rng = SimRng(f"{seed}/{name}")
         self.programs = SimPrograms()
+        self.threads = SimThreads()
         self._world = world if world is not None else SimNet(seed)
         self._be_born(SimDisk(f"{seed}/{name}"))
 
@@ -133,7 +146,7 @@ class SimEnv:
         """The Env of the node's next process. Clock and randomness continue, planned faults are dropped."""
         successor = SimEnv.__new__(SimEnv)
         successor.name, successor.clock, successor.rng = self.name, self.clock, self.rng
-        successor.programs = self.programs
+        successor.programs, successor.threads = self.programs, self.threads
         successor._world = self._world
         successor._be_born(self.disk.restart())
         return successor

@@ -27,6 +27,9 @@ class SimFileRegion:
         """Return the region without its first `count` bytes."""
         return SimFileRegion(self._inode, self._position + count, self._size - count)
 
+    def read(self, bytes_max: int) -> bytes:
+        return self.content()[:bytes_max]
+
     def content(self) -> bytes:
         """Return the present bytes; fewer if the file was cut."""
         return bytes(self._inode.data[self._position : self._position + self._size])

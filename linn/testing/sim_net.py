@@ -79,11 +79,17 @@ class SimStream:
             self._incoming.changed.unpark_all()
 
     async def wait_readable(self) -> None:
-        await trio.lowlevel.checkpoint()
-        self._check()
-        while not self._incoming.is_readable():
-            await self._incoming.wait_readable()
+        self._receiving, self._interrupted = True, False
+        try:
+            await trio.lowlevel.checkpoint()
             self._check()
+            while not self._incoming.is_readable():
+                if self._interrupted:
+                    raise Interrupted
+                await self._incoming.wait_readable()
+                self._check()
+        finally:
+            self._receiving = False
 
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
         self._check()

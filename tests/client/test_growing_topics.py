@@ -11,6 +11,7 @@ from scripted_peer import Peer, Session, running_peer
 
 import linn
 from linn.client.connection.connector import Connector
+from linn.client.connection.url import BrokerUrl
 from linn.client.options import ClientOptions
 from linn.client.produce.accumulator import Accumulator
 from linn.client.produce.open_batch import Prepared
@@ -101,7 +102,7 @@ class World:
     """A client that has no connection: what is published waits."""
 
     def __init__(self) -> None:
-        connector = Connector("127.0.0.1:1", ClientOptions(), SimEnv(1), None)  # type: ignore[arg-type]
+        connector = Connector(BrokerUrl("127.0.0.1:1", None), ClientOptions(), SimEnv(1), None)  # type: ignore[arg-type]
         self.accumulator = Accumulator(
             connector, "t", False, m.Acks.LEADER, 8, 60.0, lambda batch: lambda confirmation: None
         )

@@ -16,7 +16,7 @@ from linn.testing.process import BrokerNotReady
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    classes = ["Client", "Consumer", "Message", "Password", "Producer", "Token"]
+    classes = ["Client", "Consumer", "Message", "Password", "Producer", "Tls", "Token"]
     rest = ["__version__", "client", "connect", "descriptions", "errors", "participants", "sync"]
     assert dir(linn) == [*classes, *rest]
     assert [getattr(linn, name) for name in classes] == [getattr(linn.client, name) for name in classes]

@@ -63,6 +63,7 @@ async def test_every_sample_has_the_labels_of_its_metric(env: SimEnv) -> None:
             "linn_plugin_failures_total",
             "linn_loop_held_total",
             "linn_listener_connections_failed_total",
+            "linn_tls_certificate_left_days",
         ]
 
 

@@ -98,6 +98,14 @@ def test_connections_have_samples_of_their_own_where_the_listener_says_so(tmp_pa
         assert f'peer="{host}:{port}"' in text
 
 
+def test_without_the_right_to_see_the_broker_there_are_no_metrics(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, LISTENERS + '[users.root]\nroles = ["administrator"]\n', listen=()) as process:
+        answer = httpx.get(http_of(process) + "/metrics")
+        assert (answer.status_code, answer.text) == (403, 'user "anonymous" may not see broker\n')
+        assert httpx.head(http_of(process) + "/metrics").status_code == 403
+        assert httpx.get(http_of(process) + "/ready").status_code == 200
+
+
 @pytest.mark.parametrize(("path", "said"), [("/health", "alive\n"), ("/ready", "ready\n")])
 def test_a_probe_is_answered(broker: BrokerProcess, path: str, said: str) -> None:
     answer = httpx.get(f"{http_of(broker)}{path}")

@@ -39,14 +39,24 @@ def test_a_rule_allows_its_operations_and_to_see_and_nothing_else() -> None:
 
 
 def test_a_prefix_reaches_names_that_begin_with_it_but_none_of_the_brokers_own() -> None:
-    access = Access("alice", rules_of({"topic:orders.*": ["consume"], "topic:*": ["see"], "topic:__audit": ["browse"]}))
+    access = Access("alice", rules_of({"topic:orders.*": ["consume"], "topic:*": ["see"], "topic:__own": ["browse"]}))
     assert access.may("consume", "topic", "orders.new")
     assert access.may("consume", "topic", "orders.")
     assert not access.may("consume", "topic", "orders")
     assert access.may("see", "topic", "anything")
     assert not access.may("see", "topic", "__groups")
-    assert access.may("browse", "topic", "__audit")
-    assert not access.may("consume", "topic", "__audit")
+    assert access.may("browse", "topic", "__own")
+    assert not access.may("consume", "topic", "__own")
+
+
+def test_the_audit_trail_is_read_by_auditors_and_altered_by_nobody() -> None:
+    auditor = Access("alice", rules_of({"broker": ["audit"]}))
+    other = Access(
+        "bob", rules_of({"topic:__audit": ["consume", "browse", "publish", "configure"], "topic:*": ["see"]})
+    )
+    for access, reads in ((auditor, True), (other, False), (Policy({}, Users(), is_open=True).access("a"), True)):
+        may = {operation for operation in OPERATIONS["topic"] if access.may(operation, "topic", "__audit")}
+        assert may == ({"see", "consume", "browse"} if reads else set())
 
 
 @given(st.dictionaries(NAMES, st.sampled_from(["publish", "consume", "browse"]), max_size=6), NAMES)

@@ -232,7 +232,7 @@ class Rights:
         await self.perform("role.alter", name="now", rules=rules)
 
 
-async def _code(act: Act, client: RawClient) -> str:
+async def code_of(act: Act, client: RawClient) -> str:
     try:
         await act(client)
     except Refused as error:
@@ -249,9 +249,9 @@ async def _code(act: Act, client: RawClient) -> str:
 async def test_a_request_needs_all_its_rights_and_no_other(env: SimEnv, row: Row) -> None:
     async with broker_on(env, FILE) as broker:
         client, rights = await connected(env), Rights(broker)
-        assert await _code(row.act, client) == "auth.forbidden"  # There is no such user.
+        assert await code_of(row.act, client) == "auth.forbidden"  # There is no such user.
         await rights.begin()
-        assert await _code(row.act, client) == "auth.forbidden"  # The user's role allows nothing.
+        assert await code_of(row.act, client) == "auth.forbidden"  # The user's role allows nothing.
         for left_out in row.needs:
             others = _rules(need for need in row.needs if need != left_out)
             every = [
@@ -264,15 +264,15 @@ async def test_a_request_needs_all_its_rights_and_no_other(env: SimEnv, row: Row
                     *every,
                 ]
             await rights.are(ELSEWHERE | others)
-            assert await _code(row.act, client) == "auth.forbidden", f"without {left_out}"
+            assert await code_of(row.act, client) == "auth.forbidden", f"without {left_out}"
         await rights.are(_rules(row.needs))
-        granted = await _code(row.act, client)
+        granted = await code_of(row.act, client)
         if row.name.partition(".")[0] not in ("user", "role"):  # Such a caller may give nothing that he lacks.
             assert granted != "auth.forbidden"
         await rights.are(EVERYTHING)
-        assert await _code(row.act, client) != "auth.forbidden"
+        assert await code_of(row.act, client) != "auth.forbidden"
         await rights.are({})
-        assert await _code(row.act, client) == "auth.forbidden"
+        assert await code_of(row.act, client) == "auth.forbidden"
 
 
 def test_every_request_verb_and_method_has_a_row() -> None:

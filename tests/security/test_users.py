@@ -202,6 +202,40 @@ async def test_lists_and_results_tell_only_of_what_the_caller_may_see(broker: Br
     assert refused.value.text == "exchange x still has bindings: q"
 
 
+@served(FILE)
+async def test_an_error_behind_an_exchange_names_no_topic_that_the_publisher_may_not_see(
+    broker: Broker, client: RawClient
+) -> None:
+    root = Rights(broker)
+    await root.perform("exchange.create", name="x", settings={"type": "fanout"})
+    await root.perform("exchange.bind", exchange="x", topic="narrow")
+    await root.begin()
+    for seen in (False, True):
+        await root.are({"exchange:x": ["publish"], "topic:narrow": ["see"]} if seen else {"exchange:x": ["publish"]})
+        with pytest.raises(Refused) as refused:
+            await client.publish("x", ["a" * 11_000], to_exchange=True)
+        is_told = refused.value.text != "a topic behind the exchange refuses it"
+        assert (refused.value.code, is_told) == ("message.too_large", seen)
+    await root.perform("topic.alter", name="narrow", settings={"overflow": "reject"})
+    await client.publish("x", ["a" * 9_000], to_exchange=True)
+    for seen in (True, False):
+        await root.are({"exchange:x": ["publish"], "topic:narrow": ["see"]} if seen else {"exchange:x": ["publish"]})
+        with pytest.raises(Refused) as refused:
+            await client.publish("x", ["a" * 9_000], to_exchange=True)
+        assert (refused.value.code, "narrow" in refused.value.text) == ("topic.full", seen)
+
+
+@served(FILE)
+async def test_a_page_of_metrics_needs_the_right_to_see_the_broker(broker: Broker) -> None:
+    session = broker.gateway.session(Principal("test"))
+    with pytest.raises(Forbidden):
+        session.collect_metrics()
+    rights = Rights(broker)
+    await rights.begin()
+    await rights.are({"broker": ["see"]})
+    assert next(session.collect_metrics())
+
+
 @served("[topics.q]\n")
 async def test_without_users_and_roles_in_the_file_everything_is_allowed(client: RawClient) -> None:
     await client.publish("q", ["a"])

@@ -31,6 +31,21 @@ def check(file: File, strict: Strict = False, as_json: Json = False) -> None:
         raise typer.Exit(3)
 
 
+def _examine_certificates(config: Config, problems: Problems) -> None:
+    """Read the files of the TLS tables, as a broker does at its start."""
+    from linn.core.connections.certificates import read_table
+    from linn.core.env.real.disk import RealDisk
+    from linn.core.env.real.env import RealClock
+    from linn.core.errors.tls import TlsInvalid
+
+    for name, table in config.tls.items():
+        try:
+            read_table(name, table, RealDisk(), RealClock().now_ms())
+        except TlsInvalid as error:
+            text = error.text.removeprefix(f"tls.{name}.{error.key}: ")
+            problems.add(("tls", name, error.key), text, error=TlsInvalid)
+
+
 def _examine(file: str) -> tuple[Config | None, Problems]:
     """Read a file and collect all problems; the configuration is None if it has errors. Raises ConfigUnreadable."""
     from linn.cli.config_lint import lint
@@ -45,6 +60,7 @@ def _examine(file: str) -> tuple[Config | None, Problems]:
     examined, problems = examine_config(source, plugins)
     for error in failed:
         problems.add(("plugins",), error.text, error=type(error))
+    _examine_certificates(examined, problems)
     for name, reason in unmade_listeners(examined, plugins):
         problems.add(("listeners", name, "protocol"), reason.text, error=type(reason))
     config = None if problems.error_count else examined

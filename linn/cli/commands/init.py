@@ -45,7 +45,7 @@ data_dir = "linn-data"              # all data; relative to the folder where `li
 # connections_max = 10_000
 
 [listeners.native]
-address = "127.0.0.1:5466"          # only this machine: there is no login yet. "unix:linn.sock" works as well
+address = "127.0.0.1:5466"          # only this machine; others need TLS. "unix:linn.sock" works as well
 
 # What a power failure may take. "os": what the operating system had not written yet, a few seconds; "interval": the
 # last flush_interval; "always": nothing that was confirmed, at the price of a sync per group of publishes.

@@ -23,7 +23,7 @@ from rich.text import Text
 from linn import __version__
 from linn.cli.doctor.capacity import Capacity, Speed, capacity, capacity_findings
 from linn.cli.doctor.finding import Finding
-from linn.cli.doctor.listener_trial import listener_findings
+from linn.cli.doctor.listener_trial import certificate_findings, listener_findings
 from linn.cli.doctor.machine import disk_space, existing_part, memory_bytes
 from linn.cli.render.console import console, print_json
 from linn.cli.render.progress import progress
@@ -82,6 +82,7 @@ def _surroundings(config: Config | None, plugins: PluginManager | None) -> Itera
         yield from disk_findings(config.broker.data_dir)
         yield from kernel_findings(config.broker.data_dir)
         yield from listener_findings(config, plugins)
+        yield from certificate_findings(config)
 
 
 def _measured(config: Config, size: int) -> tuple[Speed | None, Finding | None]:

@@ -1,4 +1,4 @@
-"""Checks of listeners: whether their protocols can be made, and whether their addresses are free.
+"""Checks of listeners: whether their protocols can be made, their addresses are free, and certificates can be used.
 
 Also used by `linn check` and `linn plugins`, which report protocols that can't be made.
 """
@@ -17,10 +17,17 @@ from linn.cli.server.server import url_of
 from linn.cli.session import with_client
 from linn.client.client import Client
 from linn.core.config.config import Config
+from linn.core.connections.certificates import read_table
 from linn.core.env.address import parse_address
+from linn.core.env.real.disk import RealDisk
+from linn.core.env.real.env import RealClock
+from linn.core.errors.tls import TlsInvalid, TlsRequired
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.protocol import ProtocolKind
 from linn.core.plugins.manager import PluginManager
+
+RENEW_DAYS = 14
+"""Days before its end from which a certificate should have been renewed: automatic renewal begins at 30."""
 
 
 def unmade_listeners(config: Config, plugins: PluginManager) -> Iterator[tuple[str, LinnError]]:
@@ -54,6 +61,22 @@ def listener_findings(config: Config, plugins: PluginManager) -> Iterator[Findin
                 yield Finding(f"listener {name}", "error", missing[name].text, "install it, or leave the listener out")
             else:
                 yield _try(f"listener {name}", listener.address, brokers, speaks_linn)
+
+
+def certificate_findings(config: Config) -> Iterator[Finding]:
+    """Check the files of each TLS table."""
+    now_ms = RealClock().now_ms()
+    for name, table in config.tls.items():
+        try:
+            days = (read_table(name, table, RealDisk(), now_ms).not_after_ms - now_ms) / 86_400_000
+        except TlsInvalid as error:
+            yield Finding(f"certificate {name}", "error", error.text, "docs/how-to/use-tls.md says how to make a pair")
+            continue
+        found = f"{table.certificate} ends in {days:.0f} days"
+        if days < RENEW_DAYS:
+            yield Finding(f"certificate {name}", "warning", found, "renew it; a running broker takes the new one")
+        else:
+            yield Finding(f"certificate {name}", "ok", found)
 
 
 _Where: TypeAlias = "str | tuple[object, ...]"
@@ -96,6 +119,8 @@ def _taken(name: str, address: str, brokers: _Brokers, speaks_linn: bool) -> Fin
     if speaks_linn and _where(address) not in brokers:
         try:
             with_client(url_of(address), ask)
+        except TlsRequired:
+            return Finding(name, "ok", f"a broker with TLS listens at {address}")
         except LinnError:
             text = f"{address} is taken by another program"
             return Finding(name, "error", text, "stop that, or take another address")

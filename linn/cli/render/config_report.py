@@ -52,7 +52,7 @@ def _meaning(config: Config) -> dict[str, Any]:
     return {
         "broker": encode_settings(config.broker),
         "listeners": {
-            name: {"address": listener.address, "protocol": listener.protocol}
+            name: {"address": listener.address, "protocol": listener.protocol, "tls": listener.tls}
             for name, listener in config.listeners.items()
         },
         "exchanges": {
@@ -85,8 +85,11 @@ def _print(file: str, config: Config | None, problems: Problems) -> None:
 
 
 def _print_listeners(config: Config) -> None:
-    rows = [[name, listener.address, listener.protocol] for name, listener in config.listeners.items()]
-    print_table(["listener", "address", "protocol"], rows, "Clients connect to")
+    rows = [
+        [name, listener.address, listener.protocol, listener.tls or "none"]
+        for name, listener in config.listeners.items()
+    ]
+    print_table(["listener", "address", "protocol", "TLS"], rows, "Clients connect to")
 
 
 def _print_exchanges(config: Config) -> None:

@@ -32,13 +32,14 @@ from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.checks import Listener
 from linn.core.config.config import Config, load_config, plugin_settings, read_toml
 from linn.core.config.toml_source import TomlSource
-from linn.core.env.address import parse_address
+from linn.core.env.address import is_beyond_loopback, open_text
 from linn.core.env.real.env import RealEnv
 from linn.core.env.real.file_limits import file_limits, raise_file_limit
 from linn.core.env.real.net import FILES_SHARE
 from linn.core.env.real.process import RealProcess
 from linn.core.env.real.watchdog import watched_loop
 from linn.core.env.watchdog import Watchdog
+from linn.core.errors.tree import ConfigError
 from linn.core.plugins.manager import PluginManager, installed
 
 DEFAULT_FILE = "linn.toml"
@@ -72,7 +73,7 @@ class Server:
 
         Raises:
             ConfigError, PluginError: the first problem of the file.
-            AddressInvalid: an address in `listen` is invalid.
+            AddressInvalid, ConfigError: an address in `listen` is invalid, or other machines reach it.
         """
         source = configuration(file)
         self.plugins = PluginManager(plugin_settings(source), installed())
@@ -91,12 +92,13 @@ class Server:
             trio.run(self._main, collector, with_parent)
 
     async def _main(self, collector: Collector, with_parent: bool) -> None:
-        with trio.open_signal_receiver(*_SIGNALS) as signals:
+        with trio.open_signal_receiver(*_SIGNALS) as signals, _reload_signals() as reloads:
             _end_at_the_second_signal()
             async with trio.open_nursery() as nursery:
                 starting = nursery.cancel_scope
                 stopping: list[Broker] = []
                 nursery.start_soon(self._obey, signals, starting, stopping)
+                nursery.start_soon(_reload, reloads, stopping)
                 if with_parent:
                     nursery.start_soon(_stop_with_parent)
                 async with running_broker(self.config, RealEnv(), self.plugins) as broker:
@@ -138,6 +140,20 @@ class Server:
         with trio.move_on_after(limit_s):
             await trio.sleep_forever()
         _end(f"not stopped after {limit_s:g} s, ended now; what was confirmed is kept", ExitCode.FAILED)
+
+
+def _reload_signals() -> AbstractContextManager[AsyncIterator[int] | None]:
+    """Receive SIGHUP, except on a terminal, whose end it tells."""
+    return nullcontext() if sys.stderr.isatty() else trio.open_signal_receiver(signal.SIGHUP)
+
+
+async def _reload(signals: AsyncIterator[int] | None, running: Sequence[Broker]) -> None:
+    """Read certificates again at each SIGHUP."""
+    if signals is None:
+        return
+    async for _ in signals:
+        for broker in running:
+            broker.certificates.reload()
 
 
 async def _stop_with_parent() -> None:
@@ -205,12 +221,16 @@ def files_wanted(config: Config) -> int:
 
 
 def overridden(config: Config, plugins: PluginManager, data_dir: str | None, listen: Sequence[str]) -> Config:
-    """Apply the options of the command line to the configuration. Raises AddressInvalid."""
+    """Apply the options of the command line to the configuration.
+
+    Raises AddressInvalid; ConfigError: other machines reach an address of the command line, which has no TLS.
+    """
     if data_dir is not None:
         config = dataclasses.replace(config, broker=msgspec.structs.replace(config.broker, data_dir=data_dir))
     if listen:
         for address in listen:
-            parse_address(address)
+            if is_beyond_loopback(address):
+                raise ConfigError(f"--listen {address}: {open_text(address)}; both are settings of a file's listener")
         kind = plugins.protocols["capnp"]
         names = ["native", *(f"native-{number}" for number in range(2, len(listen) + 1))]
         listeners = {
@@ -224,7 +244,8 @@ def overridden(config: Config, plugins: PluginManager, data_dir: str | None, lis
 def announce(config: Config, plugins: PluginManager, addresses: Mapping[str, str], topic_names: Iterable[str]) -> None:
     """Print a line per listener for programs, and one for people. `topic_names`: of all topics."""
     for name, address in addresses.items():
-        scheme = plugins.protocols[config.listeners[name].protocol].url_scheme
+        listener = config.listeners[name]
+        scheme = plugins.protocols[listener.protocol].url_scheme + ("s" if listener.tls else "")
         print(f"ready {url_of(address, scheme)}")
     names = sorted(topic_names)
     shown = names[:TOPICS_SHOWN_MAX]

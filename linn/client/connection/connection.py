@@ -111,8 +111,12 @@ class Connection:
 
     # --- hello ---
 
-    async def greet(self, name: str, login: Login | None, random_bytes: Callable[[int], bytes]) -> None:
+    async def greet(
+        self, name: str, login: Login | None, random_bytes: Callable[[int], bytes], binding: bytes = b""
+    ) -> None:
         """Say hello, log in if the broker asks for it, and wait for the welcome.
+
+        `binding`: the hash of the broker's certificate; b"" without TLS.
 
         Raises AuthFailed, ProtocolError, VersionUnsupported or another refusal, ConnectionLost. Cancellation: close the
         connection.
@@ -120,7 +124,7 @@ class Connection:
         try:
             message = await self._asked(hello(name))
             if isinstance(message, Challenge):
-                message = await self._log_in(begin_login(login, message.mechanisms, random_bytes, b""))
+                message = await self._log_in(begin_login(login, message.mechanisms, random_bytes, binding))
             if not isinstance(message, Failed):
                 self.welcome = check_welcome(message)
         except VersionUnsupported:

@@ -23,8 +23,9 @@ from linn.client.connection.any_env import ClientEnv
 from linn.client.connection.connection import Connection
 from linn.client.connection.producer_ids import ProducerIds
 from linn.client.connection.timers import Timers
-from linn.client.options import ClientOptions
-from linn.core.env.env import Clock
+from linn.client.connection.url import BrokerUrl
+from linn.client.options import ClientOptions, Tls
+from linn.core.env.env import Clock, Stream
 from linn.core.errors.tree import (
     ClientClosed,
     ClientUnreachable,
@@ -57,8 +58,8 @@ class Listener(Protocol):
 class Connector:
     """Connector of one client: keeps at most one connection at a time."""
 
-    def __init__(self, address: str, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
-        self.address = address
+    def __init__(self, place: BrokerUrl, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
+        self.address, self._tls_host = place
         self.options = options
         self.env = env
         self.tasks = tasks
@@ -132,8 +133,9 @@ class Connector:
         timeout_s = self.options.connect_timeout_s
         try:
             with anyio.move_on_after(timeout_s):
-                connection = Connection(await self.env.net.connect(self.address), self.env.clock)
-                await connection.greet(self.options.name, self.options.login, self.env.rng.bytes)
+                stream, binding = await self._open_stream()
+                connection = Connection(stream, self.env.clock)
+                await connection.greet(self.options.name, self.options.login, self.env.rng.bytes, binding)
                 self.producer_ids.begin(connection.welcome.producer_id)
                 return connection
             raise ConnectFailed(f"{self.address} did not answer within {timeout_s:g} s")
@@ -141,6 +143,16 @@ class Connector:
             if connection is not None:
                 await connection.aclose()
             raise
+
+    async def _open_stream(self) -> tuple[Stream, bytes]:
+        """Connect. Returns the stream, and the hash of the broker's certificate; b"" without TLS."""
+        stream = await self.env.net.connect(self.address)
+        if self._tls_host is None:
+            return stream, b""
+        from linn.client.connection.secure import secured
+
+        secure = await secured(stream, self._tls_host, self.options.tls or Tls())
+        return secure, secure.server_end_point or b""
 
     async def _run(self, connection: Connection) -> None:
         try:
@@ -158,6 +170,8 @@ class Connector:
             for listener in self.listeners:
                 listener._connected(connection)
             error = await connection.run()
+            if self.closed:
+                return
             self._connection = None
             self.outage = Outage(self.address, self.env.clock, error)
             for listener in self.listeners:

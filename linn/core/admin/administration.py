@@ -24,7 +24,9 @@ import msgspec
 import trio
 
 from linn import rights, verbs
+from linn.core.admin.audit import AuditTrail
 from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
+from linn.core.admin.connections import ConnectionAdministration
 from linn.core.admin.deliveries import DeliveryAdministration
 from linn.core.admin.entry_store import EntryStore, stored_topic
 from linn.core.admin.exchanges import ExchangeAdministration
@@ -47,6 +49,7 @@ from linn.core.config.topic_settings import BindingSettings, TopicSettings, chan
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     BindingInvalid,
@@ -54,11 +57,9 @@ from linn.core.errors.tree import (
     ConfigError,
     ConfigNotLive,
     ExchangeUnknown,
-    LimitExceeded,
     LinnError,
     RequestUnknown,
     StorageError,
-    SubscriptionWrongKind,
     SyncFailed,
     TopicError,
     TopicExists,
@@ -87,14 +88,12 @@ from linn.core.topics.shared_entry import SharedEntry, check_entries, decode_ent
 from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
 from linn.core.transactions.coordinator import TransactionCoordinator
-from linn.descriptions import BrokerDescription, ConnectionDescription, MetricDescription, ServiceDescription
+from linn.descriptions import BrokerDescription, MetricDescription, ServiceDescription
 from linn.rights import Need
 from linn.verbs import VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
 
-REASON_CHARACTERS_MAX = 1_000
-"""Limit of the reason sent to a client when an operator closes its connection."""
 T = TypeVar("T")
 Handler = Callable[[Any, Principal], Awaitable[Any]]
 """A function that performs a verb, given its arguments and its caller."""
@@ -133,6 +132,7 @@ class Administration:
     connections: Connections
     metrics: MetricRegistry
     policy: Policy
+    audit: AuditTrail
     long_work: LongWork
     read_addresses: Callable[[], Mapping[str, str]]
     read_client_count: Callable[[], int]
@@ -144,9 +144,8 @@ class Administration:
         self._groups = GroupAdministration(self.catalog, self.groups, self.config)
         self._subscriptions = SubscriptionAdministration(self.catalog, self._entries)
         self._deliveries = DeliveryAdministration(self.catalog, self.transactions, self.long_work)
-        self._transactions = TransactionAdministration(
-            self.catalog.topics, self.transactions, self.env.clock, self.long_work
-        )
+        topics, clock = self.catalog.topics, self.env.clock
+        self._transactions = TransactionAdministration(topics, self.transactions, clock, self.long_work)
         self._exchanges = ExchangeAdministration(self.config, self.plugins, self.catalog, self.long_work, self._entries)
         self._users = UserAdministration(self.config, self.policy, self._entries, self.long_work)
         self._lock = trio.Lock()
@@ -156,6 +155,7 @@ class Administration:
 
     def _verb_handlers(self) -> dict[str, Handler]:
         groups, subscriptions, exchanges, users = self._groups, self._subscriptions, self._exchanges, self._users
+        connections = ConnectionAdministration(self.connections, self.long_work)
         return dict(
             [
                 _on(verbs.CREATE_TOPIC, self._create_topic),
@@ -163,7 +163,7 @@ class Administration:
                 _on_behalf(verbs.DELETE_TOPIC, self._delete_topic),
                 _on(verbs.SHOW_TOPIC, self._show_topic),
                 _on_behalf(verbs.LIST_TOPICS, self._list_topics),
-                _on(verbs.PURGE_TOPIC, self._purge_topic),
+                _on(verbs.PURGE_TOPIC, subscriptions.purge),
                 _on(verbs.CREATE_EXCHANGE, exchanges.create),
                 _on_behalf(verbs.DELETE_EXCHANGE, exchanges.delete),
                 _on_behalf(verbs.SHOW_EXCHANGE, exchanges.show),
@@ -183,8 +183,8 @@ class Administration:
                 _on_behalf(verbs.LIST_TRANSACTIONS, self._transactions.list_all),
                 _on_behalf(verbs.SHOW_TRANSACTION, self._transactions.show),
                 _on_behalf(verbs.ABORT_TRANSACTION, self._transactions.abort),
-                _on(verbs.LIST_CONNECTIONS, self._list_connections),
-                _on(verbs.CLOSE_CONNECTION, self._close_connection),
+                _on(verbs.LIST_CONNECTIONS, connections.list_all),
+                _on(verbs.CLOSE_CONNECTION, connections.close),
                 _on(verbs.LIST_SERVICES, self._list_services),
                 _on_behalf(verbs.PERFORM_ACTION, self._perform_action),
                 _on(verbs.SHOW_BROKER, self._show_broker),
@@ -217,13 +217,28 @@ class Administration:
         async def do() -> str:
             asked = decode_arguments(known, arguments)
             caller.access.check_all(known.needs(asked))
-            result = await self._handlers[verb](asked, caller)
+            perform = self._on_record if known.acts else self._perform
+            result = await perform(known, asked, caller)
             return result if isinstance(result, JsonText) else json.dumps(result)
 
         if known.changes:
             return await self._run_change(do)
         self._check_serving()
         return await do()
+
+    async def _perform(self, verb: Verb[Any, Any], asked: Any, caller: Principal) -> Any:
+        return await self._handlers[verb.name](asked, caller)
+
+    async def _on_record(self, verb: Verb[Any, Any], asked: Any, caller: Principal) -> Any:
+        """Carry out a verb that is written to the audit trail first. Raises the verb's LinnErrors, StorageError."""
+        if getattr(asked, "validate_only", False):
+            return await self._perform(verb, asked, caller)
+        await self.audit.asked(verb, asked, caller)
+        try:
+            return await self._perform(verb, asked, caller)
+        except LinnError as error:
+            self.audit.failed(verb, asked, caller, error)
+            raise
 
     def check(self, verb: str, arguments: str) -> Verb[Any, Any]:
         """Check a request as far as possible before its turn. Raises RequestUnknown, LimitExceeded, ConfigError."""
@@ -377,7 +392,7 @@ class Administration:
             raise ConfigNotLive(f"topic {name}: {error.text}") from error
 
     async def _decode(self, name: str, table: Mapping[str, Any], topics: set[str]) -> TopicSettings:
-        around = self.config.surroundings(dict.fromkeys(topics), self.catalog.routers, self.plugins)
+        around = self.config.surroundings(dict.fromkeys(topics - {AUDIT_TOPIC}), self.catalog.routers, self.plugins)
         settings = await self.long_work.run(decode_topic(name, table, around), immediate=True)
         known = {topic.name: topic.settings for topic in self.catalog.topics.values()}
         if settings.services or name in known:
@@ -553,34 +568,10 @@ class Administration:
         names = caller.access.visible(rights.TOPIC, sorted(self.catalog.topics))
         return await self.long_work.run(topics_as_json(self.catalog.topics, names), immediate=True)
 
-    async def _purge_topic(self, asked: verbs.NamedChange) -> verbs.Purged:
-        topic = self.catalog.topic(asked.name)
-        if topic.queue is None:
-            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: only retention deletes its records")
-        if asked.validate_only:
-            return {"purged": 0}
-        partition_queues = topic.queue.partition_queues
-        purged = sum(partition_queue.purge() for partition_queue in partition_queues)
-        for partition_queue in partition_queues:
-            if partition_queue.log.state is not None:
-                await partition_queue.log.state.partition.commit_all()
-        return {"purged": purged}
-
     # --- broker ---
 
     async def _show_metrics(self, asked: verbs.MetricNames) -> list[MetricDescription]:
         return await metric_report(self.metrics, self.env.clock, asked.names)
-
-    async def _list_connections(self, _: verbs.NoArguments) -> list[ConnectionDescription]:
-        return await self.long_work.run(self.connections.as_json(), immediate=True)
-
-    async def _close_connection(self, asked: verbs.ConnectionClose) -> verbs.Nothing:
-        if len(asked.reason) > REASON_CHARACTERS_MAX:
-            raise LimitExceeded(f"a reason of more than {REASON_CHARACTERS_MAX} characters")
-        self.connections.check(asked.number)
-        if not asked.validate_only:
-            self.connections.close(asked.number, asked.reason)
-        return {}
 
     async def _list_services(self, _: verbs.NoArguments) -> list[ServiceDescription]:
         return self.services.describe()

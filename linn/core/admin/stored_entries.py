@@ -17,7 +17,7 @@ from linn.core.config.problem import Problems
 from linn.core.config.tables import ExchangeTable
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.errors.names import name_problem
+from linn.core.errors.names import AUDIT_TOPIC, name_problem
 from linn.core.errors.tree import ConfigError, LogCorrupt
 from linn.core.security.rule import rules_of
 from linn.core.security.users import check_user_name
@@ -84,7 +84,7 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
     if prefix + slash not in (TOPIC, EXCHANGE, ROLE):
         raise ValueError("it belongs to neither a topic, an exchange, a role nor a user")
     wrong = name_problem(name)
-    if wrong is not None:
+    if wrong is not None and key != TOPIC + AUDIT_TOPIC:
         raise ValueError(wrong)
     if prefix + slash == ROLE:
         rules_of(msgspec.convert(entry, StoredRole).rules)

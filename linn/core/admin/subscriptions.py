@@ -75,6 +75,20 @@ class SubscriptionAdministration:
             "by_consumer": consumers,
         }
 
+    async def purge(self, asked: verbs.NamedChange) -> verbs.Purged:
+        """Settle all records of a queue. Durable when this returns."""
+        topic = self._catalog.topic(asked.name)
+        if topic.queue is None:
+            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: only retention deletes its records")
+        if asked.validate_only:
+            return {"purged": 0}
+        partition_queues = topic.queue.partition_queues
+        purged = sum(partition_queue.purge() for partition_queue in partition_queues)
+        for partition_queue in partition_queues:
+            if partition_queue.log.state is not None:
+                await partition_queue.log.state.partition.commit_all()
+        return {"purged": purged}
+
     async def create(self, asked: verbs.NewSubscription) -> verbs.Created:
         """Create a named subscription unless it exists; it starts at the oldest record if no place is given."""
         topic = self._catalog.topic(asked.topic)

@@ -24,16 +24,19 @@ from typing import Literal
 import trio
 
 from linn.core.admin.administration import Administration
+from linn.core.admin.audit import AuditTrail
 from linn.core.batch.batch import BatchLimits
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.broker.listening import Listening
 from linn.core.broker.start_counter import StartCounter
 from linn.core.config.config import Config
+from linn.core.connections.certificates import RELOAD_INTERVAL_S, Certificates
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
@@ -80,15 +83,9 @@ RETENTION_INTERVAL_S = 10.0
 """Interval of the check for records to drop from streams: much finer than any retention."""
 
 
-async def _compute(work: Callable[[], bool]) -> bool:
-    return work()
-
-
 def _policy(config: Config) -> Policy:
     """Make the policy of a configuration: open, unless it has roles, users, or a listener that requires a login."""
-    logs_in = any(listener.login.is_required for listener in config.listeners.values())
-    is_open = not (config.roles or config.users or logs_in)
-    return Policy(config.roles, Users(config.users.values()), is_open=is_open)
+    return Policy(config.roles, Users(config.users.values()), is_open=config.is_open)
 
 
 class Broker:
@@ -108,6 +105,7 @@ class Broker:
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
         self.policy = _policy(config)
+        self.audit = AuditTrail(env, self.spawn)
         self.measurements = Measurements(env.clock.monotonic())
         self.long_work = LongWork(env.clock.monotonic)
         self._assignors: dict[str, CheckedAssignor] = {}
@@ -122,7 +120,9 @@ class Broker:
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """Turns of busy connections."""
         self.connections = Connections(env.clock.monotonic)
-        self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, _compute, env.process.user_id())
+        self.certificates = Certificates(config.tls, env.disk, env.clock)
+        threads = env.threads.run
+        self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, threads, env.process.user_id())
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -139,7 +139,7 @@ class Broker:
         self.services: Services = self._new_services()
         self.administration: Administration = self._new_administration()
         self.gateway: Gateway = self._new_gateway()
-        self.listening = Listening(config, plugins, self.gateway, nursery)
+        self.listening = Listening(config, plugins, self.gateway, self.certificates, nursery)
         self._decision_watch = DecisionWatch()
         self.stopping = False
         self._started = False
@@ -160,6 +160,7 @@ class Broker:
             routers=self.routers,
             publisher=self.publisher,
             connections=self.connections,
+            certificates=self.certificates,
             memory=self.memory,
             turns=self.turns,
             observers=self.observers,
@@ -189,6 +190,7 @@ class Broker:
             connections=self.connections,
             metrics=self.metrics,
             policy=self.policy,
+            audit=self.audit,
             long_work=self.long_work,
             read_addresses=lambda: self.addresses,
             read_client_count=lambda: self.client_count,
@@ -208,6 +210,7 @@ class Broker:
             self.administration,
             self.metrics,
             self.policy,
+            self.audit,
         )
         return Gateway(
             self.name,
@@ -258,6 +261,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         disk, data_dir = self.env.disk, self.config.broker.data_dir
+        self.certificates.load()
         await self._make_folder(data_dir)
         self._unlock = disk.lock(f"{data_dir}/lock")
         self.spawn(self.turns.run)
@@ -269,6 +273,7 @@ class Broker:
         self._started = True
         self.services.start()
         self.spawn(self._keep)
+        self.spawn(self._keep_certificates)
         self.plugins.observers.broker_started(self.name, list(self.addresses.values()))
 
     async def _recover(self) -> None:
@@ -279,6 +284,8 @@ class Broker:
             await self._open_groups()
             await self._open_transactions()
             await self.administration.save_opened(opened)
+            if AUDIT_TOPIC in self.config.topics:
+                await self.audit.open(self.topics[AUDIT_TOPIC])
         except LinnError:
             raise
         except Exception as error:
@@ -384,6 +391,11 @@ class Broker:
             await self._run_chore(self.groups.enforce_retention)
             await self._run_chore(self.transactions.enforce_retention)
             await self._run_chore(self._watch_decisions)
+
+    async def _keep_certificates(self) -> None:
+        while self.config.tls:
+            await self.env.clock.sleep(RELOAD_INTERVAL_S)
+            self.certificates.reload()
 
     async def _watch_decisions(self) -> None:
         """Warn of decided records without an answer from their consumer."""

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping
 import trio
 
 from linn.core.config.config import Config
+from linn.core.connections.certificates import Certificates
 from linn.core.connections.connections import Connections
 from linn.core.connections.listener_traffic import ListenerTraffic
 from linn.core.env.env import AcceptedStream, Listener
 from linn.core.env.log_fields import log_fields
+from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.texts import counted
-from linn.core.errors.tree import BrokerFull, ConnectionLost, InternalError, LimitExceeded, LinnError
+from linn.core.errors.tls import TlsRequired
+from linn.core.errors.tree import BrokerFull, ConnectionLost, InternalError, LimitExceeded, LinnError, RequestTimeout
 from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.protocol import ProtocolServer
 from linn.core.plugins.manager import PluginManager
@@ -43,12 +46,15 @@ class BoundListener:
         refusal: Callable[[LinnError], bytes] | None,
         traffic: ListenerTraffic,
         limit: ConnectionLimit,
+        tls: str | None,
     ) -> None:
         self.bound = bound
         self.server = server
         self.refusal = refusal
         self.traffic = traffic
         self.limit = limit
+        self.tls = tls
+        """The name of its TLS table; None: plain."""
         self.scope = trio.CancelScope()
         """Cancel scope around its connections."""
 
@@ -78,13 +84,21 @@ class ConnectionLimit:
 class Listening:
     """All listeners and connections of a broker."""
 
-    def __init__(self, config: Config, plugins: PluginManager, gateway: Gateway, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        config: Config,
+        plugins: PluginManager,
+        gateway: Gateway,
+        certificates: Certificates,
+        nursery: trio.Nursery,
+    ) -> None:
         self.addresses: dict[str, str] = {}
         """Bound address by listener; client listeners come first."""
         self._config = config
         self._plugins = plugins
         self._gateway = gateway
         self._connections: Connections = gateway.connections
+        self._certificates = certificates
         self._nursery = nursery
         self._clients = ConnectionLimit(config.broker.connections_max)
         self._watchers = ConnectionLimit(WATCHERS_MAX)
@@ -118,7 +132,7 @@ class Listening:
                 bound = await self._gateway.env.net.listen(listener.address)
                 traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name, listener.login)
                 limit = self._watchers if watching else self._clients
-                listeners.append(BoundListener(bound, server, kind.refusal, traffic, limit))
+                listeners.append(BoundListener(bound, server, kind.refusal, traffic, limit, listener.tls))
                 self._listeners.append(listeners[-1])
                 addresses[name] = bound.address
         self.addresses = {**self.addresses, **addresses} if watching else {**addresses, **self.addresses}
@@ -142,6 +156,8 @@ class Listening:
                         except LimitExceeded as error:
                             self._note_refused(listener, "connection refused: %(error)s", log_fields(error))
                             continue
+                        if listener.tls is not None:
+                            stream = self._certificates.wrap(listener.tls, stream)
                         if await self._admit(listener, stream):
                             nursery.start_soon(self._serve, listener, stream)
         finally:
@@ -156,7 +172,8 @@ class Listening:
             return True
         about = {"connection": stream.peer, "count": limit.count}
         self._note_refused(listener, "connection from %(connection)s refused: there are %(count)d", about)
-        if listener.refusal is not None:
+        # In TLS the reason would take a handshake, while others wait to be accepted.
+        if listener.refusal is not None and listener.tls is None:
             there = counted(limit.count, "connection")
             why = BrokerFull(f"{self._gateway.name} has {there}, as many as connections_max allows")
             with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
@@ -176,6 +193,8 @@ class Listening:
         try:
             with trio.CancelScope() as scope:
                 self._connections.ends_by(stream, lambda _: scope.cancel())
+                if isinstance(stream, TlsStream):
+                    await self._shake_hands(listener, stream)
                 await listener.server.serve(stream, self._gateway)
         except LinnError as error:
             reason, code = str(error), error.code
@@ -198,6 +217,20 @@ class Listening:
                 observers.connection_closed(protocol, stream.peer, reason)
                 self._connections.closed(stream, code)
                 listener.limit.leave()
+
+    async def _shake_hands(self, listener: BoundListener, stream: TlsStream) -> None:
+        """Begin TLS. Raises TlsFailed, TlsRequired, ConnectionLost, RequestTimeout."""
+        assert listener.tls is not None, "a TLS stream is of a listener with TLS"
+        try:
+            with trio.fail_after(self._certificates.handshake_timeout_s(listener.tls)):
+                await stream.handshake(self._gateway.env.threads.run)
+        except trio.TooSlowError:
+            raise RequestTimeout(f"{stream.peer} did not finish the TLS handshake in time") from None
+        except TlsRequired as error:
+            if listener.refusal is not None:
+                with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
+                    await stream.send_plain(listener.refusal(error))
+            raise
 
     @staticmethod
     def _about(listener: BoundListener, stream: AcceptedStream) -> dict[str, str]:

@@ -19,6 +19,7 @@ from linn.core.config.problem import Problems
 from linn.core.config.service_tables import check_services
 from linn.core.config.tables import (
     TABLES,
+    AuditTable,
     BrokerSettings,
     DeliveryTable,
     ExchangeTable,
@@ -28,12 +29,13 @@ from linn.core.config.tables import (
     LogSettings,
     PluginSettings,
     StorageTable,
+    TlsTable,
     UserTable,
 )
 from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.env.address import parse_address
+from linn.core.env.address import is_beyond_loopback, open_text, parse_address
 from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
     AddressInvalid,
@@ -95,6 +97,8 @@ class Listener:
     protocol: str
     settings: Any
     """An instance of the protocol's settings; None for a protocol without settings."""
+    tls: str | None = None
+    """The name of its `[tls.NAME]` table; None: it speaks no TLS."""
     login: LoginRules = NO_LOGIN
 
 
@@ -158,11 +162,37 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                found[name] = Listener(
-                    name, head.address, head.protocol, settings, LoginRules(head.login == "required", head.methods)
-                )
+                login = LoginRules(head.login == "required", head.methods)
+                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, login)
+                must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
+                self._check_open(head, path)
         self._check_addresses(found)
         return found
+
+    def tls(self) -> dict[str, TlsTable]:
+        """Decode `[tls.*]`. The files are read when the broker starts."""
+        tables = {
+            name: decode_settings(TlsTable, table, ("tls", name), self.problems)
+            for name, table in self._tables("tls").items()
+        }
+        return {name: table for name, table in tables.items() if table is not None}
+
+    def _check_open(self, head: ListenerTable, path: Path) -> None:
+        """Refuse an address that other machines reach, if nothing says that it may be without TLS."""
+        if self.problems.any_wrong(path, "address", "tls", "plaintext"):
+            return
+        try:
+            reaches_others = is_beyond_loopback(head.address)
+        except AddressInvalid:
+            return
+        if reaches_others and head.tls is None and not head.plaintext:
+            self.problems.add((*path, "address"), open_text(head.address))
+        if not reaches_others and head.plaintext:
+            self.problems.warn((*path, "plaintext"), f"has no effect: only this machine reaches {head.address}")
+        if head.tls is not None and head.address.startswith("unix:"):
+            self.problems.add((*path, "tls"), "a Unix socket needs no TLS: only this machine reaches it")
+        elif head.tls is not None and head.plaintext:
+            self.problems.warn((*path, "plaintext"), "has no effect: the listener speaks only TLS")
 
     def storage(self) -> dict[str, Configured]:
         """Decode `[storage.*]`, and add every engine under its own name."""
@@ -189,6 +219,14 @@ class ConfigChecker:
             if settings is not None:
                 found[name] = settings
                 self._check_assignor(settings.assignor, (*path, "assignor"))
+        return found
+
+    def audit(self) -> AuditTable:
+        """Decode `[audit]`; the defaults if it is invalid."""
+        found = decode_settings(AuditTable, self._data.get("audit", {}), ("audit",), self.problems) or AuditTable()
+        if found.storage is not None:
+            known = {*self.names("storage"), *self._kinds.engines}
+            must_exist(found.storage, known, "storage", ("audit", "storage"), self.problems, PluginUnknown)
         return found
 
     def roles(self) -> dict[str, tuple[Rule, ...]]:

@@ -15,10 +15,11 @@ from typing import Any
 from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener, plugin_table
 from linn.core.config.kinds import Kinds
 from linn.core.config.problem import Problems
-from linn.core.config.tables import BrokerSettings, GroupTable, LogSettings, PluginSettings
+from linn.core.config.tables import AuditTable, BrokerSettings, GroupTable, LogSettings, PluginSettings, TlsTable
 from linn.core.config.toml_source import TomlSource
 from linn.core.config.topic_checks import Surroundings
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigUnreadable
 from linn.core.security.rule import Rule
@@ -42,14 +43,35 @@ class Config:
     interceptors: Mapping[str, Configured]
     topics: Mapping[str, TopicSettings]
     groups: Mapping[str, GroupTable]
+    audit: AuditTable
     roles: Mapping[str, tuple[Rule, ...]]
     users: Mapping[str, User]
     services: Mapping[str, Any] = field(default_factory=dict)
     """Settings of services that have a table of their own, by the service's name."""
+    tls: Mapping[str, TlsTable] = field(default_factory=dict)
     file: str = ""
     """The file's name in messages."""
     topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The line of each key in the file, by topic and key."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every client may do everything, because nothing says who may do what."""
+        logs_in = any(listener.login.is_required for listener in self.listeners.values())
+        return not (self.roles or self.users or logs_in)
+
+    def audit_settings(self) -> TopicSettings | None:
+        """The settings of the audit trail's topic; None: there is none."""
+        if not (not self.is_open if self.audit.enabled is None else self.audit.enabled):
+            return None
+        return TopicSettings(
+            kind="stream",
+            storage=self.audit.storage or self.broker.default_storage,
+            delivery=self.broker.default_delivery,
+            message_bytes_max=self.broker.message_bytes_max,
+            retention_ms=self.audit.retention_ms,
+            retention_bytes=self.audit.retention_bytes,
+        )
 
     def assignor_of(self, group: str) -> str:
         """The name of a group's assignor."""
@@ -134,13 +156,18 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
         interceptors=checker.interceptors(),
         topics={},
         groups=checker.groups(),
+        audit=checker.audit(),
         roles=roles,
         users=checker.users(roles),
         services=checker.services(),
+        tls=checker.tls(),
     )
     around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds)
     topics = checker.topics(around, config.exchanges)
     checker.check_services(config.services, topics)
     tables = checker.names("topics")
     lines = {name: {key: source.line_of(("topics", name, key)) for key in tables[name]} for name in topics}
+    audit = config.audit_settings()
+    if audit is not None:
+        topics[AUDIT_TOPIC], lines[AUDIT_TOPIC] = audit, {}
     return replace(config, topics=topics, file=source.file, topic_lines=lines), checker.problems

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from linn.core.config.topic_settings import BindingSettings, Count, Size, TopicSettings
+from linn.core.config.topic_settings import DAY_MS, BindingSettings, Count, Retention, Size, TopicSettings
 from linn.core.config.units import UNITS_MAX
+from linn.core.env.tls import ClientCertificate, Version
 from linn.core.groups.assignor import DEFAULT_ASSIGNOR
 
 MIB = 1 << 20
@@ -123,6 +124,16 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[
         str, msgspec.Meta(description='"HOST:PORT", "[V6]:PORT" or "unix:PATH"; port 0 takes a free one.')
     ] = "127.0.0.1:5466"
+    tls: Annotated[
+        str | None, msgspec.Meta(description="The `[tls.NAME]` table with which the listener speaks only TLS.")
+    ] = None
+    plaintext: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Whether an address that other machines can reach may be without TLS. Everybody on the way can "
+            "then read and change what is sent."
+        ),
+    ] = False
     login: Annotated[
         LoginSetting,
         msgspec.Meta(description="required: clients say who they are before anything else; none: they need not."),
@@ -135,6 +146,44 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "a Unix socket)."
         ),
     ] = ("peer", "certificate", "scram", "token")
+
+
+class TlsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tls.NAME]`: a certificate with its key, for the listeners that name it. The files are read again every 10
+    seconds and at SIGHUP, for new connections."""
+
+    certificate: Annotated[
+        str,
+        msgspec.Meta(min_length=1, description="File in PEM: the broker's certificate, then those that lead to it."),
+    ]
+    key: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            description="File in PEM: the certificate's private key. Only its owner may have rights to it.",
+        ),
+    ]
+    client_ca: Annotated[
+        str | None, msgspec.Meta(description="File in PEM: the authorities whose certificates clients may show.")
+    ] = None
+    client_certificate: Annotated[
+        ClientCertificate,
+        msgspec.Meta(
+            description="Whether a client is asked for a certificate that `client_ca` has signed, and refused without "
+            "one: none, optional or required."
+        ),
+    ] = "none"
+    versions: Annotated[
+        Version, msgspec.Meta(description='The lowest version of TLS: "1.3", or "1.2" for old clients.')
+    ] = "1.3"
+    handshake_timeout_s: Annotated[
+        float, msgspec.Meta(gt=0, description="How long a new connection may take for the handshake.")
+    ] = msgspec.field(default=10.0, name="handshake_timeout")
+
+    def __post_init__(self) -> None:
+        """Check that asking for certificates and `client_ca` go together. Raises ValueError."""
+        if self.client_certificate != "none" and self.client_ca is None:
+            raise ValueError(f'client_certificate = "{self.client_certificate}" needs client_ca')
 
 
 class StorageTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,6 +243,26 @@ class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+class AuditTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[audit]`: the stream `__audit`, in which the broker writes logins, refusals and changes with their users."""
+
+    enabled: Annotated[
+        bool | None,
+        msgspec.Meta(description="Whether it is written. Default: if the file has roles, users or logins."),
+    ] = None
+    storage: Annotated[
+        str | None, msgspec.Meta(description="Its storage. Default: the broker's `default_storage`.")
+    ] = None
+    retention_ms: Annotated[
+        Retention | None,
+        msgspec.Meta(description="Age at which records are dropped.", extra={"none": "forever"}),
+    ] = msgspec.field(default=365 * DAY_MS, name="retention")
+    retention_bytes: Annotated[
+        Size | None,
+        msgspec.Meta(description="Size beyond which the oldest records are dropped.", extra={"none": "unlimited"}),
+    ] = 1024 * MIB
+
+
 class RoleTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[roles.NAME]`: what users with this role may do. The role `administrator` exists without a table, and may do
     everything."""
@@ -233,6 +302,7 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "broker": BrokerSettings,
     "log": LogSettings,
     "listeners": ListenerTable,
+    "tls": TlsTable,
     "plugins": PluginSettings,
     "storage": StorageTable,
     "delivery": DeliveryTable,
@@ -240,7 +310,8 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "interceptors": InterceptorTable,
     "topics": TopicSettings,
     "groups": GroupTable,
+    "audit": AuditTable,
     "roles": RoleTable,
     "users": UserTable,
 }
-"""The top-level tables; all except `broker`, `log` and `plugins` hold tables with user-defined names."""
+"""The top-level tables; all except `broker`, `log`, `plugins` and `audit` hold tables with user-defined names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 
 from linn.core.errors.tree import AddressInvalid
@@ -23,3 +24,25 @@ def parse_address(address: str) -> tuple[str, int] | str:
     if not host or (":" in host) != bracketed or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
         raise AddressInvalid(f"{address!r} is not HOST:PORT, [V6]:PORT or unix:PATH")
     return host, int(port)
+
+
+def is_beyond_loopback(address: str) -> bool:
+    """Tell whether other machines may reach an address to listen at; a name other than localhost may be any address.
+
+    Raises AddressInvalid.
+    """
+    place = parse_address(address)
+    if isinstance(place, str):
+        return False
+    try:
+        return not ipaddress.ip_address(place[0]).is_loopback
+    except ValueError:
+        return place[0] != "localhost"
+
+
+def open_text(address: str) -> str:
+    """Return the reason why a listener at this address needs TLS, worded as the end of a message."""
+    return (
+        f"other machines reach {address}, and the listener has no TLS: set tls, or plaintext = true if everybody on "
+        "the way may read and change what is sent"
+    )

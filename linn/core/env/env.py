@@ -101,6 +101,15 @@ class Disk(Protocol):
         Raises: DiskReadOnly, DiskFull, StorageError (with the path in the text).
         """
 
+    def read_named(self, path: str, bytes_max: int, *, private: bool = False) -> bytes:
+        """Read a small file of the operator's, such as a certificate, at once.
+
+        Args:
+            private: refuse a file that other users may use: it holds a secret.
+
+        Raises StorageError: there is none, it may not be read, it is not a regular file, or is larger than `bytes_max`.
+        """
+
     def exists(self, path: str) -> bool:
         """Whether a file or folder exists."""
 
@@ -151,9 +160,15 @@ class Stream(Protocol):
         Raises ConnectionLost, Interrupted. Cancellation: no byte is lost; bytes stay in the socket.
         """
 
+    async def wait_readable(self) -> None:
+        """Wait until `receive_nowait` may return bytes or the end. Always a checkpoint.
+
+        Raises ConnectionLost, Interrupted.
+        """
+
     def interrupt(self) -> None:
-        """Make the task that waits in `receive_into` raise Interrupted, unless it is about to return bytes. No byte is
-        lost. Cheaper than a cancel scope around each wait."""
+        """Make the task that waits in `receive_into` or `wait_readable` raise Interrupted, unless it is about to
+        return. No byte is lost. Cheaper than a cancel scope around each wait."""
 
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
         """Receive bytes that have already arrived, filling one buffer after the other; None if there are none.
@@ -178,13 +193,10 @@ class Stream(Protocol):
 
 
 class AcceptedStream(Stream, Protocol):
-    """A connection accepted by a listener, which can also send pieces of files and wait without a buffer."""
+    """A connection accepted by a listener, which can also send pieces of files."""
 
     def peer_uid(self) -> int | None:
         """Return the user id of the process at the other end of a Unix socket; None: it is no Unix socket."""
-
-    async def wait_readable(self) -> None:
-        """Wait until `receive_nowait` may return bytes or the end. Always a checkpoint. Raises ConnectionLost."""
 
     def send_nowait(self, sendables: Sequence[Sendable]) -> int:
         """Send as `Stream.send_nowait` does; may stop before a FileRegion, or send nothing if there is one."""
@@ -223,6 +235,16 @@ class Net(Protocol):
 
     async def connect(self, address: str) -> Stream:
         """Connect. Raises ConnectFailed, AddressInvalid."""
+
+
+class Threads(Protocol):
+    """Threads for computations of a millisecond or more that free the interpreter's lock, as OpenSSL's do."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread and return its result. Two run at a time, and others wait in order.
+
+        Raises what `work` raises. Cancellation: only before it begins; a running computation is waited for.
+        """
 
 
 class Process(Protocol):
@@ -309,7 +331,7 @@ class Programs(Protocol):
 
 class Env(Protocol):
     """The interfaces through which a broker reaches the outside world: clock, files, network, process, other programs,
-    randomness."""
+    threads, randomness."""
 
     @property
     def clock(self) -> Clock: ...
@@ -323,3 +345,5 @@ class Env(Protocol):
     def process(self) -> Process: ...
     @property
     def programs(self) -> Programs: ...
+    @property
+    def threads(self) -> Threads: ...

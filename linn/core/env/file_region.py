@@ -20,6 +20,10 @@ class FileRegion(Protocol):
     def behind(self, count: int) -> FileRegion:
         """The region without its first `count` bytes."""
 
+    def read(self, bytes_max: int) -> bytes:
+        """Read its first bytes, at most `bytes_max`; b"" if the file was cut. Bytes that are not in the page cache
+        block the loop on the disk. Raises StorageError."""
+
 
 Sendable = Buffer | FileRegion
 """A part of a frame to send: memory, or a piece of a file."""

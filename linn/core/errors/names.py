@@ -11,6 +11,8 @@ import re
 NAME_CHARACTERS_MAX = 249
 """Limit of a name's length, which leaves room for "-" and a partition number in a file name of 255 bytes."""
 
+AUDIT_TOPIC = "__audit"
+"""The topic of the audit trail, the only one whose name is linn's own."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 

@@ -36,7 +36,7 @@ class LinnError(Exception):
 
 def _show_as_public(error: type[LinnError]) -> None:
     """Make tracebacks and help show the module from which users import the class; a plugin's class keeps its own."""
-    if error.__module__ == __name__:
+    if error.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]:
         error.__module__ = "linn.errors"
 
 

@@ -12,6 +12,8 @@ from typing import Literal
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import AcceptedStream, Env, Spawn
+from linn.core.env.tls_stream import TlsStream
+from linn.core.errors.auth import Forbidden
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.session import Session
 from linn.core.loop.fair_turns import FairTurns
@@ -19,8 +21,19 @@ from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.ports.principal import Principal
 from linn.core.security.logins import Login, Logins, Peer
+from linn.rights import Need
 
 State = Literal["starting", "ready", "stopping"]
+
+
+def peer_of(stream: AcceptedStream) -> Peer:
+    """The facts about the other end of a connection that a login goes by."""
+    if not isinstance(stream, TlsStream):
+        uid = stream.peer_uid()
+        return Peer(stream.peer, is_private=uid is not None, uid=uid)
+    certificate, binding = stream.peer_certificate(), stream.server_end_point or b""
+    names = (*certificate.uris, *certificate.dns_names) if certificate is not None else ()
+    return Peer(stream.peer, is_private=True, names=names, binding=binding)
 
 
 class Gateway:
@@ -73,10 +86,13 @@ class Gateway:
 
     def login(self, stream: AcceptedStream) -> Login:
         """Begin a connection's login. Its `identity` is the user of the connection's principal."""
-        uid = stream.peer_uid()
-        peer = Peer(stream.peer, is_private=uid is not None, uid=uid)
-        return self._logins.begin(self.connections.login_rules(stream), peer)
+        return self._logins.begin(self.connections.login_rules(stream), peer_of(stream))
 
     def session(self, principal: Principal) -> Session:
         """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""
-        return Session(self._rooms, principal._replace(access=self._rooms.policy.access(principal.name)))
+        access = self._rooms.policy.access(principal.name)
+
+        def refused(need: Need) -> None:
+            self._rooms.audit.seen(f"{need.operation} {need.kind}", principal, need.name, Forbidden.code)
+
+        return Session(self._rooms, principal._replace(access=access.of_session(refused)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linn.core.admin.administration import Administration
+from linn.core.admin.audit import AuditTrail
 from linn.core.batch.format import Formats
 from linn.core.config.tables import BrokerSettings
 from linn.core.groups.coordinator import GroupCoordinator
@@ -32,3 +33,4 @@ class Rooms:
     administration: Administration
     metrics: MetricRegistry
     policy: Policy
+    audit: AuditTrail

@@ -48,7 +48,6 @@ class Session:
     def __init__(self, rooms: Rooms, principal: Principal) -> None:
         self.principal = principal
         self._access = principal.access
-        self._access.watchers.add(self._rights_changed)
         self._rooms = rooms
         self._consumers: dict[Consumer, int] = {}
         """The number of partitions read by each consumer. Each takes memory, and time at the end."""
@@ -178,12 +177,15 @@ class Session:
         consumer.accepts = accepts
         self._consumers[consumer] = partitions
         self._needs[consumer] = needs
+        self._access.watchers.add(self._rights_changed)
         return Subscribed(consumer, topic.id_halves, topic.leader_epoch)
 
     def unsubscribe(self, consumer: AnyConsumer) -> None:
         """End a consumer: its leases are returned, its partitions go to other members. Idempotent."""
         if self._consumers.pop(consumer, None) is not None:
             del self._needs[consumer]
+            if not self._needs:
+                self._access.watchers.discard(self._rights_changed)
             consumer.close()
 
     def _rights_changed(self) -> None:
@@ -261,6 +263,7 @@ class Session:
             self._access.check(CONSUME, TOPIC, name)
         if topic is not None and topic.stream is None:
             self._access.check(BROWSE, TOPIC, name)
+            self._rooms.audit.seen("browse", self.principal, name, "done")
         return self._rooms.catalog.topic(name)
 
     async def find_offset(self, topic: str, partition: int, place: int, timestamp_ms: int = 0) -> int:

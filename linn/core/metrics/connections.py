@@ -91,6 +91,13 @@ CONNECTION_METRICS: tuple[Metric, ...] = (
         "Publishes that wait for room in a topic.",
         lambda traffic: traffic.total().held_bytes,
     ),
+    Metric(
+        "linn_tls_certificate_left_days",
+        "gauge",
+        ("tls",),
+        "Days until the certificate of a TLS table ends, for new connections; negative afterwards.",
+        lambda broker: [((name,), days) for name, days in broker.certificates.days_left.items()],
+    ),
     _connection(
         "linn_connection_received_bytes_total",
         "counter",

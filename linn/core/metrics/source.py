@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from linn.core.connections.certificates import Certificates
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.groups.coordinator import GroupCoordinator
@@ -49,6 +50,7 @@ class MetricSource:
     routers: Mapping[str, Router]
     publisher: Publisher
     connections: Connections
+    certificates: Certificates
     memory: MemoryBudget
     turns: FairTurns
     observers: Observers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from copy import copy
 from itertools import compress
 from operator import not_
 from typing import NamedTuple
@@ -16,7 +17,8 @@ from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, BatchLimits, RecordB
 from linn.core.batch.builder import take_steps
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import STEP_RECORDS, Steps
-from linn.core.errors.tree import BatchMalformed, LinnError, ProducerDuplicate
+from linn.core.errors.auth import Forbidden
+from linn.core.errors.tree import BatchMalformed, LinnError, ProducerDuplicate, TopicFull
 from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
 from linn.core.publish.request import PublishRequest, RefusedRecords
 from linn.core.routing.budget import PublishBudget
@@ -26,7 +28,7 @@ from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.topic import Topic
-from linn.rights import PUBLISH, TOPIC
+from linn.rights import PUBLISH, SEE, TOPIC
 
 REFUSED_NUMBERS_MAX = 32_768
 """Limit of the numbers that say which records of one publish are refused: a longer list is not worth an answer, and all
@@ -143,10 +145,11 @@ class Plan:
         for name, part in parts:
             try:
                 pieces = yield from self._pieces(self._catalog.topic(name), part, -1)
-            except LinnError as error:
+            except LinnError as problem:
+                shown = shown_to(self._access, problem, name)
                 # The other topics are asked about what is left: most refuse the same records.
-                if not _is_noted(error, routed.indexes_of(name), refusals):
-                    raise
+                if not _is_noted(shown, routed.indexes_of(name), refusals):
+                    raise shown from None
                 return Planned([], [])
             budget.store([piece.batch for piece in pieces])
             found += pieces
@@ -212,6 +215,8 @@ class Plan:
 
     def _pieces(self, topic: Topic, batch: RecordBatch, partition: int) -> Steps[list[Destination]]:
         """Split a batch for a topic by partition; -1: its partitioner chooses."""
+        if topic.is_own:
+            raise Forbidden(f"only the broker writes to {topic.name}")
         if partition >= 0:
             topic.partition(partition)
         self._seen.append((topic, _admission_state(topic)))
@@ -282,7 +287,17 @@ def _admission_state(topic: Topic) -> tuple[object, ...]:
     return topic.settings, topic.interceptors, len(topic.partitions)
 
 
-def without_room(planned: Sequence[Planned]) -> Destination | None:
+def shown_to(access: Access, error: LinnError, topic: str) -> LinnError:
+    """The error of a topic behind an exchange; without its text if the publisher may not see the topic."""
+    if access.is_full or access.may(SEE, TOPIC, topic):
+        return error
+    hidden = copy(error)
+    hidden.text = "a topic behind the exchange refuses it"
+    hidden.args = (hidden.text,)
+    return hidden
+
+
+def without_room(planned: Sequence[Planned], access: Access) -> Destination | None:
     """A destination without room, or None. A topic is asked once, for its largest part: its held bytes are a sum.
 
     Raises TopicFull.
@@ -294,8 +309,13 @@ def without_room(planned: Sequence[Planned]) -> Destination | None:
         every = [destination for destination in every if destination.known is None]
         destinations = list({destination.topic: destination for destination in sorted(every, key=_size)}.values())
     for destination in destinations:
-        if destination.known is None and not destination.dropped and not destination.topic.has_room(destination.batch):
-            return destination
+        if destination.known is not None or destination.dropped:
+            continue
+        try:
+            if not destination.topic.has_room(destination.batch):
+                return destination
+        except TopicFull as error:
+            raise shown_to(access, error, destination.topic.name) from None
     return None
 
 

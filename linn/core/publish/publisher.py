@@ -124,7 +124,7 @@ class Publisher:
                 # From here to the end of `store` no other task runs: the checks hold.
                 if plan.is_current():
                     planned = recognize(request, planned)
-                    full = without_room(planned)
+                    full = without_room(planned, access)
                     if full is None:
                         return self.store(request, planned, access)
                 planned.clear()  # Drop these parts before others are made.
@@ -286,7 +286,7 @@ class PublishLane:
                 if planned is not None:
                     begun = None
                     planned = recognize(request, planned)
-                    if without_room(planned) is None:
+                    if without_room(planned, self._access) is None:
                         self._answers.stored(ticket, *publisher.store(request, planned, self._access))
                         if order.missing:
                             order.settled(request)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 
 from linn.core.errors.auth import Forbidden
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.security.rule import OWN_PREFIX, Rule
-from linn.rights import SEE, Need
+from linn.rights import AUDIT, BROKER, CONFIGURE, PUBLISH, SEE, TOPIC, Need
 
+ALTERING = (PUBLISH, CONFIGURE)
+"""Operations on a topic that no rule allows on the audit trail."""
 ANSWERS_MAX = 16_384
 """Limit of the remembered answers of one user, each of about 200 bytes; names may come from the client."""
+
+
+def _ignore(_: Need) -> None:
+    """Do nothing."""
 
 
 class Access:
@@ -18,7 +26,17 @@ class Access:
     Answers are remembered until the rules change, so that a check costs one look-up.
     """
 
-    __slots__ = ("__weakref__", "_answers", "_exact", "_lengths", "_prefixes", "user", "watchers")
+    __slots__ = (
+        "__weakref__",
+        "_answers",
+        "_exact",
+        "_lengths",
+        "_origin",
+        "_prefixes",
+        "on_refused",
+        "user",
+        "watchers",
+    )
 
     is_full = False
     """Whether everything is allowed."""
@@ -28,17 +46,29 @@ class Access:
         """The user's name in errors."""
         self.watchers: set[Callable[[], None]] = set()
         """Called after the rules have changed, once for each session."""
-        self.change(rules)
-
-    def change(self, rules: Iterable[Rule]) -> None:
-        """Replace all rules, without calling the watchers."""
+        self.on_refused: Callable[[Need], None] = _ignore
+        """Called with each right that `check` finds lacking."""
+        self._origin = self
         self._answers: dict[tuple[str, str, str], bool] = {}
         self._exact: dict[tuple[str, str], frozenset[str]] = {}
         self._prefixes: dict[tuple[str, str], frozenset[str]] = {}
+        self._lengths: list[int] = []
+        self.change(rules)
+
+    def of_session(self, on_refused: Callable[[Need], None]) -> Access:
+        """Return the same rights for one session, whose refusals are told to `on_refused`."""
+        found = copy(self)  # Shares all containers, which `change` changes in place, and keeps their owner.
+        found.on_refused = on_refused
+        return found
+
+    def change(self, rules: Iterable[Rule]) -> None:
+        """Replace all rules, without calling the watchers."""
+        for answers in (self._answers, self._exact, self._prefixes):
+            answers.clear()
         for kind, name, is_prefix, operations in rules:
             found = self._prefixes if is_prefix else self._exact
             found[kind, name] = found.get((kind, name), frozenset()) | operations
-        self._lengths = sorted({len(name) for _, name in self._prefixes})
+        self._lengths[:] = sorted({len(name) for _, name in self._prefixes})
 
     def may(self, operation: str, kind: str, name: str = "") -> bool:
         """Whether the user may do this to the resource, whether or not it exists."""
@@ -49,6 +79,7 @@ class Access:
         """Raise Forbidden unless the user may do this."""
         answer = self._answers.get((operation, kind, name))
         if not (self._decided(operation, kind, name) if answer is None else answer):
+            self.on_refused(Need(operation, kind, name))
             raise Forbidden(f'user "{self.user[:80]}" may not {Need(operation, kind, name).described()}')
 
     def check_all(self, needs: Iterable[Need]) -> None:
@@ -73,6 +104,8 @@ class Access:
         return rule.operations <= self._by_prefix(rule.kind, rule.name)
 
     def _decided(self, operation: str, kind: str, name: str) -> bool:
+        if kind == TOPIC and name == AUDIT_TOPIC:
+            return operation not in ALTERING and self.may(AUDIT, BROKER)
         allowed = self._exact.get((kind, name), frozenset())
         if not name.startswith(OWN_PREFIX):
             allowed |= self._by_prefix(kind, name)
@@ -88,17 +121,23 @@ class Access:
 
 
 class FullAccess(Access):
-    """Every right: of all callers where no rights are configured."""
+    """Every right: of all callers where no rights are configured. The audit trail can't be altered even so."""
 
     __slots__ = ()
     is_full = True
 
     def may(self, operation: str, kind: str, name: str = "") -> bool:
-        """True."""
-        return True
+        """Whether it does not alter the audit trail."""
+        return name != AUDIT_TOPIC or operation not in ALTERING
 
     def check(self, operation: str, kind: str, name: str = "") -> None:
-        """Do nothing."""
+        """See `Access.check`."""
+        if name == AUDIT_TOPIC:
+            super().check(operation, kind, name)
+
+    def of_session(self, on_refused: Callable[[Need], None]) -> Access:
+        """Return itself: nothing is refused."""
+        return self
 
     def covers(self, rule: Rule) -> bool:
         """True."""

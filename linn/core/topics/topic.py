@@ -21,6 +21,7 @@ from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.env import Clock, Spawn
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     BatchMalformed,
@@ -93,6 +94,8 @@ class Topic:
         """The topic's own, and of no other topic that has its name before or after it."""
         self.id_halves = id.int >> 64, id.int & (1 << 64) - 1
         """The upper and the lower half of `id`."""
+        self.is_own = name == AUDIT_TOPIC
+        """Whether only the broker writes to the topic and changes it."""
         self.leader_epoch = host.leader_epoch
         self.settings = settings
         self.semantics = semantics

@@ -7,14 +7,14 @@ that does not read its answer is dropped after `SEND_S_MAX`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from email.utils import formatdate
 from urllib.parse import unquote
 
 import h11
 import trio
 
-from linn.api import AcceptedStream, ConnectionLost, Gateway, Principal, Traffic
+from linn.api import AcceptedStream, ConnectionLost, Family, Forbidden, Gateway, Principal, Traffic
 from linn.protocols.http.exposition import CONTENT_TYPE, exposed
 
 HEAD_BYTES_MAX = 16 << 10
@@ -138,19 +138,24 @@ class Conversation:
         elif path == "/ready":
             state = self._gateway.state
             await self._say(200 if state == "ready" else 503, state, is_head=is_head)
-        elif is_head:
-            await self._send(self._begun(200, CONTENT_TYPE, []), h11.EndOfMessage())
         else:
-            await self._send_metrics()
+            try:
+                families = self._session.collect_metrics(per_connection=self._server.per_connection)
+            except Forbidden as error:
+                await self._say(403, error.text, is_head=is_head)
+                return
+            if is_head:
+                await self._send(self._begun(200, CONTENT_TYPE, []), h11.EndOfMessage())
+            else:
+                await self._send_metrics(families)
 
     async def _say(self, status: int, text: str, headers: Sequence[Header] = (), *, is_head: bool = False) -> None:
         body = f"{text}\n".encode()
         head = self._begun(status, _PLAIN, [("content-length", str(len(body))), *headers])
         await self._send(head, *([] if is_head else [h11.Data(data=body)]), h11.EndOfMessage())
 
-    async def _send_metrics(self) -> None:
+    async def _send_metrics(self, families: Iterator[Family]) -> None:
         await self._send(self._begun(200, CONTENT_TYPE, []))
-        families = self._session.collect_metrics(per_connection=self._server.per_connection)
         pieces = (piece for family in families for piece in exposed(family))
         made = bytearray()
         while True:

@@ -28,7 +28,7 @@ from linn.client.client import (
 from linn.client.consume.consumer import Mode
 from linn.client.consume.start_position import Start
 from linn.client.login import Password, Token
-from linn.client.options import ClientOptions
+from linn.client.options import ClientOptions, Tls
 from linn.client.participants.participant import Participant
 from linn.client.produce.producer import AcksName
 from linn.wire.messages import Description
@@ -386,17 +386,19 @@ def connect(
     backoff_s: float = 0.05,
     backoff_max_s: float = 2.0,
     metadata_age_max_s: float = 60.0,
+    tls: Tls | None = None,
     login: Password | Token | None = None,
 ) -> Client:
     """Connect to the broker at `url`: `with linn.sync.connect("linn://127.0.0.1") as client`.
 
-    URLs are linn://HOST[:PORT] (default port 5466) and linn+unix:///PATH. With `wait_s`, a program may start before its
-    broker: attempts are repeated for that time. See `ClientOptions` for the other options.
+    URLs are linn://HOST[:PORT] (default port 5466), linns://HOST[:PORT] for TLS, and linn+unix:///PATH. With `wait_s`,
+    a program may start before its broker: attempts are repeated for that time. See `ClientOptions` for the other
+    options.
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is malformed. ConnectFailed: nothing listens
-            there, for `wait_s` seconds. AuthFailed: the broker requires a login, or refuses this one.
-            VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
+            there, for `wait_s` seconds. TlsFailed: a certificate is not accepted. TlsRequired: it speaks only TLS.
+            AuthFailed: no login, or a wrong one. VersionUnsupported, ProtocolError: it is no linn broker of this age.
     An exception of the block is raised as it is, not in a group. Leaving the block closes its
     producers and consumers first.
 
@@ -414,5 +416,6 @@ def connect(
         backoff_s=backoff_s,
         backoff_max_s=backoff_max_s,
         metadata_age_max_s=metadata_age_max_s,
+        tls=tls,
         login=login,
     )

@@ -15,6 +15,7 @@ from linn.core.env.real.net import RealNet
 from linn.core.env.real.process import RealProcess
 from linn.core.env.real.programs import RealPrograms
 from linn.core.env.real.rng import RealRng
+from linn.core.env.real.threads import RealThreads
 
 
 class RealClock:
@@ -31,7 +32,7 @@ class RealClock:
 
 
 class RealEnv:
-    """Time, randomness, files, network and programs of this machine."""
+    """Time, randomness, files, network, programs and threads of this machine."""
 
     def __init__(self) -> None:
         self.clock = RealClock()
@@ -40,3 +41,4 @@ class RealEnv:
         self.net = RealNet()
         self.process = RealProcess()
         self.programs = RealPrograms()
+        self.threads = RealThreads()

@@ -1,0 +1,75 @@
+"""Certificates of an authority made for tests, and pairs of streams inside TLS."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+import trio
+import trustme
+
+from linn.core.env.env import Env, Stream
+from linn.core.env.tls import TlsFiles, client_context, server_tls, trust, use_pair
+from linn.core.env.tls_stream import TlsStream
+
+HOST = "127.0.0.1"
+OURS = "tests"
+"""The authority of brokers and clients, unless they are meant to be strangers."""
+
+
+@cache
+def authority(name: str) -> trustme.CA:
+    """Return an authority, the same for each name."""
+    return trustme.CA(organization_name=name)
+
+
+@cache
+def pair(*names: str, by: str = OURS, not_after: datetime | None = None) -> tuple[bytes, bytes]:
+    """Return a certificate with its chain and its key, in PEM."""
+    issued = authority(by).issue_cert(*names, not_after=not_after)
+    return b"".join(blob.bytes() for blob in issued.cert_chain_pems), issued.private_key_pem.bytes()
+
+
+def write_pair(folder: Path, certificate: bytes, key: bytes) -> None:
+    """Write a pair as an operator does: the key first, whole files put in place."""
+    for name, content in (("key.pem", key), ("cert.pem", certificate)):
+        new = folder / f"new-{name}"
+        new.touch(0o600)
+        new.write_bytes(content)
+        new.rename(folder / name)
+
+
+def tls_table(folder: Path, more: str = "") -> str:
+    """Write the pair of a broker at 127.0.0.1, and its authority; return the table `[tls.edge]`."""
+    write_pair(folder, *pair(HOST, "localhost"))
+    (folder / "ca.pem").write_bytes(authority(OURS).cert_pem.bytes())
+    return f'[tls.edge]\ncertificate = "{folder}/cert.pem"\nkey = "{folder}/key.pem"\n{more}\n'
+
+
+def context_of_client(by: str | None = OURS, shown: tuple[bytes, bytes] | None = None) -> ssl.SSLContext:
+    """Return the context of a client that trusts an authority, and may show a certificate."""
+    context = client_context()
+    if by is not None:
+        trust(context, authority(by).cert_pem.bytes(), "ca")
+    if shown is not None:
+        use_pair(context, *shown)
+    return context
+
+
+async def inline(work: Callable[[], None]) -> None:
+    work()
+
+
+async def shaken(env: Env, client: Stream, server: Stream) -> tuple[TlsStream, TlsStream]:
+    """Put both ends of a connection into TLS."""
+    certificate, key = pair(HOST, "localhost")
+    tls = server_tls(TlsFiles(certificate, key), 0)
+    ours = TlsStream(client, context_of_client(), server_name=HOST)
+    theirs = TlsStream(server, tls.context, is_server=True, server_end_point=tls.server_end_point)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.handshake, inline)
+        nursery.start_soon(theirs.handshake, env.threads.run)
+    return ours, theirs
