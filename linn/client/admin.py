@@ -481,8 +481,8 @@ class Admin:
     ) -> bool:
         """Change a user; return whether anything differed. Sessions of the user have the new rights on return.
 
-        None leaves a setting as it is. "" for `scram` and `certificate`, and -1 for `uid`, remove it. `roles`: all roles
-        of the user from then on.
+        None leaves a setting as it is. "" for `scram` and `certificate`, and -1 for `uid`, remove it. `roles` are all
+        that the user has from then on.
 
         Raises UserUnknown for the user or a role, Forbidden, ConfigNotLive, ConfigError.
 
