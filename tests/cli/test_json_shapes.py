@@ -78,6 +78,7 @@ SCENE = [
     ("move", "queue", "passing", "--count", "1", "--json"),
     ("connections", "list", "--json"),
     ("ping", "--count", "2", "--json"),
+    ("whoami", "--json"),
     ("purge", "queue", "--yes", "--json"),
     ("topics", "delete", "passing", "--yes", "--json"),
     ("plugins", "list", "--json"),

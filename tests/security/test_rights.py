@@ -118,6 +118,7 @@ BROKER_VERBS = {
     "user.delete": {"name": "old"},
     "user.show": {"name": "root"},
     "user.list": {},
+    "user.whoami": {},
     "user.can": {"user": "root", "operation": "see", "resource": "broker"},
     "role.create": {"name": "new", "rules": {"broker": ["see"]}},
     "role.alter": {"name": "old", "rules": {"broker": ["see"]}},

@@ -26,7 +26,7 @@ from linn.core.ports.principal import Principal
 from linn.core.security.policy import ADMINISTRATOR, Policy
 from linn.core.security.rule import Rule, described_rules, rules_of
 from linn.core.security.users import User, check_user_name
-from linn.descriptions import RightDescription, RoleDescription, UserDescription
+from linn.descriptions import CallerDescription, RightDescription, RoleDescription, UserDescription
 
 USERS_MAX = 100_000
 """Limit of the users: each takes about 1 KiB in memory and in the metadata store."""
@@ -116,6 +116,11 @@ class UserAdministration:
             "allowed": self._policy.access(asked.user).may(*asked_for),
             "roles": self._policy.roles_that_allow(asked.user, *asked_for),
         }
+
+    async def whoami(self, _: verbs.NoArguments, caller: Principal) -> CallerDescription:
+        """The caller itself."""
+        roles = self._policy.roles_of(caller.name)
+        return {"user": caller.name, "login": caller.login, "roles": roles, "connection": caller.connection}
 
     def _user(self, name: str) -> User:
         found = self._policy.users.find(name)

@@ -103,7 +103,8 @@ class Conversation:
         self._responder = Responder(gateway, self._outbox, self.peer)
         assert handshake.identity is not None, "no conversation without a login"
         self._user = handshake.identity.user
-        principal = Principal(self.peer, handshake.client[:CLIENT_CHARACTERS_MAX], self._user)
+        client, login = handshake.client[:CLIENT_CHARACTERS_MAX], handshake.identity.how
+        principal = Principal(self.peer, client, self._user, login=login)
         self._session = self._responder.session = gateway.session(principal)
         self.slice: dict[KeptSession, None] = {}
         """The slice of the keepalive that contains this conversation."""
