@@ -335,6 +335,8 @@ class UserDescription(TypedDict):
     certificate: str
     """ "": none."""
     uid: int | None
+    limits: dict[str, int]
+    """Limits over all connections of the user; absent ones are none."""
     in_file: bool
     """Whether the configuration file names the user; only the file can change it then."""
 

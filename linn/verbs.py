@@ -201,6 +201,7 @@ class NewUser(NamedChange):
     scram: str = ""
     certificate: str = ""
     uid: Whole | None = None
+    limits: Mapping[str, Whole] = {}
 
 
 class UserChange(NamedChange):
@@ -210,6 +211,7 @@ class UserChange(NamedChange):
     scram: str | None = None
     certificate: str | None = None
     uid: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    limits: Mapping[str, Whole] = {}
 
 
 class RoleRules(NamedChange):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from linn.core.security.sasl.scram import make_verifier
 from linn.testing.process import BrokerProcess
 
 CONFIG = """
@@ -21,13 +22,14 @@ login = "required"
 default_storage = "dram"
 [users.ann]
 roles = ["administrator"]
-scram = "SCRAM-SHA-256$32768:c2FsdCBvZiAxNiBieXRlcw==$zr9jLh56r18LFqxxWmpcPzy2Qg6mU8Svfg8ouS/gmJY=:KtSL7R4Hw8PTNxSe6adFauHS8+/gbQ+kja9RQMTnH8M="
+scram = "%s"
 """
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), CONFIG, listen=()) as process:
+    verifier = make_verifier("opensesame", b"salt of 16 bytes").text()
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), CONFIG % verifier, listen=()) as process:
         yield process
 
 

@@ -118,7 +118,6 @@ BROKER_VERBS = {
     "user.delete": {"name": "old"},
     "user.show": {"name": "root"},
     "user.list": {},
-    "user.whoami": {},
     "user.can": {"user": "root", "operation": "see", "resource": "broker"},
     "role.create": {"name": "new", "rules": {"broker": ["see"]}},
     "role.alter": {"name": "old", "rules": {"broker": ["see"]}},
@@ -201,6 +200,7 @@ ROWS = [
 LISTED = {"topic.list": "name", "exchange.list": "name", "group.list": "group", "subscription.list": "topic"}
 """Verbs whose result leaves out what its caller may not see, and the key by which it names things."""
 LISTED_ELSEWHERE = {"delivery.list", "transaction.list"}
+ABOUT_THE_CALLER = {"user.whoami"}
 
 
 def _need(text: str) -> Need:

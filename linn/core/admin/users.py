@@ -24,8 +24,9 @@ from linn.core.errors.tree import ConfigError, ConfigNotLive, LimitExceeded
 from linn.core.loop.long_work import LongWork
 from linn.core.ports.principal import Principal
 from linn.core.security.policy import ADMINISTRATOR, Policy
+from linn.core.security.quota import Limits
 from linn.core.security.rule import Rule, described_rules, rules_of
-from linn.core.security.users import User, check_user_name
+from linn.core.security.users import NO_LIMITS, User, check_user_name
 from linn.descriptions import CallerDescription, RightDescription, RoleDescription, UserDescription
 
 USERS_MAX = 100_000
@@ -61,6 +62,7 @@ class UserAdministration:
         check_user_name(asked.name)
         roles = tuple(asked.roles)
         user = User(name=asked.name, roles=roles, scram=asked.scram, certificate=asked.certificate, uid=asked.uid)
+        user = msgspec.structs.replace(user, limits=_limits(NO_LIMITS, asked.limits))
         existing = self._policy.users.find(user.name)
         if existing == user:
             return {"created": False}
@@ -80,7 +82,8 @@ class UserAdministration:
             given["uid"] = None
         if asked.roles is not None:
             given["roles"] = tuple(asked.roles)
-        user = msgspec.structs.replace(before, **given)
+        limits = _limits(before.limits, asked.limits)
+        user = msgspec.structs.replace(before, limits=limits, **given)
         if user != before:
             await self._put_user(user, asked, caller)
         return {"changed": user != before}
@@ -137,7 +140,7 @@ class UserAdministration:
     async def _put_user(self, user: User, asked: verbs.Change, caller: Principal) -> None:
         self._check_grant(user.roles, caller)
         if not asked.validate_only:
-            stored = StoredUser(user.roles, user.scram, user.certificate, user.uid)
+            stored = StoredUser(user.roles, user.scram, user.certificate, user.uid, user.limits)
             await self._entries.put(USER + user.name, msgspec.to_builtins(stored))
             await self._long_work.run(self._policy.put_user(user), immediate=True)
 
@@ -158,6 +161,7 @@ class UserAdministration:
             "has_password": bool(user.scram),
             "certificate": user.certificate,
             "uid": user.uid,
+            "limits": msgspec.to_builtins(user.limits),
             "in_file": user.name in self._config.users,
         }
 
@@ -229,6 +233,15 @@ class UserAdministration:
 
     def _described_role(self, name: str, rules: Sequence[Rule]) -> RoleDescription:
         return {"role": name, "rules": described_rules(rules), "in_file": name in self._config.roles}
+
+
+def _limits(before: Limits, changes: Mapping[str, int]) -> Limits:
+    """The limits with changes; 0: none. Raises ConfigError."""
+    given = msgspec.to_builtins(before) | dict(changes)
+    try:
+        return msgspec.convert({key: value for key, value in given.items() if value}, Limits)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"limits: {error}") from error
 
 
 _LOGIN_FACTS = ("scram", "certificate", "uid")
