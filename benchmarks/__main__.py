@@ -32,6 +32,7 @@ from benchmarks.routing import routing_lines
 from benchmarks.servers import DiskTooFull
 from benchmarks.spark import spark_lines
 from benchmarks.start import start_lines
+from benchmarks.tls import tls_lines
 from linn.core.errors.tree import LinnError
 
 GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
@@ -40,6 +41,7 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "client": client_lines,
     "blocking": blocking_lines,
     "latency": latency_lines,
+    "tls": tls_lines,
     "idempotence": idempotence_lines,
     "start": start_lines,
     "routing": routing_lines,

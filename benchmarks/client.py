@@ -99,11 +99,11 @@ async def consume_messages(client: Client, count: int) -> float:
     return time.perf_counter() - started
 
 
-async def consume_batches(client: Client, count: int) -> float:
+async def consume_batches(client: Client, count: int, topic: str = "memory") -> float:
     """Consume in a loop over batches, whose CRC is checked and whose records are not looked at."""
     started = time.perf_counter()
     left = count
-    async with client.consumer("memory") as consumer:
+    async with client.consumer(topic) as consumer:
         async for batch in consumer.batches():
             left -= len(batch)
             if left <= 0:

@@ -14,6 +14,7 @@ from benchmarks.line import Bound, Line, Pair, line_of_pairs
 from benchmarks.load import RECORD_BYTES, echo_seconds
 from benchmarks.plan import Plan
 from benchmarks.servers import CONFIG, broker, floor, fresh_folder
+from linn.client.client import Client
 from linn.core.batch.builder import BatchColumns, build_batch
 from linn.wire import messages
 from linn.wire.connection import frames_of
@@ -64,10 +65,16 @@ def request_bytes(topic: str) -> int:
 
 
 async def publish_seconds(url: str, topic: str, count: int, idempotent: bool = True) -> list[float]:
+    """Time single publishes, one after the other, of a client of their own."""
+    async with linn.connect(url) as client:
+        return await timed_publishes(client, topic, count, idempotent)
+
+
+async def timed_publishes(client: Client, topic: str, count: int, idempotent: bool = True) -> list[float]:
     """Time single publishes, one after the other."""
     taken: list[float] = []
     value = os.urandom(RECORD_BYTES)
-    async with linn.connect(url) as client, client.producer(topic=topic, idempotent=idempotent) as producer:
+    async with client.producer(topic=topic, idempotent=idempotent) as producer:
         for _ in range(count):
             started = time.perf_counter()
             await producer.publish(value)

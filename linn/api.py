@@ -121,6 +121,7 @@ from linn.core.routing.predicate.tokens import is_unicode
 from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
 from linn.core.routing.subject_field import FieldValue, SubjectField
 from linn.core.security.logins import Identity, Login
+from linn.core.security.quota import Quota
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 
 __all__ = [
@@ -234,6 +235,7 @@ __all__ = [
     "PublishLane",
     "PublishRequest",
     "PublishResult",
+    "Quota",
     "Reader",
     "RealEnv",
     "ReceiveReservation",

@@ -335,6 +335,8 @@ class UserDescription(TypedDict):
     certificate: str
     """ "": none."""
     uid: int | None
+    limits: dict[str, int]
+    """Limits over all connections of the user; absent ones are none."""
     in_file: bool
     """Whether the configuration file names the user; only the file can change it then."""
 
@@ -345,6 +347,15 @@ class RoleDescription(TypedDict):
     role: str
     rules: dict[str, list[str]]
     in_file: bool
+
+
+class CallerDescription(TypedDict):
+    """The caller itself. `login`: how it logged in; `connection`: its address, as the broker sees it."""
+
+    user: str
+    login: str
+    roles: list[str]
+    connection: str
 
 
 class RightDescription(TypedDict):

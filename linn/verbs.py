@@ -201,6 +201,7 @@ class NewUser(NamedChange):
     scram: str = ""
     certificate: str = ""
     uid: Whole | None = None
+    limits: Mapping[str, Whole] = {}
 
 
 class UserChange(NamedChange):
@@ -210,6 +211,7 @@ class UserChange(NamedChange):
     scram: str | None = None
     certificate: str | None = None
     uid: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    limits: Mapping[str, Whole] = {}
 
 
 class RoleRules(NamedChange):
@@ -413,6 +415,7 @@ DELETE_USER = Verb("user.delete", NamedChange, Nothing, _broker(rights.ADMIN))
 SHOW_USER = Verb("user.show", Named, descriptions.UserDescription, _broker(rights.ADMIN))
 LIST_USERS = Verb("user.list", NoArguments, list[descriptions.UserDescription], _broker(rights.ADMIN))
 CAN_USER = Verb("user.can", RightAsked, descriptions.RightDescription, shows_visible)
+SHOW_CALLER = Verb("user.whoami", NoArguments, descriptions.CallerDescription, shows_visible)
 CREATE_ROLE = Verb("role.create", RoleRules, Created, _broker(rights.ADMIN))
 ALTER_ROLE = Verb("role.alter", RoleRules, Changed, _broker(rights.ADMIN))
 DELETE_ROLE = Verb("role.delete", NamedChange, Nothing, _broker(rights.ADMIN))

@@ -64,6 +64,8 @@ WHERE = {
     "predicates/test_predicate_parser.py": "test",
     "predicates/test_predicate_truth.py": "test",
     "protocol": "quick",
+    "security/test_open_addresses.py": "quick",
+    "security/test_tls_commands.py": "system",
     "spark": "quick",
     "spark/test_spark_processes.py": "system",
     "spark/test_driver.py": "system",

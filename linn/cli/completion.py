@@ -180,13 +180,14 @@ def _answer(ctx: typer.Context, ask: Callable[[Client], Awaitable[list[str]]]) -
     import anyio
 
     import linn
-    from linn.cli.session import mute_client, tls_of
+    from linn.cli.session import login_of, mute_client, tls_of
 
     url = ctx.params.get("url") or os.environ.get("LINN_URL", DEFAULT_URL)
 
     async def main() -> list[str]:
         with anyio.move_on_after(ANSWER_S):
-            async with linn.connect(url, name="linn-completion", retries_max=0, tls=tls_of(url)) as client:
+            tls, login = tls_of(url), login_of(asks=False)
+            async with linn.connect(url, name="linn-completion", retries_max=0, tls=tls, login=login) as client:
                 # A shell would act on control characters, which some names may have.
                 return [name for name in await ask(client) if name.isprintable()]
         return []

@@ -19,6 +19,7 @@ from linn.client.connection.connector import Connector
 from linn.core.errors.tree import ConfigError, ProtocolError
 from linn.descriptions import (
     BrokerDescription,
+    CallerDescription,
     ConnectionDescription,
     DecidedDeliveries,
     ExchangeDescription,
@@ -440,6 +441,14 @@ class Admin:
                     await client.admin.close_connection(connection["number"], "it holds too much")
         """
         await self._ask(verbs.CLOSE_CONNECTION, verbs.ConnectionClose(number, reason))
+
+    async def whoami(self) -> CallerDescription:
+        """Describe the client itself to the broker: its user, how it logged in, and the user's roles.
+
+        Example:
+            print((await client.admin.whoami())["user"])
+        """
+        return await self._ask(verbs.SHOW_CALLER, verbs.NoArguments())
 
     async def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.

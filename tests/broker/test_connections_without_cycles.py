@@ -15,6 +15,7 @@ from linn.core.batch.record import Record
 from linn.core.broker.broker import Broker
 from linn.core.env.env import Stream
 from linn.core.publish.request import PublishRequest
+from linn.core.security.access import FullAccess
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, hello
@@ -111,7 +112,7 @@ async def test_a_publish_that_is_given_up_leaves_no_cycle(env: SimEnv) -> None:
     async with broker_on(env, exchange + TOPICS + binding % "q" + binding % "s") as broker:
         with collected() as found:
             batches = [build_from_records([Record(value=b"x", routing_key="k")], base_id=1) for _ in range(9)]
-            plan, steps = broker.publisher.begin(PublishRequest("d", batches, to_exchange=True))
+            plan, steps = broker.publisher.begin(PublishRequest("d", batches, to_exchange=True), FullAccess("test"))
             next(steps)
             del plan, steps, batches
         assert found == []

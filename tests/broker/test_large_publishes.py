@@ -18,6 +18,7 @@ from linn.core.loop import long_work
 from linn.core.publish import publisher
 from linn.core.publish.request import PublishRequest
 from linn.core.routing import budget as publish_budget
+from linn.core.security.access import FullAccess
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -136,13 +137,13 @@ async def test_while_memory_is_short_one_large_publish_is_taken_apart_after_the_
 
 @served(CONFIG)
 async def test_a_plan_does_not_hold_once_a_topic_of_it_has_changed_or_is_gone(broker: Broker, admin: RawClient) -> None:
-    altered, steps = broker.publisher.begin(PublishRequest("d", [by_pairs()], to_exchange=True))
+    altered, steps = broker.publisher.begin(PublishRequest("d", [by_pairs()], to_exchange=True), FullAccess("test"))
     (planned,) = run_steps(steps)
     assert [(each.topic.name, each.batch.count) for each in planned.destinations] == [("ab", 150), ("bc", 150)]
     assert altered.is_current()
     await admin.administer("topic.alter", name="ab", settings={"partitions": 2})
     assert not altered.is_current()
-    late, steps = broker.publisher.begin(PublishRequest("d", [by_pairs()], to_exchange=True))
+    late, steps = broker.publisher.begin(PublishRequest("d", [by_pairs()], to_exchange=True), FullAccess("test"))
     for _ in range(5):  # All four pairs have been asked about.
         next(steps)
     assert not late.may_have_lost_a_topic()

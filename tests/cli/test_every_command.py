@@ -72,6 +72,7 @@ WITH_BROKER = [
     ("bench", "soak"),
     ("top", "--once"),
     ("ping",),
+    ("whoami",),
     ("connections",),
     ("connections", "list"),
     ("connections", "close", "1", "--yes"),

@@ -90,6 +90,7 @@ SCENE = [
     ("can", "ada", "browse", "topic:t", "--json"),
     ("users", "delete", "ada", "--yes", "--json"),
     ("roles", "delete", "readers", "--yes", "--json"),
+    ("whoami", "--json"),
     ("purge", "queue", "--yes", "--json"),
     ("topics", "delete", "passing", "--yes", "--json"),
     ("plugins", "list", "--json"),

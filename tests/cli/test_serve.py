@@ -212,7 +212,8 @@ def test_a_busy_port(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_not_of_this_machine(tmp_path: Path) -> None:
-    failure = refused(tmp_path, listen=["192.0.2.1:0"])
+    config = '[listeners.n]\naddress = "192.0.2.1:0"\nplaintext = true\n'
+    failure = refused(tmp_path, config, listen=[])
     assert failure.returncode == 6
     assert "[listener.address_invalid]" in failure.text
 

@@ -200,6 +200,7 @@ ROWS = [
 LISTED = {"topic.list": "name", "exchange.list": "name", "group.list": "group", "subscription.list": "topic"}
 """Verbs whose result leaves out what its caller may not see, and the key by which it names things."""
 LISTED_ELSEWHERE = {"delivery.list", "transaction.list"}
+ABOUT_THE_CALLER = {"user.whoami"}
 
 
 def _need(text: str) -> Need:

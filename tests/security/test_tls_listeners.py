@@ -29,7 +29,9 @@ from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import ConnectionLost, LinnError
 from linn.testing import BrokerThread
+from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import plugin_broker
+from linn.testing.sim_env import SimEnv
 
 TABLES = """
 [listeners.native]
@@ -478,3 +480,62 @@ async def test_a_connection_that_is_cut_off_is_lost_and_not_ended(tmp_path: Path
             while not broker.connections.traffic["native"].failed:
                 await trio.sleep(0.01)
         assert broker.connections.traffic["native"].failed == {"connection.lost": 1}
+
+
+async def test_silent_connections_hold_up_neither_readiness_nor_other_clients(tmp_path: Path) -> None:
+    async with broker_at(tmp_path) as broker:
+        silent = [await plain_stream(broker) for _ in range(300)]
+        with trio.fail_after(20):
+            stream = await tls_stream(broker, context_of_client(), "metrics")
+            await stream.send([b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n"])
+            buffer = memoryview(bytearray(4096))
+            assert bytes(buffer[: await stream.receive_into(buffer)]).startswith(b"HTTP/1.1 200")
+            await stream.aclose()
+            async with (
+                linn.connect(url_of(broker), tls=tls_of(tmp_path)) as client,
+                client.producer("jobs") as producer,
+            ):
+                await producer.publish(b"x" * 1_000_000)
+        for each in silent:
+            await each.aclose()
+
+
+async def test_too_many_connections_are_closed_without_a_handshake(tmp_path: Path) -> None:
+    text = f'[broker]\nconnections_max = 1\ndata_dir = "{tmp_path}/data"\n{tls_table(tmp_path)}{TABLES}'
+    async with plugin_broker(RealEnv(), text) as broker:
+        async with linn.connect(url_of(broker), tls=tls_of(tmp_path)):
+            with pytest.raises(ConnectionLost, match="during the TLS handshake"):
+                async with linn.connect(url_of(broker), tls=tls_of(tmp_path)):
+                    pass
+
+
+# --- a simulated network ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_client_comes_back_through_a_simulated_network_that_is_severed(tmp_path: Path, seed: int) -> None:
+    table = tls_table(tmp_path)
+
+    async def main(env: SimEnv) -> None:
+        env.disk.make_dir(str(tmp_path))
+        for name in ("cert.pem", "key.pem"):
+            file = env.disk.open(f"{tmp_path}/{name}", create=True)
+            file.write([(tmp_path / name).read_bytes()])
+            file.close()
+        client_env = SimEnv(seed, name="client", world=env.world)
+        text = f'{table}[listeners.native]\naddress = "127.0.0.1:5466"\ntls = "edge"\n[topics.jobs]\n'
+        async with plugin_broker(env, text):
+            async with linn.connect("linns://127.0.0.1:5466", env=client_env, tls=tls_of(tmp_path)) as client:
+                async with client.producer("jobs") as producer, client.consumer("jobs") as consumer:
+                    for number in range(20):
+                        if number % 5 == 4:
+                            env.world.sever("client", "node")
+                        await producer.publish(bytes([number]) * 50_000)
+                    found = []
+                    while len(set(found)) < 20:
+                        message = await anext(consumer)
+                        found.append(message.value)
+                        message.ack()
+        assert found[:1] == [bytes(50_000)]
+
+    run_simulation(seed, main)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import pytest
@@ -209,11 +210,13 @@ def test_defaults_are_those_of_the_specification() -> None:
         ([("capnp", "[::]:5470")], "linn://[::1]:5470"),
         ([("capnp", "unix:/run/linn.sock"), ("capnp", "10.0.0.7:5466")], "linn://10.0.0.7:5466"),
         ([("capnp", "unix:/run/a b.sock")], "linn+unix:///run/a%20b.sock"),
+        ([("capnp", "10.0.0.7:5466", True), ("capnp", "unix:/run/linn.sock")], "linn+unix:///run/linn.sock"),
+        ([("capnp", "10.0.0.7:5466", True)], None),
         ([("metrics", "127.0.0.1:9000")], None),
         ([], None),
     ],
 )
-def test_the_native_listener_is_the_address_of_drivers(listeners: list[tuple[str, str]], url: str | None) -> None:
+def test_the_native_listener_is_the_address_of_drivers(listeners: list[tuple[Any, ...]], url: str | None) -> None:
     bound = [ServiceListener(f"l{number}", *each) for number, each in enumerate(listeners)]
     assert bootstrap_url(bound) == url
 

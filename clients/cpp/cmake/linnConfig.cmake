@@ -1,4 +1,7 @@
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 find_dependency(CapnProto)
+if(@with_openssl@)
+  find_dependency(OpenSSL)
+endif()
 include(${CMAKE_CURRENT_LIST_DIR}/linnTargets.cmake)

@@ -44,7 +44,7 @@ std::shared_ptr<Connection> Connection::open(std::string_view url, ClientOptions
                                              std::shared_ptr<Alarm> alarm) {
   const Deadline deadline = deadline_in(options.connect_timeout);
   const std::shared_ptr<Connection> connection(
-      new Connection(Socket::connect(parse_url(url), deadline), std::move(options), std::move(alarm)));
+      new Connection(Socket::connect(parse_url(url), deadline, options.tls), options, std::move(alarm)));
   connection->welcome(deadline);
   connection->reader_ = std::thread([raw = connection.get()] { raw->run(); });
   return connection;
@@ -250,6 +250,7 @@ void Connection::look_at_leases() {
 
 /// Whether the socket has something to read, within the time to the next keepalive.
 bool Connection::wait_for_events() {
+  if (socket_.has_more()) return true;
   bool has_more = false;
   {
     const std::lock_guard lock(soon_mutex_);

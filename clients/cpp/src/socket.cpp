@@ -103,10 +103,12 @@ Deadline deadline_in(std::chrono::milliseconds timeout) noexcept {
                                                                                                  : now + timeout;
 }
 
-Socket::Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+Socket::Socket(Socket&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), tls_(std::move(other.tls_)) {}
 
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
+  std::swap(tls_, other.tls_);
   return *this;
 }
 
@@ -114,13 +116,21 @@ Socket::~Socket() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Socket Socket::connect(const Address& address, Deadline deadline) {
-  return address.path.empty() ? connect_tcp(address, deadline) : connect_unix(address.path, deadline);
+Socket Socket::connect(const Address& address, Deadline deadline, const std::optional<TlsOptions>& tls) {
+  if (tls && !address.is_tls)
+    throw Error("listener.address_invalid", "the URL is without TLS, and there are options for it: use linns://");
+  Socket socket = address.path.empty() ? connect_tcp(address, deadline) : connect_unix(address.path, deadline);
+  if (address.is_tls)
+    socket.tls_ = Tls::open(socket.descriptor_, address.host, tls.value_or(TlsOptions()), deadline, wait_for);
+  return socket;
 }
 
-bool Socket::wait_readable(Deadline deadline) const { return wait_for(descriptor_, POLLIN, deadline); }
+bool Socket::wait_readable(Deadline deadline) const {
+  return has_more() || wait_for(descriptor_, POLLIN, deadline);
+}
 
 std::size_t Socket::receive(char* buffer, std::size_t size) const {
+  if (tls_) return tls_->receive(buffer, size);
   const ssize_t count = ::recv(descriptor_, buffer, size, 0);
   if (count > 0) return static_cast<std::size_t>(count);
   if (count == 0) lost("the broker closed the connection");
@@ -129,6 +139,7 @@ std::size_t Socket::receive(char* buffer, std::size_t size) const {
 }
 
 std::size_t Socket::send_some(std::span<const std::string_view> buffers) const {
+  if (tls_) return tls_->send_some(buffers);
   std::array<iovec, buffers_max> parts{};
   const std::size_t count = std::min(buffers.size(), parts.size());
   for (std::size_t index = 0; index < count; ++index)
@@ -154,7 +165,10 @@ void Socket::send_all(std::span<const std::string_view> buffers, std::chrono::mi
   }
 }
 
-void Socket::end_sending() const noexcept { ::shutdown(descriptor_, SHUT_WR); }
+void Socket::end_sending() const noexcept {
+  if (tls_) tls_->end_sending();
+  ::shutdown(descriptor_, SHUT_WR);
+}
 void Socket::shut_down() const noexcept { ::shutdown(descriptor_, SHUT_RDWR); }
 
 }  // namespace linn::detail

@@ -3,10 +3,13 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "tls.h"
 #include "url.h"
 
 namespace linn::detail {
@@ -25,13 +28,15 @@ class Socket {
   Socket& operator=(Socket&& other) noexcept;
   ~Socket();
 
-  /// Throws Error connection.failed: nobody is there, or not in time.
-  static Socket connect(const Address& address, Deadline deadline);
+  /// Throws Error connection.failed: nobody is there, or not in time; and what Tls::open throws.
+  static Socket connect(const Address& address, Deadline deadline, const std::optional<TlsOptions>& tls = {});
 
   int descriptor() const noexcept { return descriptor_; }
 
   /// Whether bytes can be read within the time.
   bool wait_readable(Deadline deadline) const;
+  /// Whether bytes may be received although the descriptor has none: those that were decrypted already.
+  bool has_more() const { return tls_ && tls_->has_more(); }
 
   /// Bytes that were received; 0 where none are there now. Throws Error connection.lost, at the end of the stream too.
   std::size_t receive(char* buffer, std::size_t size) const;
@@ -51,6 +56,7 @@ class Socket {
 
  private:
   int descriptor_ = -1;
+  std::unique_ptr<Tls> tls_;
 };
 
 }  // namespace linn::detail

@@ -8,12 +8,12 @@
 namespace linn::detail {
 namespace {
 
-constexpr std::string_view tcp_scheme = "linn://", unix_scheme = "linn+unix://";
+constexpr std::string_view tcp_scheme = "linn://", tls_scheme = "linns://", unix_scheme = "linn+unix://";
 constexpr std::string_view default_port = "5466";  // L-I-N-N on a telephone.
 
 [[noreturn]] void invalid(std::string_view url) {
   throw Error("listener.address_invalid",
-              "\"" + std::string(url) + "\" is not linn://HOST[:PORT] or linn+unix:///PATH");
+              "\"" + std::string(url) + "\" is not linn://HOST[:PORT], linns://HOST[:PORT] or linn+unix:///PATH");
 }
 
 std::string unquoted(std::string_view path, std::string_view url) {
@@ -47,10 +47,11 @@ Address parse_url(std::string_view url) {
   if (url.starts_with(unix_scheme)) {
     const std::string_view path = url.substr(unix_scheme.size());
     if (path.size() < 2 || path.front() != '/') invalid(url);
-    return {unquoted(path, url), {}, {}};
+    return {unquoted(path, url), {}, {}, false};
   }
-  if (!url.starts_with(tcp_scheme)) invalid(url);
-  std::string_view rest = url.substr(tcp_scheme.size());
+  const bool is_tls = url.starts_with(tls_scheme);
+  if (!is_tls && !url.starts_with(tcp_scheme)) invalid(url);
+  std::string_view rest = url.substr((is_tls ? tls_scheme : tcp_scheme).size());
   if (rest.ends_with('/')) rest.remove_suffix(1);
   const bool bracketed = rest.starts_with('[');
   const std::size_t host_end = bracketed ? rest.find(']') : rest.find(':');
@@ -62,9 +63,9 @@ Address parse_url(std::string_view url) {
     behind.remove_prefix(1);
   }
   if (host.empty() || host.find_first_of("/?#@[] ") != std::string_view::npos) invalid(url);
-  if (behind.empty()) return {{}, std::string(host), std::string(default_port)};
+  if (behind.empty()) return {{}, std::string(host), std::string(default_port), is_tls};
   if (behind.front() != ':') invalid(url);
-  return {{}, std::string(host), checked_port(behind.substr(1), url)};
+  return {{}, std::string(host), checked_port(behind.substr(1), url), is_tls};
 }
 
 }  // namespace linn::detail

@@ -1,4 +1,4 @@
-// A broker's URL: linn://HOST[:PORT], linn://[V6][:PORT] or linn+unix:///PATH.
+// A broker's URL: linn://HOST[:PORT], linn://[V6][:PORT], the same with linns:// for TLS, or linn+unix:///PATH.
 #pragma once
 
 #include <string>
@@ -11,6 +11,7 @@ struct Address {
   std::string path;
   std::string host;
   std::string port;
+  bool is_tls = false;
 };
 
 /// Throws Error listener.address_invalid.

@@ -13,6 +13,11 @@ void tcp_has_a_host_and_a_port() {
   CHECK(parse_url("linn://[::1]:7").port == "7");
 }
 
+void tls_is_a_scheme_of_its_own() {
+  CHECK(parse_url("linns://h:7").is_tls && parse_url("linns://h:7").host == "h" && parse_url("linns://h:7").port == "7");
+  CHECK(parse_url("linns://[::1]").is_tls && !parse_url("linn://[::1]").is_tls);
+}
+
 void unix_has_a_path_with_its_quotes_undone() {
   CHECK(parse_url("linn+unix:///run/linn.sock").path == "/run/linn.sock");
   CHECK(parse_url("linn+unix:///a%20b").path == "/a b");
@@ -21,7 +26,7 @@ void unix_has_a_path_with_its_quotes_undone() {
 void anything_else_is_refused() {
   for (const char* url :
        {"", "http://x", "linn:", "linn://", "linn://:5466", "linn://h:", "linn://h:0", "linn://h:65536", "linn://h:x",
-        "linn://h/topic", "linn://u@h", "linn://h?x", "linn://[::1", "linn://[::1]x", "linn+unix://x", "linn+unix:///",
+        "linn://h/topic", "linn://u@h", "linn://h?x", "linns://", "linnss://h", "linn://[::1", "linn://[::1]x", "linn+unix://x", "linn+unix:///",
         "linn+unix:///a%2", "linn+unix:///a%zz", "linn+unix:///a%00"})
     CHECK(code_of([&] { parse_url(url); }) == "listener.address_invalid");
 }
@@ -30,6 +35,7 @@ void anything_else_is_refused() {
 
 int main() {
   return run({{"TCP has a host and a port", tcp_has_a_host_and_a_port},
+              {"TLS is a scheme of its own", tls_is_a_scheme_of_its_own},
               {"a Unix socket has a path, its quotes undone", unix_has_a_path_with_its_quotes_undone},
               {"anything else is refused", anything_else_is_refused}});
 }

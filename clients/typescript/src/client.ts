@@ -9,6 +9,7 @@ import { invalid, LinnError } from "./errors.js";
 import { Batch } from "./message.js";
 import type { ConnectionEvent } from "./outage.js";
 import { Producer, type ProducerOptions } from "./producer.js";
+import type { Tls } from "./secure.js";
 import { Session, TIMER_MS_MAX } from "./session.js";
 import type { Struct } from "./struct.js";
 import { addressOf } from "./url.js";
@@ -33,6 +34,8 @@ export interface ClientOptions {
   /** Called when the connection is lost, every 30 s while there is none, and when there is one again. Default: prints
    * the event's text with `console.warn`. */
   onConnection?: (event: ConnectionEvent) => void;
+  /** Authorities and the client's certificate, for a linns:// URL. Default: the authorities that Node trusts. */
+  tls?: Tls;
   /** Where Node has no zstd of its own (before 22.15). */
   zstd?: Zstd;
 }
@@ -71,14 +74,20 @@ const BACKOFF_MS = 50;
 const BACKOFF_MAX_MS = 2_000;
 const FETCH_BYTES_MAX = 1 << 20;
 
-/** Connect to a broker, once. URLs: linn://HOST[:PORT] (5466), linn://[V6][:PORT], linn+unix:///PATH. A connection that
- * is lost later is made again for as long as the client is open.
+/** Connect to a broker, once. URLs: linn://HOST[:PORT] (5466), linn://[V6][:PORT], linn+unix:///PATH, and linns:// for
+ * TLS. A connection that is lost later is made again for as long as the client is open.
  *
- * Rejects with listener.address_invalid, connection.failed, connection.lost, protocol.version_unsupported,
- * protocol.malformed (what answered is no broker), message.invalid (an option makes no sense). */
+ * Rejects with listener.address_invalid, connection.failed, connection.lost, tls.failed, tls.required,
+ * protocol.version_unsupported, protocol.malformed (what answered is no broker), message.invalid (an option makes no
+ * sense). */
 export async function connect(url: string, options: ClientOptions = {}): Promise<Client> {
-  const session = await Session.open(url, addressOf(url), {
+  const address = addressOf(url);
+  if (options.tls !== undefined && address.tlsHost === undefined) {
+    throw new LinnError("listener.address_invalid", `${url} is a URL without TLS, and there is tls: use linns://`);
+  }
+  const session = await Session.open(url, address, {
     name: options.name ?? NAME,
+    tls: options.tls ?? {},
     zstd: options.zstd ?? nodeZstd(),
     connectTimeoutMs: checked("connectTimeoutMs", options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS),
     requestTimeoutMs: checked("requestTimeoutMs", options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS),

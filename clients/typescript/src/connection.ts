@@ -4,12 +4,14 @@
 // anything that the broker sent later is looked at; nothing is read that nobody bounds: answers by their requests,
 // pushes by credit.
 
-import { connect as connectSocket, type NetConnectOpts, type Socket } from "node:net";
+import { connect as connectSocket, type Socket } from "node:net";
 import { LIMITS, type RecordBatch } from "./batch.js";
 import { encodeFrame, type Message, type MessageOf, type Request } from "./codec.js";
 import { Receiver, type Event } from "./receiver.js";
 import { again, clientClosed, connectionLost, goneBy, LinnError, protocolError } from "./errors.js";
+import { isOfTls, secured, tlsFailed, type Tls } from "./secure.js";
 import type { Struct } from "./struct.js";
+import type { Address } from "./url.js";
 import type { Zstd } from "./zstd.js";
 
 const VERSION = 1;
@@ -40,6 +42,7 @@ export interface PushHandler {
 export interface ConnectionOptions {
   name: string;
   connectTimeoutMs: number;
+  tls: Tls;
   zstd: Zstd | undefined;
 }
 
@@ -71,17 +74,25 @@ export class Connection {
     this.#receiver = new Receiver(FRAME_BYTES_MAX, LIMITS, zstd);
     socket.on("data", (chunk: Buffer) => this.#received(chunk));
     socket.on("drain", () => this.#callReady());
-    socket.on("error", (error) => this.lose(connectionLost(`${peer}: ${error.message}`)));
+    socket.on("error", (error) => {
+      // In TLS 1.3 a client learns only now that its certificate is not accepted.
+      const isRefusal = this.#welcome === undefined && isOfTls(error);
+      this.lose(isRefusal ? tlsFailed(peer, error) : connectionLost(`${peer}: ${error.message}`));
+    });
     socket.on("close", () => this.lose(connectionLost(`${peer} closed the connection`)));
   }
 
-  /** Connect, and be welcomed. Throws connection.failed, connection.lost, protocol.malformed, or what the broker
-   * says. */
-  static async open(peer: string, address: NetConnectOpts, options: ConnectionOptions): Promise<Connection> {
+  /** Connect, and be welcomed. Throws connection.failed, connection.lost, tls.failed, protocol.malformed, or what the
+   * broker says. */
+  static async open(peer: string, address: Address, options: ConnectionOptions): Promise<Connection> {
     const limit = deadline(options.connectTimeoutMs, `${peer} did not answer within ${options.connectTimeoutMs} ms`);
-    const socket = connectSocket(address);
+    const { tlsHost, ...place } = address;
+    let socket = connectSocket(place);
     try {
       await Promise.race([connected(socket, peer), limit.passed]);
+      if (tlsHost !== undefined) {
+        socket = await Promise.race([secured(socket, tlsHost, options.tls, peer), limit.passed]);
+      }
       const connection = new Connection(peer, socket, options.zstd);
       await Promise.race([connection.#greet(options.name), limit.passed]);
       return connection;

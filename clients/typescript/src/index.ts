@@ -16,6 +16,7 @@ export {
   type PublishOptions,
   type Receipt,
 } from "./producer.js";
+export type { Tls } from "./secure.js";
 export type { Headers, Labels, LabelValue, RecordInput } from "./record.js";
 export type { Settled, Verdict } from "./settling.js";
 export type { SubscriptionKind } from "./subscription.js";

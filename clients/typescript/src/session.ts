@@ -4,13 +4,13 @@
 // up (after `retriesMax` attempts, or where the broker speaks another version) whatever waits is failed, and it tries
 // again only when a connection is wanted.
 
-import type { NetConnectOpts } from "node:net";
 import type { RecordBatch } from "./batch.js";
 import type { Message, Request } from "./codec.js";
 import { Connection, type ConnectionOptions, type Welcome } from "./connection.js";
 import { again, clientClosed, LinnError } from "./errors.js";
 import { Outage, type ConnectionEvent } from "./outage.js";
 import { ProducerIds } from "./producer-ids.js";
+import type { Address } from "./url.js";
 
 /** The longest time that a timer of Node can wait. */
 export const TIMER_MS_MAX = 2 ** 31 - 1;
@@ -56,7 +56,7 @@ export class Session {
 
   private constructor(
     readonly peer: string,
-    readonly address: NetConnectOpts,
+    readonly address: Address,
     readonly options: SessionOptions,
     connection: Connection,
   ) {
@@ -66,7 +66,7 @@ export class Session {
   }
 
   /** Connect, once; throws as `Connection.open`. */
-  static async open(peer: string, address: NetConnectOpts, options: SessionOptions): Promise<Session> {
+  static async open(peer: string, address: Address, options: SessionOptions): Promise<Session> {
     return new Session(peer, address, options, await Connection.open(peer, address, options));
   }
 

@@ -1,26 +1,32 @@
-// A broker's URL: linn://HOST[:PORT], linn://[V6][:PORT] or linn+unix:///PATH.
+// A broker's URL: linn://HOST[:PORT], linn://[V6][:PORT], the same with linns:// for TLS, or linn+unix:///PATH.
 
 import type { NetConnectOpts } from "node:net";
 import { LinnError } from "./errors.js";
 
 /** L-I-N-N on a telephone. */
 const PORT = 5466;
-const TCP = /^linn:\/\/(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|([^\s/:@?#[\]]+))(?::(\d{1,5}))?\/?$/i;
+const TCP = /^linns?:\/\/(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|([^\s/:@?#[\]]+))(?::(\d{1,5}))?\/?$/i;
 const UNIX = /^linn\+unix:\/\/(\/[^?#]+)$/;
 
+/** Where to connect to, and the name that the broker's certificate must have; without one there is no TLS. */
+export type Address = NetConnectOpts & { tlsHost?: string };
+
 /** Where to connect to. Throws listener.address_invalid. */
-export function addressOf(url: string): NetConnectOpts {
+export function addressOf(url: string): Address {
   const unix = UNIX.exec(url);
   const tcp = TCP.exec(url);
   try {
     if (unix !== null) return { path: decodeURIComponent(unix[1]!) };
     const port = Number(tcp?.[3] ?? PORT);
-    if (tcp !== null && port > 0 && port <= 65_535) return { host: (tcp[1] ?? tcp[2])!, port };
+    if (tcp !== null && port > 0 && port <= 65_535) {
+      const host = (tcp[1] ?? tcp[2])!;
+      return /^linns:/i.test(url) ? { host, port, tlsHost: host } : { host, port };
+    }
   } catch (error) {
     if (!(error instanceof URIError)) throw error;
   }
   throw new LinnError(
     "listener.address_invalid",
-    `${JSON.stringify(url)} is not linn://HOST[:PORT] or linn+unix:///PATH, with three slashes`,
+    `${JSON.stringify(url)} is not linn://HOST[:PORT], linns://HOST[:PORT] or linn+unix:///PATH, with three slashes`,
   );
 }

@@ -7,6 +7,8 @@ const RIGHT: [string, object][] = [
   ["linn://127.0.0.1:1/", { host: "127.0.0.1", port: 1 }],
   ["linn://[::1]:65535", { host: "::1", port: 65_535 }],
   ["linn://[fe80::1%eth0]", { host: "fe80::1%eth0", port: 5466 }],
+  ["linns://h:7", { host: "h", port: 7, tlsHost: "h" }],
+  ["linns://[::1]", { host: "::1", port: 5466, tlsHost: "::1" }],
   ["linn+unix:///run/linn%20x.sock", { path: "/run/linn x.sock" }],
 ];
 
@@ -22,6 +24,8 @@ for (const url of [
   "linn://h:65536",
   "linn://h/x",
   "linn://u@h",
+  "linns://",
+  "linnss://h",
   "linn+unix://x",
   "linn+unix:///%ff",
 ]) {

@@ -19,8 +19,9 @@ from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.errors.names import AUDIT_TOPIC, name_problem
 from linn.core.errors.tree import ConfigError, LogCorrupt
+from linn.core.security.quota import Limits
 from linn.core.security.rule import rules_of
-from linn.core.security.users import check_user_name
+from linn.core.security.users import NO_LIMITS, check_user_name
 from linn.core.topics.live_settings import live_keys_problem
 from linn.core.topics.shared_entry import decode_entries
 
@@ -51,6 +52,7 @@ class StoredUser(msgspec.Struct, forbid_unknown_fields=True):
     scram: str
     certificate: str
     uid: int | None
+    limits: Limits = NO_LIMITS
 
 
 def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:

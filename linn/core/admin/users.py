@@ -24,10 +24,11 @@ from linn.core.errors.tree import ConfigError, ConfigNotLive, LimitExceeded
 from linn.core.loop.long_work import LongWork
 from linn.core.ports.principal import Principal
 from linn.core.security.policy import ADMINISTRATOR, Policy
+from linn.core.security.quota import Limits
 from linn.core.security.rule import Rule, described_rules, rules_of
 from linn.core.security.sasl.scram import Verifier
-from linn.core.security.users import User, check_user_name
-from linn.descriptions import RightDescription, RoleDescription, UserDescription
+from linn.core.security.users import NO_LIMITS, User, check_user_name
+from linn.descriptions import CallerDescription, RightDescription, RoleDescription, UserDescription
 
 USERS_MAX = 100_000
 """Limit of the users: each takes about 1 KiB in memory and in the metadata store."""
@@ -62,6 +63,7 @@ class UserAdministration:
         check_user_name(asked.name)
         roles = tuple(asked.roles)
         user = User(name=asked.name, roles=roles, scram=asked.scram, certificate=asked.certificate, uid=asked.uid)
+        user = msgspec.structs.replace(user, limits=_limits(NO_LIMITS, asked.limits))
         existing = self._policy.users.find(user.name)
         if existing == user:
             return {"created": False}
@@ -81,7 +83,8 @@ class UserAdministration:
             given["uid"] = None
         if asked.roles is not None:
             given["roles"] = tuple(asked.roles)
-        user = msgspec.structs.replace(before, **given)
+        limits = _limits(before.limits, asked.limits)
+        user = msgspec.structs.replace(before, limits=limits, **given)
         if user != before:
             await self._put_user(user, asked, caller)
         return {"changed": user != before}
@@ -118,6 +121,11 @@ class UserAdministration:
             "roles": self._policy.roles_that_allow(asked.user, *asked_for),
         }
 
+    async def whoami(self, _: verbs.NoArguments, caller: Principal) -> CallerDescription:
+        """The caller itself."""
+        roles = self._policy.roles_of(caller.name)
+        return {"user": caller.name, "login": caller.login, "roles": roles, "connection": caller.connection}
+
     def _user(self, name: str) -> User:
         found = self._policy.users.find(name)
         if found is None:
@@ -135,7 +143,7 @@ class UserAdministration:
         if user.scram:
             Verifier.parse(user.scram)
         if not asked.validate_only:
-            stored = StoredUser(user.roles, user.scram, user.certificate, user.uid)
+            stored = StoredUser(user.roles, user.scram, user.certificate, user.uid, user.limits)
             await self._entries.put(USER + user.name, msgspec.to_builtins(stored))
             await self._long_work.run(self._policy.put_user(user), immediate=True)
 
@@ -156,6 +164,7 @@ class UserAdministration:
             "has_password": bool(user.scram),
             "certificate": user.certificate,
             "uid": user.uid,
+            "limits": msgspec.to_builtins(user.limits),
             "in_file": user.name in self._config.users,
         }
 
@@ -227,6 +236,15 @@ class UserAdministration:
 
     def _described_role(self, name: str, rules: Sequence[Rule]) -> RoleDescription:
         return {"role": name, "rules": described_rules(rules), "in_file": name in self._config.roles}
+
+
+def _limits(before: Limits, changes: Mapping[str, int]) -> Limits:
+    """The limits with changes; 0: none. Raises ConfigError."""
+    given = msgspec.to_builtins(before) | dict(changes)
+    try:
+        return msgspec.convert({key: value for key, value in given.items() if value}, Limits)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"limits: {error}") from error
 
 
 _LOGIN_FACTS = ("scram", "certificate", "uid")

@@ -83,9 +83,9 @@ RETENTION_INTERVAL_S = 10.0
 """Interval of the check for records to drop from streams: much finer than any retention."""
 
 
-def _policy(config: Config) -> Policy:
+def _policy(config: Config, monotonic: Callable[[], float]) -> Policy:
     """Make the policy of a configuration: open, unless it has roles, users, or a listener that requires a login."""
-    return Policy(config.roles, Users(config.users.values()), is_open=config.is_open)
+    return Policy(config.roles, Users(config.users.values()), is_open=config.is_open, monotonic=monotonic)
 
 
 class Broker:
@@ -104,7 +104,7 @@ class Broker:
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
-        self.policy = _policy(config)
+        self.policy = _policy(config, env.clock.monotonic)
         self.audit = AuditTrail(env, self.spawn)
         self.measurements = Measurements(env.clock.monotonic())
         self.long_work = LongWork(env.clock.monotonic)

@@ -273,6 +273,7 @@ class ConfigChecker:
                 scram=settings.scram,
                 certificate=settings.certificate,
                 uid=settings.uid,
+                limits=settings.limits,
             )
         return found
 

@@ -11,6 +11,8 @@ from linn.core.config.topic_settings import DAY_MS, BindingSettings, Count, Rete
 from linn.core.config.units import UNITS_MAX
 from linn.core.env.tls import ClientCertificate, Version
 from linn.core.groups.assignor import DEFAULT_ASSIGNOR
+from linn.core.security.quota import Limits
+from linn.core.security.users import NO_LIMITS
 
 MIB = 1 << 20
 
@@ -296,6 +298,13 @@ class UserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, msgspec.Meta(ge=0)] | None,
         msgspec.Meta(description="The user id on this machine that logs in over a Unix socket. Default: none."),
     ] = None
+    limits: Annotated[
+        Limits,
+        msgspec.Meta(
+            description="Limits over all connections of the user: `receive_bytes_per_s`, `send_bytes_per_s` and "
+            "`requests_per_s`, which the broker keeps by reading and delivering later. Default: none."
+        ),
+    ] = NO_LIMITS
 
 
 TABLES: Mapping[str, type[msgspec.Struct]] = {

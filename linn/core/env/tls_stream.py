@@ -245,7 +245,7 @@ class TlsStream:
         except ConnectionLost as error:
             if not total:
                 raise
-            self._error = error  # The bytes before it come first.
+            self._error = error
         if total or self._has_ended:
             return total
         return None
@@ -255,6 +255,8 @@ class TlsStream:
         filled, size = 0, min(len(buffer), bytes_max)
         while filled < size and not self._has_ended:
             if self._error is not None:
+                if filled:  # They come first.
+                    break
                 raise self._error
             try:
                 count = cast(int, self._ssl.read(size - filled, buffer[filled:]))

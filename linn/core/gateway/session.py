@@ -49,6 +49,8 @@ class Session:
         self.principal = principal
         self._access = principal.access
         self._rooms = rooms
+        self.quota = principal.access.quota
+        """The rates of the user: a protocol counts received and sent bytes, and pauses for as long as they say."""
         self._consumers: dict[Consumer, int] = {}
         """The number of partitions read by each consumer. Each takes memory, and time at the end."""
         self._needs: dict[Consumer, Sequence[Need]] = {}

@@ -24,6 +24,8 @@ class ServiceListener(NamedTuple):
     protocol: str
     address: str
     """The address as bound, with the real port."""
+    has_tls: bool = False
+    """Whether it speaks only TLS."""
 
 
 class ServiceHost(Protocol):

@@ -7,7 +7,9 @@ from copy import copy
 
 from linn.core.errors.auth import Forbidden
 from linn.core.errors.names import AUDIT_TOPIC
+from linn.core.security.quota import Quota
 from linn.core.security.rule import OWN_PREFIX, Rule
+from linn.core.security.users import NO_LIMITS
 from linn.rights import AUDIT, BROKER, CONFIGURE, PUBLISH, SEE, TOPIC, Need
 
 ALTERING = (PUBLISH, CONFIGURE)
@@ -34,6 +36,7 @@ class Access:
         "_origin",
         "_prefixes",
         "on_refused",
+        "quota",
         "user",
         "watchers",
     )
@@ -41,14 +44,16 @@ class Access:
     is_full = False
     """Whether everything is allowed."""
 
-    def __init__(self, user: str, rules: Iterable[Rule] = ()) -> None:
+    def __init__(self, user: str, rules: Iterable[Rule] = (), quota: Quota | None = None) -> None:
         self.user = user
         """The user's name in errors."""
+        self.quota = quota if quota is not None else Quota(lambda: 0.0, NO_LIMITS)
+        """The user's rates."""
         self.watchers: set[Callable[[], None]] = set()
         """Called after the rules have changed, once for each session."""
         self.on_refused: Callable[[Need], None] = _ignore
         """Called with each right that `check` finds lacking."""
-        self._origin = self
+        self._origin: Access | None = None
         self._answers: dict[tuple[str, str, str], bool] = {}
         self._exact: dict[tuple[str, str], frozenset[str]] = {}
         self._prefixes: dict[tuple[str, str], frozenset[str]] = {}
@@ -58,7 +63,7 @@ class Access:
     def of_session(self, on_refused: Callable[[Need], None]) -> Access:
         """Return the same rights for one session, whose refusals are told to `on_refused`."""
         found = copy(self)  # Shares all containers, which `change` changes in place, and keeps their owner.
-        found.on_refused = on_refused
+        found.on_refused, found._origin = on_refused, self
         return found
 
     def change(self, rules: Iterable[Rule]) -> None:

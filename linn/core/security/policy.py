@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from linn.core.batch.steps import Steps
 from linn.core.security.access import Access, FullAccess
+from linn.core.security.quota import Limits, Quota
 from linn.core.security.rule import ALL_RULES, Rule
-from linn.core.security.users import User, Users
+from linn.core.security.users import NO_LIMITS, User, Users
 
 ADMINISTRATOR = "administrator"
 """The role that may do everything, which exists without a definition; and the user with this role that stands for
@@ -21,7 +22,15 @@ class Policy:
     `is_open`: every caller may do everything, because the configuration has neither roles, users nor logins.
     """
 
-    def __init__(self, roles: Mapping[str, Sequence[Rule]], users: Users, *, is_open: bool = False) -> None:
+    def __init__(
+        self,
+        roles: Mapping[str, Sequence[Rule]],
+        users: Users,
+        *,
+        is_open: bool = False,
+        monotonic: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._monotonic = monotonic
         self._roles = dict(roles)
         self.users = users
         self.is_open = is_open
@@ -34,17 +43,25 @@ class Policy:
 
     def access(self, user: str) -> Access:
         """Return what a user may do: the same object for all of the user's sessions. An unknown user may do nothing."""
-        if self.is_open:
-            return FullAccess(user)
         found = self._accesses.get(user)
-        if found is None:
-            found = self._accesses[user] = Access(user, self._rules_of(user))
+        if found is None and self.is_open:
+            found = self._accesses[user] = FullAccess(user)
+        elif found is None:
+            quota = Quota(self._monotonic, self._limits_of(user))
+            found = self._accesses[user] = Access(user, self._rules_of(user), quota)
         return found
+
+    def roles_of(self, user: str) -> list[str]:
+        """Return the names of a user's roles."""
+        found = self.users.find(user)
+        if found is not None:
+            return list(found.roles)
+        return [ADMINISTRATOR] if user == ADMINISTRATOR else []
 
     def roles_that_allow(self, user: str, operation: str, kind: str, name: str) -> list[str]:
         """Return the user's roles that allow an operation on a resource."""
         return [
-            role for role in self._roles_of(user) if Access(user, self.roles.get(role, ())).may(operation, kind, name)
+            role for role in self.roles_of(user) if Access(user, self.roles.get(role, ())).may(operation, kind, name)
         ]
 
     def put_role(self, name: str, rules: Sequence[Rule]) -> Steps[None]:
@@ -67,20 +84,19 @@ class Policy:
         self.users.remove(name)
         yield from self._changed()
 
-    def _rules_of(self, name: str) -> Iterator[Rule]:
-        for role in self._roles_of(name):
-            yield from self.roles.get(role, ())
-
-    def _roles_of(self, name: str) -> Sequence[str]:
+    def _limits_of(self, name: str) -> Limits:
         user = self.users.find(name)
-        if user is None:
-            return (ADMINISTRATOR,) if name == ADMINISTRATOR else ()
-        return user.roles
+        return user.limits if user is not None else NO_LIMITS
+
+    def _rules_of(self, name: str) -> Iterator[Rule]:
+        for role in self.roles_of(name):
+            yield from self.roles.get(role, ())
 
     def _changed(self) -> Steps[None]:
         """Give each user in use the present rules, and tell the user's sessions; one step each."""
         for access in list(self._accesses.values()):
             access.change(self._rules_of(access.user))
+            access.quota.change(self._limits_of(access.user))
             yield
             for watcher in list(access.watchers):
                 if watcher in access.watchers:

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from linn.core.errors.tree import ConfigError
+from linn.core.security.quota import Limits
 
 ANONYMOUS = "anonymous"
 """The user of clients without a login."""
+NO_LIMITS = Limits()
 NAME_BYTES_MAX = 255
 """Limit of a user's name."""
 
@@ -27,6 +29,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     """The name in the client's certificate: a URI or DNS name of its subject's alternative names. "": none."""
     uid: int | None = None
     """The user's id on this machine, for Unix sockets."""
+    limits: Limits = NO_LIMITS
 
 
 def check_user_name(name: str) -> None:

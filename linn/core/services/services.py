@@ -51,7 +51,10 @@ class Host:
         """The bound listeners."""
         bound: Mapping[str, str] = self._addresses()
         protocols = self._config.listeners
-        return [ServiceListener(name, protocols[name].protocol, address) for name, address in bound.items()]
+        return [
+            ServiceListener(name, protocols[name].protocol, address, protocols[name].tls is not None)
+            for name, address in bound.items()
+        ]
 
     def topics(self) -> dict[str, ServiceTopic]:
         """All topics, by name."""

@@ -73,10 +73,12 @@ class Conversation:
         "_heard_bytes",
         "_in_a_row",
         "_is_drained",
+        "_is_paused",
         "_keepalive",
         "_missed",
         "_outbox",
         "_publishing",
+        "_quota",
         "_reading",
         "_received_bytes",
         "_reservation",
@@ -99,12 +101,16 @@ class Conversation:
         self.peer = stream.peer
         """The client's address."""
         self._gateway = gateway
-        self._outbox = Outbox(stream, gateway.settings.connection_bytes_max, self, gateway.memory.unsent)
-        self._responder = Responder(gateway, self._outbox, self.peer)
         assert handshake.identity is not None, "no conversation without a login"
         self._user = handshake.identity.user
-        principal = Principal(self.peer, handshake.client[:CLIENT_CHARACTERS_MAX], self._user)
-        self._session = self._responder.session = gateway.session(principal)
+        client, login = handshake.client[:CLIENT_CHARACTERS_MAX], handshake.identity.how
+        principal = Principal(self.peer, client, self._user, login=login)
+        self._session = gateway.session(principal)
+        self._quota = quota = self._session.quota
+        bytes_max, clock = gateway.settings.connection_bytes_max, gateway.env.clock
+        self._outbox = Outbox(stream, bytes_max, self, gateway.memory.unsent, quota, clock)
+        self._responder = Responder(gateway, self._outbox, self.peer)
+        self._responder.session = self._session
         self.slice: dict[KeptSession, None] = {}
         """The slice of the keepalive that contains this conversation."""
         self._connection = handshake.connection
@@ -118,7 +124,7 @@ class Conversation:
         self._heard = True
         self._missed = self._heard_bytes = self._in_a_row = 0
         self._received_bytes = handshake.received_bytes
-        self._has_more = self._is_drained = False
+        self._has_more = self._is_drained = self._is_paused = False
 
     # --- life ---
 
@@ -215,7 +221,7 @@ class Conversation:
     def watch(self) -> None:
         """End the connection if it has been silent for too long; called once per keepalive interval."""
         # While the broker owes a client output or a turn, the client is not read from, and can't be heard.
-        held_up = self._turn.waits or (not self._outbox.is_full and self._is_over_budget())
+        held_up = self._turn.waits or self._is_paused or (not self._outbox.is_full and self._is_over_budget())
         heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
         self._missed = 0 if heard else self._missed + 1
         self._heard, self._heard_bytes = False, 0
@@ -266,6 +272,9 @@ class Conversation:
             while True:
                 if self._is_over_budget():
                     await self._turn.next_turn(self._wait_budget)
+                if self._quota.is_limited and (pause_s := self._quota.receive_pause_s()):
+                    await self._pause(pause_s)
+                    continue
                 if self._has_more:
                     self._has_more, self._in_a_row = False, 0
                     self._outbox.flush()
@@ -283,6 +292,15 @@ class Conversation:
             await self._send_reason(error)
             await discard_rest(self._stream)
             raise
+
+    async def _pause(self, pause_s: float) -> None:
+        """Read nothing for a while, because the user is over a rate."""
+        self._outbox.flush()
+        self._is_paused = True
+        try:
+            await self._turn.next_turn(partial(self._gateway.env.clock.sleep, pause_s))
+        finally:
+            self._is_paused = False
 
     async def _receive(self) -> int:
         """Receive some bytes; a few times in a row without a pause, if more has arrived."""
@@ -311,12 +329,15 @@ class Conversation:
         self._received_bytes += count
         self._responder.holding = True
         try:
-            self._handle_events(count)
+            requests = self._handle_events(count)
         finally:
             self._responder.holding = False
+        if self._quota.is_limited:
+            self._quota.received(count, requests)
 
-    def _handle_events(self, count: int) -> None:
-        connection, until_s = self._connection, 0.0
+    def _handle_events(self, count: int) -> int:
+        """Carry out requests, a limited number at a time; returns how many."""
+        connection, until_s, number = self._connection, 0.0, 0
         for number, event in enumerate(connection.received(count), 1):
             self._heard = True
             handler = _HANDLERS.get(type(event.message))
@@ -335,7 +356,8 @@ class Conversation:
                 is_held_up = self._outbox.is_full or self._subscribing.is_settling
                 if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or is_held_up:
                     self._has_more = True
-                    return
+                    break
+        return number
 
     def _is_over_budget(self) -> bool:
         return (

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import trio
 
-from linn.api import AcceptedStream, Buffer, MemoryShare, Sendable, behind
+from linn.api import AcceptedStream, Buffer, Clock, MemoryShare, Quota, Sendable, behind
 
 FRAME_BYTES = 256
 """Memory of a frame, or of a batch sent from its file, besides its bytes: 130 bytes of objects, and overhead."""
@@ -39,12 +39,14 @@ class Outbox:
         "_ahead_bytes_max",
         "_bytes",
         "_bytes_max",
+        "_clock",
         "_closed",
         "_counted_bytes",
         "_frames",
         "_has_task",
         "_is_due",
         "_memory",
+        "_quota",
         "_room",
         "_sender",
         "_sending_bytes",
@@ -52,8 +54,12 @@ class Outbox:
         "sent_bytes",
     )
 
-    def __init__(self, stream: AcceptedStream, bytes_max: int, sender: Sender, memory: MemoryShare) -> None:
-        """`memory` counts the waiting bytes, except answers that the stream takes at once."""
+    def __init__(
+        self, stream: AcceptedStream, bytes_max: int, sender: Sender, memory: MemoryShare, quota: Quota, clock: Clock
+    ) -> None:
+        """`memory` counts the waiting bytes, except answers that the stream takes at once. `quota`: the user's."""
+        self._quota = quota
+        self._clock = clock
         self._stream = stream
         self._bytes_max = bytes_max
         self._ahead_bytes_max = min(bytes_max, READ_AHEAD_BYTES_MAX)
@@ -88,8 +94,11 @@ class Outbox:
     def hold(self, frames: Sequence[Sendable]) -> None:
         """Queue frames without sending them before the next `flush` or `put`, to send many answers at once."""
         self._frames += frames
+        before = self._bytes
         for frame in frames:
             self._bytes += len(frame)
+        if self._quota.is_limited:
+            self._quota.sent(self._bytes - before)
         if self._has_task:
             self._count(memory_bytes(frames))
 
@@ -127,6 +136,8 @@ class Outbox:
 
     def has_room(self) -> bool:
         """Whether more may be read for this client; if memory is short, only when no output waits."""
+        if self._quota.is_limited and self._quota.send_pause_s():
+            return False
         waiting, memory = self._bytes + self._sending_bytes, self._memory
         return waiting < self._ahead_bytes_max and (not waiting or memory.used_bytes < memory.bytes_max)
 
@@ -144,6 +155,9 @@ class Outbox:
     async def wait_room(self) -> None:
         """Wait until `has_room`."""
         while not self.has_room():
+            if self._quota.is_limited and (pause_s := self._quota.send_pause_s()):
+                await self._clock.sleep(pause_s)
+                continue
             if self._room is None:
                 self._room = trio.Event()
             await self._room.wait()

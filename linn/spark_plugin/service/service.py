@@ -53,8 +53,11 @@ _DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
 
 
 def bootstrap_url(listeners: Sequence[ServiceListener]) -> str | None:
-    """The URL of the broker's native listener, by TCP if there is one; None if there is no native listener."""
-    addresses = [listener.address for listener in listeners if listener.protocol == NATIVE]
+    """The URL of the broker's native listener without TLS, by TCP if there is one; None if there is no such listener.
+
+    Drivers have no options for TLS yet.
+    """
+    addresses = [listener.address for listener in listeners if listener.protocol == NATIVE and not listener.has_tls]
     addresses.sort(key=lambda address: address.startswith("unix:"))
     if not addresses:
         return None
@@ -162,7 +165,7 @@ class SparkService:
         # Another Python has packages of its own: its driver checks them.
         missing = missing_package() if self._python == sys.executable else None
         if missing is None and self._bootstrap() is None:
-            missing = f"there is no listener of the protocol {NATIVE}: add one, or set bootstrap in [spark]"
+            missing = f"there is no listener of the protocol {NATIVE} without TLS: add one, or set bootstrap in [spark]"
         return missing or await missing_java(self._host.env.programs)
 
     # --- looking ---

@@ -26,6 +26,16 @@ namespace detail {
 class Session;
 }
 
+/// For linns:// URLs. Files are in PEM, and are read at each connection. The host's name is always checked.
+struct TlsOptions {
+  /// File of the authorities to trust. Empty: the system's.
+  std::string ca = {};
+  /// File of the client's own certificate, for a broker that asks for one.
+  std::string certificate = {};
+  /// File of its private key. Empty: it is in the same file.
+  std::string key = {};
+};
+
 struct ClientOptions {
   /// What the broker's log calls this client.
   std::string name = "linn-cpp";
@@ -45,6 +55,8 @@ struct ClientOptions {
   /// Takes a line when the connection is lost, every 30 s while there is none, and when it is back; standard error does
   /// where this is empty. Called by a thread of the client's: it must not throw, and neither use nor own the client.
   std::function<void(const std::string& line)> log = {};
+  /// Authorities and the client's certificate, for a linns:// URL. std::nullopt: the system's authorities.
+  std::optional<TlsOptions> tls = std::nullopt;
   /// Of any message that the broker sends, and of all batches behind one: memory that a broker can make this take.
   std::size_t receive_bytes_max = 64 << 20;
 };

@@ -11,6 +11,7 @@ from linn.client.admin import Admin as AsyncAdmin
 from linn.client.blocking.facade import Facade
 from linn.descriptions import (
     BrokerDescription,
+    CallerDescription,
     ConnectionDescription,
     DecidedDeliveries,
     ExchangeDescription,
@@ -410,6 +411,14 @@ class Admin(Facade[AsyncAdmin]):
                     client.admin.close_connection(connection["number"], "it holds too much")
         """
         self._thread.call(self._made.close_connection, number, reason)
+
+    def whoami(self) -> CallerDescription:
+        """Describe the client itself to the broker: its user, how it logged in, and the user's roles.
+
+        Example:
+            print(client.admin.whoami()["user"])
+        """
+        return self._thread.call(self._made.whoami)
 
     def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.

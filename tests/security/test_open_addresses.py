@@ -1,0 +1,66 @@
+"""Addresses that other machines reach: with TLS, or with the word that says that there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from linn.core.config.config import check_config, plugin_settings
+from linn.core.config.toml_source import TomlSource
+from linn.core.env.address import is_beyond_loopback
+from linn.core.plugins.manager import PluginManager, installed
+
+TABLE = '[tls.edge]\ncertificate = "c"\nkey = "k"\n'
+
+
+def problems(text: str) -> list[str]:
+    source = TomlSource(text, "linn.toml")
+    _, found = check_config(source, PluginManager(plugin_settings(source), installed()))
+    return [f"{problem.severity} {problem.key}: {problem.text}" for problem in found.in_order()]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:5466", "[::]:5466", "10.0.0.1:5466", "broker.example.com:5466"])
+@pytest.mark.parametrize("protocol", ["capnp", "metrics"])
+def test_one_without_tls_is_an_error_unless_it_says_so(address: str, protocol: str) -> None:
+    listener = f'[listeners.n]\nprotocol = "{protocol}"\naddress = "{address}"\n'
+    (error,) = problems(listener)
+    assert error.startswith(f"error listeners.n.address: other machines reach {address}, and the listener has no TLS")
+    assert "plaintext = true" in error
+    assert problems(listener + "plaintext = true\n") == []
+    assert problems(listener + 'tls = "edge"\n' + TABLE) == []
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "localhost:1", "unix:linn.sock"])
+def test_loopback_needs_neither(address: str) -> None:
+    assert not is_beyond_loopback(address)
+    assert problems(f'[listeners.n]\naddress = "{address}"\n') == []
+
+
+@pytest.mark.parametrize(
+    ("listener", "said"),
+    [
+        (
+            'address = "127.0.0.1:1"\nplaintext = true',
+            "warning listeners.n.plaintext: has no effect: only this machine",
+        ),
+        ('address = "0.0.0.0:1"\ntls = "edge"\nplaintext = true', "warning listeners.n.plaintext: has no effect: the"),
+        ('address = "unix:s"\ntls = "edge"', "error listeners.n.tls: a Unix socket needs no TLS"),
+        ('tls = "egde"', 'error listeners.n.tls: there is no TLS table "egde"; did you mean "edge"?'),
+    ],
+)
+def test_settings_of_a_listener_that_do_not_fit(listener: str, said: str) -> None:
+    (found,) = problems(f"[listeners.n]\n{listener}\n{TABLE}")
+    assert found.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('certificate = "c"', 'error tls.edge: the key "key" is missing'),
+        ('certificate = "c"\nkey = "k"\nversions = "1.1"', "error tls.edge.versions: must be one of"),
+        ('certificate = "c"\nkey = "k"\nclient_certificate = "required"', "error tls.edge: client_certificate = "),
+        ('certificate = "c"\nkey = "k"\nhandshake_timeout = "0s"', "error tls.edge.handshake_timeout: "),
+        ('certificat = "c"\nkey = "k"', 'error tls.edge: the key "certificate" is missing'),
+    ],
+)
+def test_a_tls_table_that_is_wrong(table: str, said: str) -> None:
+    assert any(problem.startswith(said) for problem in problems(f"[tls.edge]\n{table}\n"))
