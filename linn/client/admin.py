@@ -461,7 +461,14 @@ class Admin:
     # --- users and roles ---
 
     async def create_user(
-        self, name: str, roles: Sequence[str] = (), *, scram: str = "", certificate: str = "", uid: int | None = None
+        self,
+        name: str,
+        roles: Sequence[str] = (),
+        *,
+        scram: str = "",
+        certificate: str = "",
+        uid: int | None = None,
+        limits: Mapping[str, int] = {},
     ) -> bool:
         """Create a user; return False if it exists with the same settings.
 
@@ -470,13 +477,14 @@ class Admin:
             scram: verifier of the password, as `linn users verifier` prints it. "": no password.
             certificate: the URI or DNS name in the user's certificate. "": none.
             uid: the user's id on the broker's machine, for Unix sockets.
+            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`.
 
         Raises UserExists, UserUnknown for a role, Forbidden, ConfigError, LimitExceeded.
 
         Example:
             await client.admin.create_user("grace", ["shop"], certificate="spiffe://example.org/grace")
         """
-        asked = verbs.NewUser(name, roles=roles, scram=scram, certificate=certificate, uid=uid)
+        asked = verbs.NewUser(name, roles=roles, scram=scram, certificate=certificate, uid=uid, limits=limits)
         return (await self._ask(verbs.CREATE_USER, asked))["created"]
 
     async def alter_user(
@@ -487,18 +495,19 @@ class Admin:
         scram: str | None = None,
         certificate: str | None = None,
         uid: int | None = None,
+        limits: Mapping[str, int] = {},
     ) -> bool:
         """Change a user; return whether anything differed. Sessions of the user have the new rights on return.
 
-        None leaves a setting as it is. "" for `scram` and `certificate`, and -1 for `uid`, remove it. `roles` are all
-        that the user has from then on.
+        None leaves a setting as it is. "" for `scram` and `certificate`, -1 for `uid`, and 0 for one of the `limits`
+        remove it. `roles` are all that the user has from then on.
 
         Raises UserUnknown for the user or a role, Forbidden, ConfigNotLive, ConfigError.
 
         Example:
             await client.admin.alter_user("ada", ["shop", "administrator"], certificate="")
         """
-        asked = verbs.UserChange(name, roles=roles, scram=scram, certificate=certificate, uid=uid)
+        asked = verbs.UserChange(name, roles=roles, scram=scram, certificate=certificate, uid=uid, limits=limits)
         return (await self._ask(verbs.ALTER_USER, asked))["changed"]
 
     async def delete_user(self, name: str) -> None:

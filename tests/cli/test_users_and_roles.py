@@ -76,7 +76,19 @@ def test_a_user_is_made_listed_altered_and_deleted(quick, line_of) -> None:
         ["anonymous", "administrator", "", "the file"],
         ["root", "operator", "", "the file"],
     ]
-    done = quick("users", "alter", "ada", "--remove-role", "operator", "--add-role", "clerk", "--uid", "7")
+    done = quick(
+        "users",
+        "alter",
+        "ada",
+        "--remove-role",
+        "operator",
+        "--add-role",
+        "clerk",
+        "--uid",
+        "7",
+        "--limit",
+        "requests_per_s=100",
+    )
     assert done.stdout == "changed ada\n"
     assert json.loads(quick("users", "describe", "ada", "--json").stdout) == {
         "user": "ada",
@@ -84,9 +96,13 @@ def test_a_user_is_made_listed_altered_and_deleted(quick, line_of) -> None:
         "has_password": False,
         "certificate": "ada.example",
         "uid": 7,
+        "limits": {"requests_per_s": 100},
         "in_file": False,
     }
-    assert quick("users", "alter", "ada", "--certificate", "", "--uid", "-1").stdout == "changed ada\n"
+    assert (
+        quick("users", "alter", "ada", "--certificate", "", "--uid", "-1", "--limit", "requests_per_s=0").stdout
+        == "changed ada\n"
+    )
     assert quick("users", "alter", "ada", "--uid", "-1").stdout == "ada has these settings already\n"
     assert rows(quick("users", "describe", "ada").stdout) == [
         *(["roles", "clerk"], ["password", "none"], ["certificate", "none"], ["uid", "none"]),

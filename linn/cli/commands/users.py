@@ -52,6 +52,15 @@ Uid = Annotated[
     int | None,
     typer.Option("--uid", metavar="NUMBER", help="The user's id on the broker's machine, for Unix sockets."),
 ]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="KEY=NUMBER",
+        help="Limit of all connections of the user together: receive_bytes_per_s, send_bytes_per_s or requests_per_s. "
+        "May be repeated.",
+    ),
+]
 
 
 @app.command("list")
@@ -89,6 +98,7 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
         "password": "set" if user["has_password"] else "none",
         "certificate": user["certificate"] or "none",
         "uid": "none" if user["uid"] is None else str(user["uid"]),
+        **user["limits"],
         "from": _source(user),
     }
     print_settings(shown, name)
@@ -103,6 +113,7 @@ def create(
     scram: Verifier = None,
     certificate: Certificate = None,
     uid: Uid = None,
+    limit: Limits = None,
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +123,7 @@ def create(
     verifier is another one, so that a user with a password can't be created twice. Who logs in with a token needs none
     of the options besides roles.
     """
-    facts = _facts(_verifier(password, password_file, scram), certificate, uid)
+    facts = _facts(_verifier(password, password_file, scram), certificate, uid, limit)
     arguments = {"name": name, "roles": role or [], **facts}
     done = with_client(url, lambda client: client.admin.perform("user.create", **arguments))
     text = f"created {name}" if done["created"] else f"{name} exists with these settings"
@@ -129,14 +140,17 @@ def alter(
     scram: Verifier = None,
     certificate: Certificate = None,
     uid: Uid = None,
+    limit: Limits = None,
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Change a user. What no option names stays as it is: --scram "", --certificate "" and --uid -1 remove it.
+    """Change a user. What no option names stays as it is.
+
+    A password is removed by --scram "", a certificate by --certificate "", a uid by --uid -1, a limit by --limit KEY=0.
 
     Roles and rights that are taken have ended when the command returns, also for clients that are connected.
     """
-    facts = _facts(_verifier(password, password_file, scram), certificate, uid)
+    facts = _facts(_verifier(password, password_file, scram), certificate, uid, limit)
     if not (facts or add_role or remove_role):
         raise typer.BadParameter("name at least one option to change")
     done = with_client(url, lambda client: _alter(client, name, add_role or [], remove_role or [], facts))
@@ -171,8 +185,12 @@ def verifier(password_file: PasswordFile = None, as_json: Json = False) -> None:
     print_result({"scram": made}, str(made), as_json=as_json)
 
 
-def _facts(scram: str | None, certificate: str | None, uid: int | None) -> dict[str, Any]:
-    given = {"scram": scram, "certificate": certificate, "uid": uid}
+def _facts(scram: str | None, certificate: str | None, uid: int | None, limits: list[str] | None) -> dict[str, Any]:
+    """Return the arguments that options give. Raises BadParameter."""
+    from linn.cli.typed_value import named_values
+
+    named = None if limits is None else named_values(limits, "KEY=NUMBER")
+    given = {"scram": scram, "certificate": certificate, "uid": uid, "limits": named}
     return {key: value for key, value in given.items() if value is not None}
 
 

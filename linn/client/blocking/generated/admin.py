@@ -429,7 +429,14 @@ class Admin(Facade[AsyncAdmin]):
         return self._thread.call(self._made.broker)
 
     def create_user(
-        self, name: str, roles: Sequence[str] = (), *, scram: str = "", certificate: str = "", uid: int | None = None
+        self,
+        name: str,
+        roles: Sequence[str] = (),
+        *,
+        scram: str = "",
+        certificate: str = "",
+        uid: int | None = None,
+        limits: Mapping[str, int] = {},
     ) -> bool:
         """Create a user; return False if it exists with the same settings.
 
@@ -438,13 +445,16 @@ class Admin(Facade[AsyncAdmin]):
             scram: verifier of the password, as `linn users verifier` prints it. "": no password.
             certificate: the URI or DNS name in the user's certificate. "": none.
             uid: the user's id on the broker's machine, for Unix sockets.
+            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`.
 
         Raises UserExists, UserUnknown for a role, Forbidden, ConfigError, LimitExceeded.
 
         Example:
             client.admin.create_user("grace", ["shop"], certificate="spiffe://example.org/grace")
         """
-        return self._thread.call(self._made.create_user, name, roles, scram=scram, certificate=certificate, uid=uid)
+        return self._thread.call(
+            self._made.create_user, name, roles, scram=scram, certificate=certificate, uid=uid, limits=limits
+        )
 
     def alter_user(
         self,
@@ -454,18 +464,21 @@ class Admin(Facade[AsyncAdmin]):
         scram: str | None = None,
         certificate: str | None = None,
         uid: int | None = None,
+        limits: Mapping[str, int] = {},
     ) -> bool:
         """Change a user; return whether anything differed. Sessions of the user have the new rights on return.
 
-        None leaves a setting as it is. "" for `scram` and `certificate`, and -1 for `uid`, remove it. `roles` are all
-        that the user has from then on.
+        None leaves a setting as it is. "" for `scram` and `certificate`, -1 for `uid`, and 0 for one of the `limits`
+        remove it. `roles` are all that the user has from then on.
 
         Raises UserUnknown for the user or a role, Forbidden, ConfigNotLive, ConfigError.
 
         Example:
             client.admin.alter_user("ada", ["shop", "administrator"], certificate="")
         """
-        return self._thread.call(self._made.alter_user, name, roles, scram=scram, certificate=certificate, uid=uid)
+        return self._thread.call(
+            self._made.alter_user, name, roles, scram=scram, certificate=certificate, uid=uid, limits=limits
+        )
 
     def delete_user(self, name: str) -> None:
         """Delete a user, who may do nothing from then on. Raises UserUnknown, Forbidden, ConfigNotLive.
