@@ -179,7 +179,7 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json =
 def verifier(password_file: PasswordFile = None, as_json: Json = False) -> None:
     """Ask for a password, and print its verifier, for `scram =` of a `[users.NAME]` in the configuration file.
 
-    Nobody can log in with the verifier, but it helps to guess at the password: keep the file from other users.
+    The verifier is no password, but it helps to guess at one: keep the file from other users.
     """
     made = _verifier(password_file is None, password_file, None)
     print_result({"scram": made}, str(made), as_json=as_json)

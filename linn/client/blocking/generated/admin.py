@@ -469,9 +469,7 @@ class Admin(Facade[AsyncAdmin]):
         """Change a user; return whether anything differed. Sessions of the user have the new rights on return.
 
         None leaves a setting as it is. "" for `scram` and `certificate`, -1 for `uid`, and 0 for one of the `limits`
-        remove it. `roles` are all that the user has from then on.
-
-        Raises UserUnknown for the user or a role, Forbidden, ConfigNotLive, ConfigError.
+        remove it. `roles` are all from then on. Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
 
         Example:
             client.admin.alter_user("ada", ["shop", "administrator"], certificate="")
@@ -507,9 +505,7 @@ class Admin(Facade[AsyncAdmin]):
     def create_role(self, name: str, rules: Mapping[str, Sequence[str]]) -> bool:
         """Create a role; return False if it exists with the same rules.
 
-        `rules`: operations by resource, as in TOML. Their rights must be the caller's, too.
-
-        Raises UserExists, Forbidden, ConfigError, LimitExceeded.
+        `rules`: operations by resource, as in TOML. Raises UserExists, Forbidden, ConfigError, LimitExceeded.
 
         Example:
             client.admin.create_role("clerks", {"topic:orders.*": ["publish"], "group:clerks": ["use"]})
