@@ -586,7 +586,7 @@ async def test_the_files_of_a_pipeline_are_listed_whatever_state_it_is_in(
     driver.list_files = lists
     found = await ask(world, "files", pipeline="orders")
     assert found == {"files": [f"lake/orders/{number}.parquet" for number in range(3)]}
-    with pytest.raises(SparkPipelineUnknown, match='did you mean "orders"'):
+    with pytest.raises(SparkPipelineUnknown, match=r'no Spark pipeline "order" \['):
         await ask(world, "files", pipeline="order")
     with pytest.raises(ConfigError, match="must be a name"):
         await ask(world, "files")
@@ -701,7 +701,7 @@ async def test_the_log_keeps_the_last_lines_and_can_be_followed(world: VirtualWo
 
 @in_spark_world()
 async def test_what_is_asked_for_has_to_be_there(world: VirtualWorld, driver: ScriptedDriver) -> None:
-    with pytest.raises(SparkPipelineUnknown, match='did you mean "orders"'):
+    with pytest.raises(SparkPipelineUnknown, match=r'no Spark pipeline "order" \['):
         await ask(world, "stop", pipelines=["order"])
     with pytest.raises(RequestUnknown, match='did you mean "stop"'):
         await ask(world, "stopp")

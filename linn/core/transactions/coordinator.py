@@ -21,7 +21,6 @@ from linn.core.delivery.settlement import Settlement
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     LimitExceeded,
     LinnError,
@@ -535,7 +534,7 @@ class TransactionCoordinator:
         """The state of a name. Raises TransactionUnknown."""
         producer = self.names.get(name)
         if producer is None:
-            raise TransactionUnknown(f'no transactions have the name "{name[:80]}"{did_you_mean(name, self.names)}')
+            raise TransactionUnknown(f'no transactions have the name "{name[:80]}"')
         return producer
 
     def opened(self, name: str) -> TransactionalProducer:

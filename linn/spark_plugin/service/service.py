@@ -310,7 +310,7 @@ class SparkService:
     def _pipeline(self, name: str) -> Pipeline:
         pipeline = self._asked.get(name)
         if pipeline is None:
-            raise SparkPipelineUnknown(f'there is no Spark pipeline "{name[:80]}"{did_you_mean(name, self._asked)}')
+            raise SparkPipelineUnknown(f'there is no Spark pipeline "{name[:80]}"')
         return pipeline
 
 
