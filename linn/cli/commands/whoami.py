@@ -9,7 +9,7 @@ from linn.core.errors.texts import one_line
 
 
 def whoami(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Print as whom the broker knows this command, how it logged in, and its roles."""
+    """Print the user of this command to the broker, how it logged in, and its roles."""
     found = with_client(url, lambda client: client.admin.whoami())
     if as_json:
         print_json(found)
