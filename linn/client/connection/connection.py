@@ -112,17 +112,24 @@ class Connection:
     # --- hello ---
 
     async def greet(
-        self, name: str, login: Login | None, random_bytes: Callable[[int], bytes], binding: bytes = b""
+        self,
+        name: str,
+        producer: tuple[int, int],
+        login: Login | None,
+        random_bytes: Callable[[int], bytes],
+        binding: bytes = b"",
     ) -> None:
         """Say hello, log in if the broker asks for it, and wait for the welcome.
 
-        `binding`: the hash of the broker's certificate; b"" without TLS.
+        Args:
+            producer: the producer id of an earlier connection and its key, or zeros.
+            binding: the hash of the broker's certificate; b"" without TLS.
 
-        Raises AuthFailed, ProtocolError, VersionUnsupported or another refusal, ConnectionLost. Cancellation: close the
-        connection.
+        Raises AuthFailed, ProtocolError, VersionUnsupported, ProducerForeign or another refusal, ConnectionLost.
+        Cancellation: close the connection.
         """
         try:
-            message = await self._asked(hello(name))
+            message = await self._asked(hello(name, *producer))
             if isinstance(message, Challenge):
                 message = await self._log_in(begin_login(login, message.mechanisms, random_bytes, binding))
             if not isinstance(message, Failed):

@@ -99,6 +99,8 @@ class Listener:
     """An instance of the protocol's settings; None for a protocol without settings."""
     tls: str | None = None
     """The name of its `[tls.NAME]` table; None: it speaks no TLS."""
+    socket_mode: int = 0o600
+    """The mode of the file of a Unix socket."""
     login: LoginRules = NO_LOGIN
 
 
@@ -162,8 +164,8 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                login = LoginRules(head.login == "required", head.methods)
-                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, login)
+                login, mode = LoginRules(head.login == "required", head.methods), int(head.socket_mode, 8)
+                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
                 self._check_open(head, path)
         self._check_addresses(found)
