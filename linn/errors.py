@@ -10,7 +10,7 @@ Example:
         await anyio.sleep(1)
 """
 
-from linn.core.errors.auth import Forbidden, UserExists, UserUnknown
+from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
@@ -66,6 +66,7 @@ from linn.core.errors.tree import (
     ProducerDuplicate,
     ProducerError,
     ProducerFenced,
+    ProducerForeign,
     ProducerOutOfOrder,
     ProducersExceeded,
     ProgramEnded,
@@ -101,6 +102,7 @@ from linn.core.errors.tree import (
 __all__ = [
     "AddressInUse",
     "AddressInvalid",
+    "AuthFailed",
     "BatchCorrupt",
     "BatchError",
     "BatchMalformed",
@@ -153,6 +155,7 @@ __all__ = [
     "ProducerDuplicate",
     "ProducerError",
     "ProducerFenced",
+    "ProducerForeign",
     "ProducerOutOfOrder",
     "ProducersExceeded",
     "ProgramEnded",

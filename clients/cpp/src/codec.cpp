@@ -59,6 +59,7 @@ BrokerInfo read(wire::Welcome::Reader source) {
   info.inflight_max = source.getInflightMax();
   info.subscriptions_max = source.getSubscriptionsMax();
   info.producer_id = source.getProducerId();
+  info.producer_key = source.getProducerKey();
   return info;
 }
 
@@ -155,9 +156,11 @@ Incoming read_member(Frame::Reader root) {
     case Frame::LEASE_ENDED: return read(root.getLeaseEnded());
     case Frame::DESCRIPTION: return read(root.getDescription());
     case Frame::ADMINISTERED: return Administered{read_text(root.getAdministered().getResult())};
+    case Frame::CHALLENGE: throw Error("auth.failed", "the broker requires a login, which this client does not have");
     case Frame::RESOLVED:
     case Frame::OPENED_TRANSACTIONS: malformed_frame("the broker answered what this client never asks");
     case Frame::HELLO:
+    case Frame::AUTHENTICATE:
     case Frame::PUBLISH:
     case Frame::FETCH:
     case Frame::FIND_OFFSET:
@@ -189,6 +192,8 @@ std::string encode(std::uint64_t correlation, const Hello& message) {
     hello.setVersionMax(message.version_max);
     write_texts(hello.initFeatures(static_cast<unsigned>(message.features.size())), message.features);
     hello.setClient(to_text(message.client));
+    hello.setProducerId(message.ids.producer_id);
+    hello.setProducerKey(message.ids.key);
   });
 }
 

@@ -196,6 +196,7 @@ class Administration:
                 _on(verbs.SHOW_USER, users.show_user),
                 _on(verbs.LIST_USERS, users.list_users),
                 _on_behalf(verbs.CAN_USER, users.can),
+                _on_behalf(verbs.SHOW_CALLER, users.whoami),
                 _on_behalf(verbs.CREATE_ROLE, users.create_role),
                 _on_behalf(verbs.ALTER_ROLE, users.alter_role),
                 _on_behalf(verbs.DELETE_ROLE, users.delete_role),
@@ -306,6 +307,13 @@ class Administration:
             if value is not None:
                 opened[TOPIC + name] = value
         return opened
+
+    def secret(self, name: str) -> tuple[bytes, Mapping[str, object]]:
+        """Return a secret that only this broker knows, the same at each start; the first draws it.
+
+        With it comes an entry for `save_opened` if it was drawn: it must be stored before it is used.
+        """
+        return self._entries.secret(name, self.env.rng)
 
     async def save_opened(self, opened: Mapping[str, object]) -> None:
         """Write the entries of new and of changed topics. Raises StorageError."""

@@ -33,16 +33,16 @@ class Clock(Protocol):
 
 
 class Rng(Protocol):
-    """Randomness. Not for secrets: a simulation's seed predicts it."""
+    """Randomness. A simulation's seed predicts all of it."""
 
     def bytes(self, count: int) -> bytes:
-        """Return `count` random bytes."""
+        """Return `count` random bytes, which are fit for secrets outside of a simulation."""
 
     def uniform(self, low: float, high: float) -> float:
-        """Return a float in [low, high]."""
+        """Return a float in [low, high]. Not for secrets."""
 
     def integer(self, below: int) -> int:
-        """Return an integer in [0, below)."""
+        """Return an integer in [0, below). Not for secrets."""
 
 
 class File(Protocol):
@@ -198,6 +198,9 @@ class Stream(Protocol):
 class AcceptedStream(Stream, Protocol):
     """A connection accepted by a listener, which can also send pieces of files."""
 
+    def peer_uid(self) -> int | None:
+        """Return the user id of the process at the other end of a Unix socket; None: it is no Unix socket."""
+
     def send_nowait(self, sendables: Sequence[Sendable]) -> int:
         """Send as `Stream.send_nowait` does; may stop before a FileRegion, or send nothing if there is one."""
 
@@ -267,6 +270,9 @@ class Process(Protocol):
 
     def descriptors_max(self) -> int:
         """The limit of open file descriptors."""
+
+    def user_id(self) -> int | None:
+        """The user id of the process; None in a simulation."""
 
     def processor_s(self) -> float:
         """Processor time used so far, in seconds."""
