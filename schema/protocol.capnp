@@ -67,6 +67,8 @@ struct Hello {
   versionMax @1 :UInt16;
   features   @2 :List(Text);     # what the client can do beyond the version
   client     @3 :Text;           # what the client calls itself, such as the name of its library
+  producerId  @4 :Int64;         # the ids that an earlier connection of this client got: they are used over this one as
+  producerKey @5 :UInt64;        # well, if the key is theirs; both 0: none
 }
 
 struct Welcome {
@@ -80,6 +82,7 @@ struct Welcome {
   inflightMax      @7 :UInt32;       # requests without an answer
   subscriptionsMax @8 :UInt32;
   producerId       @9 :Int64;        # the first of 256 ids that no other client gets, for idempotent producers
+  producerKey      @10 :UInt64;      # proves that they are this client's: a secret
 }
 
 struct Failed {
@@ -266,19 +269,22 @@ struct OpenTransactions {
   producerId @2 :Int64;          # not 0: only if the name is still this owner's, and nobody else has taken it over
   epoch     @3 :UInt32;
   opening   @4 :UInt64;          # a random number, the same when this is asked for again; 0: none
+  producerKey @5 :UInt64;        # of producerId
 }
 
 struct OpenedTransactions {
   producerId @0 :Int64;          # with the epoch, the owner of the name
   epoch      @1 :UInt32;
   number     @2 :UInt64;         # of the next transaction; the others are numbered from there
+  producerKey @3 :UInt64;        # proves that producerId is this client's: a secret
 }
 
 # Lets a producer write in them: its batches have the attribute TRANSACTIONAL, and the transaction's number.
 struct AddBranch {
   producerId @0 :Int64;
   epoch      @1 :UInt32;
-  branch     @2 :Int64;
+  branch     @2 :Int64;          # an id of this connection's client
+  producerKey @3 :UInt64;        # of producerId; 0 where this connection has opened the name, or has shown the key
 }
 
 # Takes records of a queue out of their leases, or commits offsets of a group, if the transaction is committed.
@@ -288,6 +294,7 @@ struct SettleInTransaction {
   number       @2 :UInt64;
   subscription @3 :UInt32;
   entries      @4 :List(Settlement);  # with verdict ack
+  producerKey  @5 :UInt64;       # as in AddBranch
 }
 
 struct EndTransaction {
@@ -298,6 +305,7 @@ struct EndTransaction {
   branches   @4 :List(Int64);    # of a commit: the producers whose batches count; those of others are aborted
   sequence   @5 :UInt64;         # of a commit, the client's own count: one that has taken effect is done only once; 0: none
   identity   @6 :Text;           # says what is committed under the sequence: another identity is refused
+  producerKey @7 :UInt64;        # as in AddBranch
 }
 
 struct Settled { refused @0 :List(Refusal); }   # entries that failed; the others were carried out

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from linn.core.batch.record import LabelValue
+from linn.core.batch.record import RESERVED_LABELS, Labels, LabelValue
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import MessageInvalid
 
@@ -33,6 +33,23 @@ class OutgoingMessage:
         """Bytes of value, key and headers, which `message_bytes_max` bounds."""
         headers = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
         return len(self.value or b"") + len(self.key or b"") + headers
+
+
+def without_reserved(
+    labels: Labels, headers: Sequence[tuple[str, bytes | None]]
+) -> tuple[dict[str, LabelValue], list[tuple[str, bytes | None]]]:
+    """Return labels and headers of a copy: labels that only the broker writes become headers of the same name.
+
+    A copy of a dead letter keeps its story so, for people and predicates, and `linn dead-letters replay` does not
+    follow it.
+    """
+    kept = {name: value for name, value in labels.items() if not name.startswith(RESERVED_LABELS)}
+    told = [
+        (name, (value if isinstance(value, str) else json.dumps(value)).encode())
+        for name, value in labels.items()
+        if name not in kept
+    ]
+    return kept, [*headers, *told]
 
 
 def message_from_json(line: bytes, number: int, defaults: OutgoingMessage) -> OutgoingMessage:
@@ -62,10 +79,12 @@ def _message(document: dict[str, Any], defaults: OutgoingMessage) -> OutgoingMes
         changes["key"] = _bytes("key", document["key"])
     if "routing_key" in document:
         changes["routing_key"] = _checked(document, "routing_key", str, "text")
-    if "labels" in document:
-        changes["labels"] = _checked(document, "labels", dict, "an object")
     if "headers" in document:
         changes["headers"] = _headers(document["headers"])
+    if "labels" in document:
+        labels = _checked(document, "labels", dict, "an object")
+        headers = changes.get("headers", defaults.headers)
+        changes["labels"], changes["headers"] = without_reserved(labels, headers)
     return replace(defaults, **changes)
 
 

@@ -252,7 +252,7 @@ def _print_part(part: Part, contents: list[Record], damage: str | None) -> None:
         time, body = moment_text(batch.first_timestamp_ms), _body_name(batch)
         print(_ROW.format(part.byte, batch.base_offset, batch.count, part.size, time, body, checked))
     if damage is not None:
-        print(f"    damaged at byte {part.byte}: {damage}; going on at byte {part.byte + part.size}")
+        print(f"    damaged at byte {part.byte}: {one_line(damage)}; going on at byte {part.byte + part.size}")
     for offset, record in _with_offsets(batch, contents):
         key = "" if record.key is None else f"  key {_shortened(record.key)}"
         routing_key = f"  routing key {_shortened(record.routing_key.encode())}" if record.routing_key else ""

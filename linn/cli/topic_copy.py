@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from itertools import groupby
 from typing import NamedTuple
 
+from linn.cli.outgoing_message import without_reserved
 from linn.client.client import Client
 from linn.client.consume.consumer import Consumer
 from linn.client.consume.message import Message
@@ -216,15 +217,18 @@ async def publish_copies(
 ) -> None:
     """Publish `records` as copies of `messages`, with their ids, and wait for their confirmation.
 
+    Labels of dead letters become headers: the target's broker takes such labels from no client.
+
     Raises as `Producer.publish_many` does.
     """
     keys = [record.key for record in records]
+    properties = [without_reserved(record.labels, record.headers) for record in records]
     await producer.publish_many(
         [record.value for record in records],
         keys=keys if any(key is not None for key in keys) else None,
         routing_keys=[record.routing_key for record in records],
-        labels=[record.labels for record in records],
-        headers=[record.headers for record in records],
+        labels=[labels for labels, _ in properties],
+        headers=[headers for _, headers in properties],
         ids=[message.id for message in messages],
         timestamp_ms=[record.timestamp_ms for record in records],
         priority=priority,

@@ -15,6 +15,8 @@ import msgspec
 SinkFormat = Literal["parquet", "json", "delta", "iceberg", "jdbc", "console", "linn"]
 ValueForm = Literal["binary", "string", "json"]
 OutputMode = Literal["append", "update", "complete"]
+CONNECTION = "connection"
+"""Option of a sink: the name of a table in `[spark.connections]` whose options it takes."""
 _TRANSFORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_FILES = ("parquet", "json", "delta")
 """Formats whose sink is a folder."""
@@ -65,7 +67,7 @@ def _check_sink(pipeline: _Shape) -> None:
     if pipeline.path is None and pipeline.format in _OF_FILES:
         raise ValueError(f'needs a path: format is "{pipeline.format}"')
     for option in ("url", "dbtable") if pipeline.format == "jdbc" else ():
-        if option not in pipeline.options:
+        if option not in pipeline.options and (option != "url" or CONNECTION not in pipeline.options):
             raise ValueError(f'needs options.{option}: format is "jdbc"')
     if pipeline.format == "linn" and not {"topic", "exchange"} & pipeline.options.keys():
         raise ValueError('needs options.topic or options.exchange: format is "linn"')

@@ -233,7 +233,7 @@ class SimNode:
         for stream in self.streams:
             stream.wake()
 
-    async def listen(self, address: str) -> Listener:
+    async def listen(self, address: str, *, socket_mode: int = 0o600) -> Listener:
         place = parse_address(address)
         await trio.lowlevel.checkpoint()
         self.check_alive()

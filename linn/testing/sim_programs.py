@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import PurePath
 from types import MappingProxyType
@@ -35,8 +35,10 @@ class SimProgram:
     function that plays it.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], inherits: Collection[str], environment: Mapping[str, str]) -> None:
         self.command = tuple(command)
+        self.inherits = tuple(inherits)
+        """Variables of the broker's environment that the program asks for, beside what every program gets."""
         self.environment = dict(environment)
         self.scope = trio.CancelScope()
         self.ignores_terminate = False
@@ -147,6 +149,7 @@ class SimPrograms:
         self,
         command: Sequence[str],
         *,
+        inherits: Collection[str] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
         status_variable: str | None = None,
     ) -> AsyncIterator[SimProgram]:
@@ -154,7 +157,7 @@ class SimPrograms:
         await trio.lowlevel.checkpoint()
         if function is None:
             raise ProgramNotStarted(f"can't start {command[0]}: No such file or directory")
-        program = SimProgram(command, environment)
+        program = SimProgram(command, inherits, environment)
         self.started.append(program)
         self.running += 1
         try:

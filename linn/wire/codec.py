@@ -206,7 +206,7 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
     if type(message) is messages.Done:
         return _DONE.fill(correlation, batches)
     if type(message) is messages.EndTransaction and _is_plain_commit(message):
-        numbers = message.producer_id, message.epoch, message.number, message.branches[0]
+        numbers = message.producer_id, message.epoch, message.number, message.branches[0], message.producer_key
         with contextlib.suppress(struct.error):  # A number does not fit; the encoding below names it.
             return _COMMIT.fill(correlation, batches, *numbers)
     return _encode(message, correlation, batches)
@@ -301,12 +301,12 @@ _SETTLE = _Template(
 _SETTLED = _Template(lambda correlation, batches: (messages.Settled([]), correlation, batches), "QH")
 _DONE = _Template(lambda correlation, batches: (messages.Done(), correlation, batches), "QH")
 _COMMIT = _Template(
-    lambda correlation, batches, producer_id, epoch, number, branch: (
-        messages.EndTransaction(producer_id, epoch, number, True, [branch]),
+    lambda correlation, batches, producer_id, epoch, number, branch, key: (
+        messages.EndTransaction(producer_id, epoch, number, True, [branch], producer_key=key),
         correlation,
         batches,
     ),
-    "QHqIQq",
+    "QHqIQqQ",
 )
 """The commit of a transaction that has written to one topic, without a sequence."""
 
@@ -334,8 +334,11 @@ def _read_settled(correlation: int, batches: int) -> Decoded:
     return Decoded(correlation, batches, messages.Settled([]))
 
 
-def _read_commit(correlation: int, batches: int, producer_id: int, epoch: int, number: int, branch: int) -> Decoded:
-    return Decoded(correlation, batches, messages.EndTransaction(producer_id, epoch, number, True, [branch]))
+def _read_commit(
+    correlation: int, batches: int, producer_id: int, epoch: int, number: int, branch: int, key: int
+) -> Decoded:
+    commit = messages.EndTransaction(producer_id, epoch, number, True, [branch], producer_key=key)
+    return Decoded(correlation, batches, commit)
 
 
 _READERS: dict[tuple[int, bytes], tuple[_Template, Callable[..., Decoded]]] = {

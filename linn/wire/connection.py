@@ -171,9 +171,9 @@ def frames_to(message: Message, correlation: int, batches: Sequence[RecordBatch 
     return frames
 
 
-def hello(client: str) -> Hello:
-    """The first message of a client of this version."""
-    return Hello(VERSION, VERSION, list(FEATURES), client)
+def hello(client: str, producer_id: int = 0, producer_key: int = 0) -> Hello:
+    """The first message of a client of this version; with the producer ids that it has from an earlier connection."""
+    return Hello(VERSION, VERSION, list(FEATURES), client, producer_id, producer_key)
 
 
 def agree(message: Message) -> tuple[int, list[str]]:

@@ -50,6 +50,8 @@ class Hello(Message):
     version_max: int
     features: list[str]
     client: str
+    producer_id: int = 0
+    producer_key: int = 0
 
 
 class Welcome(Message):
@@ -63,6 +65,7 @@ class Welcome(Message):
     inflight_max: int
     subscriptions_max: int
     producer_id: int = 0
+    producer_key: int = 0
 
 
 class Failed(Message):
@@ -251,18 +254,21 @@ class OpenTransactions(Message):
     epoch: int = 0
     opening: int = 0
     """A random number, the same when the request is repeated; 0: none."""
+    producer_key: int = 0
 
 
 class OpenedTransactions(Message):
     producer_id: int
     epoch: int
     number: int
+    producer_key: int = 0
 
 
 class AddBranch(Message):
     producer_id: int
     epoch: int
     branch: int
+    producer_key: int = 0
 
 
 class SettleInTransaction(Message):
@@ -271,6 +277,7 @@ class SettleInTransaction(Message):
     number: int
     subscription: int
     entries: list[Settlement]
+    producer_key: int = 0
 
 
 class EndTransaction(Message):
@@ -281,6 +288,7 @@ class EndTransaction(Message):
     branches: list[int] = []
     sequence: int = 0
     identity: str = ""
+    producer_key: int = 0
 
 
 class Settled(Message):

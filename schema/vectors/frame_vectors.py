@@ -19,7 +19,7 @@ from linn.wire import messages as m
 
 CORRELATION = 0x0102030405060708
 FROM_CLIENT: list[m.Message] = [
-    m.Hello(1, 2, ["zstd", "später"], "linn-docs 0.1"),
+    m.Hello(1, 2, ["zstd", "später"], "linn-docs 0.1", 2**40 + 256, 2**64 - 2),
     m.Ping(),
     m.Goodbye("done"),
     m.Publish("orders.eu", True, m.Acks.ALL, 5, True),
@@ -59,15 +59,15 @@ FROM_CLIENT: list[m.Message] = [
         ["", "no währung"],
     ),
     m.Resolve(7, 3, 2**64 - 1, 0, 2**63 - 1),
-    m.OpenTransactions("billing-ä", 60_000, 2**62, 65_535, 2**64 - 1),
-    m.AddBranch(2**62, 65_535, 2**40 + 7),
-    m.SettleInTransaction(2**62, 65_535, 2**63 + 1, 7, [m.Settlement(1, 5, 20, 21, m.Verdict.ACK, 0)]),
-    m.EndTransaction(2**62, 65_535, 2**63 + 1, True, [2**40 + 7, 1], 2**63 - 1, "rows 12 später"),
+    m.OpenTransactions("billing-ä", 60_000, 2**62, 65_535, 2**64 - 1, 2**64 - 2),
+    m.AddBranch(2**62, 65_535, 2**40 + 7, 2**64 - 2),
+    m.SettleInTransaction(2**62, 65_535, 2**63 + 1, 7, [m.Settlement(1, 5, 20, 21, m.Verdict.ACK, 0)], 2**64 - 2),
+    m.EndTransaction(2**62, 65_535, 2**63 + 1, True, [2**40 + 7, 1], 2**63 - 1, "rows 12 später", 2**64 - 2),
     m.Describe(["orders", "", "späte-flüge"]),
     m.Administer("topic.create", '{"name": "orders"}'),
 ]
 FROM_BROKER: list[m.Message] = [
-    m.Welcome(1, ["zstd"], "linn", 1 << 24, 8 << 20, 1 << 20, 20_000, 1_000, 999, 2**40 + 256),
+    m.Welcome(1, ["zstd"], "linn", 1 << 24, 8 << 20, 1 << 20, 20_000, 1_000, 999, 2**40 + 256, 2**64 - 2),
     m.Failed("topic.full", "the topic is full; später", True),
     m.Pong(),
     m.Done(),
@@ -85,7 +85,7 @@ FROM_BROKER: list[m.Message] = [
     m.Deliver(7, 3, 2**64 - 1, 65_535, 2**62, m.Phase.COMMIT, 2**61),
     m.Settled([m.Refusal(3, "delivery.not_current", "the lease ended")]),
     m.Resolved(True),
-    m.OpenedTransactions(2**62, 65_535, 2**63 + 1),
+    m.OpenedTransactions(2**62, 65_535, 2**63 + 1, 2**64 - 2),
     m.Assigned(7, 12, [0, 1, 5], [2, 3]),
     m.Description(
         "linn",

@@ -165,20 +165,27 @@ class Run:
         except LinnError:
             await client.aclose()
             return
+        ids: list[int] = []
         async with trio.open_nursery() as both:
             for source, target in ((client, broker), (broker, client)):
-                both.start_soon(self._pass_on, env, source, target, both, nursery)
+                both.start_soon(self._pass_on, env, source, target, both, nursery, ids)
         await client.aclose()
         await broker.aclose()
 
-    async def _pass_on(self, env: SimEnv, source: Any, target: Any, both: trio.Nursery, nursery: trio.Nursery) -> None:
+    async def _pass_on(
+        self, env: SimEnv, source: Any, target: Any, both: trio.Nursery, nursery: trio.Nursery, ids: list[int]
+    ) -> None:
+        """Pass on what a side sends. `ids` becomes the client's producer id and its key."""
         codec = Connection()
         codec.allow_frames(1 << 24)
         with suppress(LinnError, trio.BrokenResourceError):
             while count := await source.receive_into(codec.buffer()):
                 for event in codec.received(count):
+                    message = event.message
+                    if not ids and isinstance(message, m.Hello | m.Welcome) and message.producer_id:
+                        ids += message.producer_id, message.producer_key
                     for what in self._faults_of(event):
-                        await self._spoil(what, event, env, target, nursery)
+                        await self._spoil(what, event, env, target, nursery, ids)
                     await target.send(_bytes_of(event))
                     for what in self._after:
                         await self._after_it(what)
@@ -193,7 +200,9 @@ class Run:
         self._after = [what for what in found if what.endswith("after it")]
         return [what for what in found if not what.endswith("after it")]
 
-    async def _spoil(self, what: str, event: Event, env: SimEnv, target: Any, nursery: trio.Nursery) -> None:
+    async def _spoil(
+        self, what: str, event: Event, env: SimEnv, target: Any, nursery: trio.Nursery, ids: Sequence[int]
+    ) -> None:
         if what == "lose it":
             raise trio.BrokenResourceError
         if what == "cut it in the middle":
@@ -202,7 +211,8 @@ class Run:
             raise trio.BrokenResourceError
         if what.startswith("send it"):
             delay_s = 0.0 if what == "send it twice" else self.rng.choice([0.05, 0.3, 2.0, 4.0])
-            nursery.start_soon(self._send_again, env, event.message, [bytes(b.message) for b in event.batches], delay_s)
+            batches = [bytes(batch.message) for batch in event.batches]
+            nursery.start_soon(self._send_again, env, event.message, batches, delay_s, ids)
             return
         self._kill(what)
 
@@ -219,7 +229,9 @@ class Run:
         else:
             self.rng.choice(self.clients).env.kill()
 
-    async def _send_again(self, env: SimEnv, message: m.Message, batches: Sequence[bytes], delay_s: float) -> None:
+    async def _send_again(
+        self, env: SimEnv, message: m.Message, batches: Sequence[bytes], delay_s: float, ids: Sequence[int]
+    ) -> None:
         """Send a copy of a publish over another connection, as one that was believed lost might bring it: no connection
         outlives the broker's process.
         """
@@ -229,7 +241,7 @@ class Run:
             return
         with suppress(LinnError, EOFError):
             client = RawClient(await env.net.connect(ADDRESS))
-            await client.greet()
+            await client.greet("late", *ids)
             await client.send(message, [RecordBatch(bytearray(batch)) for batch in batches])
             await trio.sleep(1)
             await client.stream.aclose()

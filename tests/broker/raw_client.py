@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from importlib.metadata import EntryPoint
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 import trio
@@ -24,6 +25,7 @@ from linn.core.config.config import Config, load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.env import Env, Stream
 from linn.core.plugins.manager import PluginManager, installed
+from linn.core.publish.producer_ids import ProducerIds
 from linn.testing.sim_env import SimEnv
 from linn.verbs import VERBS
 from linn.wire import messages as m
@@ -33,6 +35,10 @@ HEAD = '[broker]\ndata_dir = "data"\ndrain_timeout = "2s"\n'
 LISTENER = '[listeners.native]\naddress = "127.0.0.1:5466"\n'
 ALWAYS = '[storage.segmented-log]\nfsync = "always"\n'
 ADDRESS = "127.0.0.1:5466"
+HAND_ID = 1 << 40
+"""First of the producer ids with which tests number batches by hand: all clients of `connected` are given them."""
+_given: WeakKeyDictionary[Env, ProducerIds] = WeakKeyDictionary()
+"""The ids of the broker on each machine."""
 
 
 @cache
@@ -53,6 +59,7 @@ async def broker_on(env: Env, text: str, head: str = HEAD, plugins: Sequence[Any
     """A broker with these tables beside [broker]."""
     config, manager = configured(text, head, plugins)
     async with running_broker(config, env, manager) as broker:
+        _given[env] = broker.producer_ids
         yield broker
 
 
@@ -98,15 +105,24 @@ class RawClient:
         self.pushed: deque[Event] = deque()
         self.closed = False
         self.lost: list[m.LeaseEnded] = []
+        self.welcome: m.Welcome
         self._answers: dict[int, Event] = {}
         self._connection = Connection()
         self._correlation = 0
 
-    async def greet(self, name: str = "raw") -> m.Welcome:
-        """Say hello."""
-        answer = await self.call(hello(name))
+    async def greet(self, name: str = "raw", producer_id: int = 0, producer_key: int = 0) -> m.Welcome:
+        """Say hello, perhaps with producer ids of an earlier connection. Raises Refused."""
+        correlation = await self.send(hello(name, producer_id, producer_key))
+        while correlation not in self._answers:
+            if self.pushed and isinstance(failed := self.pushed.popleft().message, m.Failed):
+                raise Refused(failed)
+            if self.closed:
+                raise EOFError("the broker closed the connection")
+            await self._receive()
+        answer = (await self.answer(correlation)).message
         self._connection.allow_frames(1 << 26)
         assert isinstance(answer, m.Welcome)
+        self.welcome = answer
         return answer
 
     async def send(self, message: m.Message, batches: list[RecordBatch] | None = None) -> int:
@@ -249,10 +265,11 @@ class RawClient:
         return refused
 
 
-async def connected(env: Env, address: str = ADDRESS, *, name: str = "raw") -> RawClient:
-    """A client that has said hello."""
+async def connected(env: Env, address: str = ADDRESS, *, name: str = "raw", producer_id: int = HAND_ID) -> RawClient:
+    """A client that has said hello; it has got the block of `producer_id` before, if that is not 0."""
     client = RawClient(await env.net.connect(address))
-    await client.greet(name)
+    ids = _given.get(env) if producer_id else None
+    await client.greet(name, producer_id if ids else 0, ids.key("anonymous", producer_id) if ids else 0)
     return client
 
 

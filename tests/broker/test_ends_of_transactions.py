@@ -65,7 +65,7 @@ async def test_a_client_that_opens_its_name_again_may_ask_twice_and_does_not_fen
     async with broker_on(env, TOPICS):
         client, late = await connected(env), await connected(env)
         owner = await Owner.open(client)
-        again = m.OpenTransactions("billing", 60_000, owner.id, owner.epoch)
+        again = owner.opening_again()
         lost, got = await client.call(again), await late.call(again)
         assert lost == got
         owner = Owner(late, got)
@@ -76,10 +76,10 @@ async def test_a_client_that_opens_its_name_again_may_ask_twice_and_does_not_fen
         assert await client.fetch("s") == ["a"]
     async with broker_on(env, TOPICS):
         client = await connected(env)
-        await client.call(m.OpenTransactions("billing", 60_000, owner.id, owner.epoch))  # The answer is lost.
+        await client.call(owner.opening_again())  # The answer is lost.
     async with broker_on(env, TOPICS):
         client = await connected(env)
-        opened = await client.call(m.OpenTransactions("billing", 60_000, owner.id, owner.epoch))
+        opened = await client.call(owner.opening_again())
         assert opened.epoch == owner.epoch + 2
 
 

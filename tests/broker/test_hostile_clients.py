@@ -107,8 +107,9 @@ async def test_welcome_has_the_common_features_and_the_limits(env: SimEnv) -> No
         client = await _raw(env)
         answer = await client.call(m.Hello(0, 9, ["zstd", "future"], "me"))
         assert isinstance(answer, m.Welcome)
-        assert answer.producer_id > 0
-        assert answer == m.Welcome(1, ["zstd"], "x", 16 << 20, 8 << 20, 1000, 20_000, 7, 1_000, answer.producer_id)
+        ids = answer.producer_id, answer.producer_key
+        assert min(ids) > 0
+        assert answer == m.Welcome(1, ["zstd"], "x", 16 << 20, 8 << 20, 1000, 20_000, 7, 1_000, *ids)
 
 
 @served(TEXT)

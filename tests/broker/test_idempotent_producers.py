@@ -10,6 +10,7 @@ import pytest
 import trio
 from raw_client import (
     ALWAYS,
+    HAND_ID,
     RawClient,
     Refused,
     after_power_loss,
@@ -29,7 +30,7 @@ from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
-ID = 1 << 40
+ID = HAND_ID
 STREAM = '[topics.t]\nkind = "stream"\n'
 THREE = """
 [exchanges.e]
@@ -131,13 +132,13 @@ async def too_many_producers(env: SimEnv) -> None:
     async with broker_on(env, STREAM):
         client = await connected(env)
 
-        async def first_of(producer_id: int) -> m.Placement:
+        async def first_of(producer: int) -> m.Placement:
             batch = records(["x"])
-            batch.number(producer_id, 0, 0, 0)
+            batch.number(ID + producer, 0, 0, 0)
             return await send(client, batch)
 
-        for producer_id in (1, 2, 3):
-            await first_of(producer_id)
+        for producer in (1, 2, 3):
+            await first_of(producer)
         with pytest.raises(Refused, match=r"producer\.limit"):
             await first_of(4)
         assert (await first_of(3)).base_offset == 2

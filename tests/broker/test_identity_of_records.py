@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from raw_client import RawClient, Refused, after_power_loss, broker_on, connected, records, served, simulated
+from raw_client import HAND_ID, RawClient, Refused, after_power_loss, broker_on, connected, records, served, simulated
 from truncation_walks import walk
 
 from linn.testing.sim_env import SimEnv
@@ -115,7 +115,7 @@ async def test_a_reader_is_told_where_a_power_loss_cut_what_it_has_read(env: Sim
 async def test_a_batch_that_is_sent_again_is_answered_with_the_epoch_in_which_it_was_stored(env: SimEnv) -> None:
     async def publish(client: RawClient) -> m.Placement:
         batch = records(["a"])
-        batch.number(7, 0, 0, 0)
+        batch.number(HAND_ID, 0, 0, 0)
         placement: m.Placement = (await client.call(m.Publish("t", partition=0), [batch])).placements[0]
         await trio.sleep(2)
         return placement

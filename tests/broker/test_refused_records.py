@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from raw_client import RawClient, Refused, broker_on, connected, records, served, simulated, values
+from raw_client import HAND_ID, RawClient, Refused, broker_on, connected, records, served, simulated, values
 
 from linn.api import InterceptorKind, hookimpl
 from linn.core.batch.batch import SCATTERED, Codec, RecordBatch
@@ -18,7 +18,7 @@ from linn.core.publish import plan as plan_module
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
-ID = 1 << 40
+ID = HAND_ID
 TOPICS = """
 [exchanges.all]
 type = "fanout"

@@ -8,6 +8,7 @@ import pytest
 import trio
 from raw_client import (
     ALWAYS,
+    HAND_ID,
     RawClient,
     Refused,
     after_power_loss,
@@ -24,7 +25,7 @@ from linn.core.broker.broker import Broker
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
-A, B = 1 << 40, (1 << 40) + 1
+A, B = HAND_ID, HAND_ID + 1
 TOPICS = '[topics.s]\nkind = "stream"\n[topics.q]\nkind = "queue"\n[topics.both]\nkind = "both"\n'
 
 
@@ -33,7 +34,12 @@ class Owner:
 
     def __init__(self, client: RawClient, opened: m.OpenedTransactions) -> None:
         self.client = client
-        self.id, self.epoch, self.number = opened.producer_id, opened.epoch, opened.number
+        self.id, self.epoch, self.number, self.key = (
+            opened.producer_id,
+            opened.epoch,
+            opened.number,
+            opened.producer_key,
+        )
         self.sequences: dict[tuple[int, str], int] = {}
 
     @classmethod
@@ -43,7 +49,7 @@ class Owner:
         return owner
 
     async def add(self, branch: int) -> None:
-        await self.client.call(m.AddBranch(self.id, self.epoch, branch))
+        await self.client.call(m.AddBranch(self.id, self.epoch, branch, self.key))
 
     async def publish(self, topic: str, texts: Sequence[str], branch: int = A, number: int | None = None) -> None:
         batch = records(texts)
@@ -54,13 +60,18 @@ class Owner:
 
     async def end(self, *, commit: bool, branches: Sequence[int] = (A,), number: int | None = None) -> None:
         number = self.number if number is None else number
-        await self.client.call(m.EndTransaction(self.id, self.epoch, number, commit, list(branches) if commit else []))
+        named = list(branches) if commit else []
+        await self.client.call(m.EndTransaction(self.id, self.epoch, number, commit, named, producer_key=self.key))
         self.number = number + 1
+
+    def opening_again(self) -> m.OpenTransactions:
+        """The request to open its name, unless another client has opened it since."""
+        return m.OpenTransactions("billing", 60_000, self.id, self.epoch, producer_key=self.key)
 
     async def settle(self, subscription: int, delivery: m.Deliver, batches: Sequence[RecordBatch]) -> None:
         first, end = batches[0].base_offset, batches[-1].end_offset
         entry = m.Settlement(delivery.partition, delivery.delivery_id, first, end)
-        await self.client.call(m.SettleInTransaction(self.id, self.epoch, self.number, subscription, [entry]))
+        await self.client.call(m.SettleInTransaction(self.id, self.epoch, self.number, subscription, [entry], self.key))
 
 
 async def refused(code: str, request: object) -> None:
@@ -202,8 +213,7 @@ async def test_who_takes_over_a_name_fences_the_one_before_and_aborts_what_it_ha
     await refused("transaction.unknown", zombie.publish("s", ["late"]))
     await refused("transaction.fenced", zombie.end(commit=True))
     await refused("transaction.fenced", zombie.add(A))
-    resumed = m.OpenTransactions("billing", 60_000, zombie.id, zombie.epoch)
-    await refused("transaction.fenced", client.call(resumed))
+    await refused("transaction.fenced", client.call(zombie.opening_again()))
     await owner.publish("s", ["from the owner"], B)
     await owner.end(commit=True, branches=[B])
     assert await client.fetch("s") == ["from the owner"]
@@ -319,14 +329,14 @@ async def test_an_owner_goes_on_after_a_restart_only_if_nobody_took_the_name_mea
         first.client = client
         await refused("transaction.unknown", first.publish("s", ["late"]))
         await refused("transaction.aborted", first.end(commit=True))
-        again = Owner(client, await client.call(m.OpenTransactions("billing", 60_000, first.id, first.epoch)))
+        again = Owner(client, await client.call(first.opening_again()))
         assert again.number > first.number
         await again.add(A)
         again.sequences = {(A, "s"): 1}
         await again.publish("s", ["kept"])
         await again.end(commit=True)
         assert await client.fetch("s") == ["kept"]
-        await refused("transaction.fenced", client.call(m.OpenTransactions("billing", 60_000, first.id, first.epoch)))
+        await refused("transaction.fenced", client.call(first.opening_again()))
 
 
 @pytest.mark.parametrize("end", ["kill", "crash"])

@@ -62,7 +62,7 @@ async def files_passed(data_dir: Path) -> list[str]:
         producer, consumer = [await connected(RealEnv(), broker.addresses["native"]) for _ in range(2)]
         subscription = (await consumer.call(m.Subscribe("q"))).subscription
         publish, batch = m.Publish("x", to_exchange=True), records(["hello"], routing_key="a.b", key=b"k")
-        batch.number(1 << 40, 0, 0, SCATTERED)  # As a client does that was told nothing else.
+        batch.number(producer.welcome.producer_id, 0, 0, SCATTERED)  # As a client does that was told nothing else.
         waiting = await consumer.send(m.Pull(subscription, 1, wait_max_ms=60_000))
         await trio.testing.wait_all_tasks_blocked(0.01)
         with passed(files):

@@ -205,8 +205,8 @@ def test_a_transaction_that_can_not_be_aborted_is_one_line(quick, line_of, broke
     with connect(broker.url) as client, client.transaction("payroll"):
         pass
     for verb, name, said in (
-        ("describe", "pay-rol", 'no transactions have the name "pay-rol"; did you mean "payroll"?'),
-        ("abort", "pay-rol", 'no transactions have the name "pay-rol"; did you mean "payroll"?'),
+        ("describe", "pay-rol", 'no transactions have the name "pay-rol"'),
+        ("abort", "pay-rol", 'no transactions have the name "pay-rol"'),
         ("abort", "payroll", '"payroll" has no open transaction: it is idle'),
     ):
         done = quick("transactions", verb, name)
@@ -263,7 +263,8 @@ def test_an_existing_topic_with_other_settings_is_recognised(quick, line_of) -> 
     quick("exchanges", "create", "side")
     quick("exchanges", "create", "split", "type=consistent-hash", "alternate=side")
     told = line_of(quick("exchanges", "create", "split", "type=consistent-hash", "hash_on=key").stderr)
-    assert told.startswith('linn: exchange split exists with other settings: alternate is "side", not none; ')
+    assert told.startswith("linn: exchange split exists with other settings: ")
+    assert "it has another alternate" in told
     assert 'hash_on is "routing_key", not "key"' in told
     told = line_of(quick("exchanges", "create", "split", "type=topic").stderr)
     assert 'type is "consistent-hash", not "topic"' in told

@@ -122,6 +122,24 @@ def test_dead_letters_without_a_destination_stay_until_they_get_one(quick, clien
     assert place.waiting(place.graves) == 1
 
 
+def test_a_copy_of_a_dead_letter_tells_its_story_in_headers_which_no_replay_follows(
+    quick, linn, client, place: Place
+) -> None:
+    place.bury(place.one, b"a")
+    elsewhere = f"elsewhere-{place.graves}"
+    client.admin.create_topic(elsewhere)
+    shown = quick("browse", place.graves, "--format", "json").stdout
+    assert linn("publish", elsewhere, "--input", "json", stdin=shown).returncode == 0
+    assert quick("move", place.graves, elsewhere).returncode == 0
+    stayed = quick("dead-letters", "replay", elsewhere)
+    assert "2 messages stay: 2 name none" in stayed.stdout
+    where = f'header.linn.dead.topic = "{place.one}" and header.linn.dead.offset = "0"'
+    assert quick("dead-letters", "replay", elsewhere, "--to", place.one, "--where", where).returncode == 0
+    for value, _, labels, headers, _ in place.records(place.one):
+        assert (value, labels) == (b"a", {"n": 1})
+        assert {"h": b"v", "linn.dead.reason": b"rejected", "linn.dead.attempts": b"1"}.items() <= dict(headers).items()
+
+
 def test_wrong_topics_are_refused_before_anything_is_taken(quick, place: Place, line_of) -> None:
     place.bury(place.one, b"a")
     assert "[topic.unknown]" in line_of(quick("dead-letters", "replay", place.graves, "--to", "nowhere").stderr)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -136,11 +137,23 @@ def test_a_file_is_written_once_and_read_from_a_pipe(quick, linn, line_of, tmp_p
     file = tmp_path / "new.toml"
     assert quick("definitions", "export", str(file)).stdout == f"wrote {file}\n"
     assert file.read_text() == quick("definitions", "export").stdout
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "the options of a sink may be secrets"
     again = quick("definitions", "export", str(file))
     assert again.returncode == 3
     assert line_of(again.stderr).endswith("exists already, and was not changed [config.exists]")
     done = linn("definitions", "import", "-", stdin='[topics.written]\n[topics."from.a.pipe"]\n')
     assert (done.stdout, done.stderr) == ("created topic from.a.pipe\nunchanged: 1 topic\n", "")
+
+
+def test_an_import_starts_no_pipeline(linn, quick) -> None:
+    text = '[topics.first]\n[topics.sunk]\nkind = "stream"\nspark_sink = { path = "lake" }\n'
+    done = linn("definitions", "import", "-", stdin=text)
+    assert done.returncode == 3
+    assert "stdin:4: topics.sunk.spark_sink: comes from the configuration file alone" in done.stderr
+    assert "[config.not_live]" in done.stderr
+    assert {"first", "sunk"}.isdisjoint(topic["name"] for topic in json.loads(quick("topics", "--json").stdout))
+    done = quick("topics", "create", "sunk", "kind=stream", "spark_sink.path=lake")
+    assert (done.returncode, done.stderr.strip().rpartition(" ")[2]) == (3, "[config.not_live]")
 
 
 CHANGES = """

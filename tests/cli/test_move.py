@@ -168,7 +168,7 @@ def test_wrong_topics_are_refused_before_anything_is_taken(quick, client, topics
     client.admin.create_topic("a-stream", kind="stream")
     client.admin.create_topic("once", kind="queue", delivery="at-most-once")
     fill(client, "once", 3)
-    assert f'did you mean "{target}"?' in line_of(quick("move", source, f"{target}x").stderr)
+    assert f'there is no topic "{target}x" [topic.unknown]' in line_of(quick("move", source, f"{target}x").stderr)
     assert "[exchange.unknown]" in line_of(quick("move", source, "--exchange", "nowhere").stderr)
     assert "[delivery.wrong_kind]" in line_of(quick("move", "once", target).stderr)
     for wrong in ((source, source), (source,), (source, target, "--exchange", "x"), ("a-stream", target)):

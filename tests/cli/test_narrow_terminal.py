@@ -105,7 +105,8 @@ WITHOUT_A_TABLE = {
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that shows pipelines and starts none."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), "[spark]\nenabled = false\n") as process:
+    config = '[spark]\nenabled = false\nlive = true\npaths = ["."]\n'
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), config) as process:
         yield process
 
 

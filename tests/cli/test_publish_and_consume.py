@@ -290,7 +290,7 @@ def test_pretty_has_colours_on_a_terminal_and_for_no_command(broker: BrokerProce
     assert _documents(on_a_terminal("consume", *pretty, "--no-follow", "--exec", "cat")) == [message]
 
 
-HOSTILE = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\x9b31m\r\x00 \xff \xf0\x9f\x98\x80\tb\nc"
+HOSTILE = b"\xe2\x80\xae\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\x9b31m\r\x00 \xff \xf0\x9f\x98\x80\tb\nc"
 
 
 TEMPLATE = "{offset} {value} {key} {label.a} {header.h} {routing_key}"
@@ -319,7 +319,7 @@ def test_text_is_exact_in_a_pipe_and_with_raw(broker: BrokerProcess, stream: str
         command = [sys.executable, "-m", "linn", "browse", stream, *options, "--url", broker.url]
         assert subprocess.run(command, capture_output=True, timeout=60).stdout == HOSTILE + b"\n"
     shown = on_a_terminal("browse", stream, "--url", broker.url)
-    assert shown == "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\x9b31m\\r\\x00 \\xff 😀\tb\nc\n"
+    assert shown == "\\u202e\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\x9b31m\\r\\x00 \\xff 😀\tb\nc\n"
     assert "\x1b]0;owned\x07" in on_a_terminal("browse", stream, "--raw", "--url", broker.url, errors="replace")
 
 

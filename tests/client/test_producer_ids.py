@@ -8,13 +8,14 @@ from linn.client.connection.producer_ids import EPOCH_MAX, IDS_PER_CLIENT, Produ
 from linn.core.errors.tree import LimitExceeded
 
 FIRST = 1 << 20
+KEY = 1 << 63
 OWNER, OTHER = 7, 8
 
 
 def made() -> ProducerIds:
     ids = ProducerIds()
-    ids.begin(FIRST)
-    ids.begin(1)  # Of a later connection.
+    ids.begin(FIRST, KEY)
+    ids.begin(1, 2)  # Of a later connection.
     return ids
 
 

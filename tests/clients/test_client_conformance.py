@@ -59,6 +59,14 @@ def test_urls_of_other_schemes_are_refused(agent: AgentProcess, url: str) -> Non
     assert code_of(agent, "connect", url=url) == "listener.address_invalid"
 
 
+def test_no_error_repeats_the_password_of_a_url(agent: AgentProcess) -> None:
+    with pytest.raises(Refused) as refused:
+        agent.ask("connect", url="linn://user:secret@127.0.0.1:1")
+    assert refused.value.code == "listener.address_invalid"
+    assert "user:" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
 VERSION_REFUSED = codec.encode(messages.Failed("protocol.version_unsupported", "no version in common"), 1)
 
 

@@ -45,7 +45,7 @@ def test_a_topic_made_over_the_wire_is_checked_and_filled_in_as_in_toml() -> Non
     [
         ({"retenton": "1d"}, ConfigUnknownKey, 'topics.a.retenton: unknown key; did you mean "retention"?'),
         ({"partitions": 0}, ConfigError, "topics.a.partitions: must be a whole number >= 1, not 0"),
-        ({"dead_letter": "daed"}, ConfigError, 'topics.a.dead_letter: there is no topic "daed"; did you mean "dead"?'),
+        ({"dead_letter": "daed"}, ConfigError, 'topics.a.dead_letter: there is no topic "daed"'),
         ({"storage": "drma"}, PluginUnknown, 'topics.a.storage: there is no storage "drma"; did you mean "dram"?'),
     ],
 )

@@ -196,6 +196,23 @@ async def test_it_has_a_session_of_its_own_and_only_the_descriptors_that_it_was_
     assert int(own or 0) != os.getsid(0)
 
 
+async def test_it_gets_the_listed_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"LC_TIME": "C", "TZ": "UTC", "LINN_PASSWORD": "secret", "AWS_KEY": "a", "AWS_REGION": "b", "AWSX": "c"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+    async def variables(*inherits: str) -> set[str]:
+        found = set()
+        async with RealEnv().programs.run(["env"], inherits=inherits, environment={"X": "y"}) as program:
+            while (line := await program.receive_output()) is not None:
+                found.add(line)
+        return {line for line in found if line.partition("=")[0] in (*given, "PATH", "X")}
+
+    common = {f"PATH={os.environ['PATH']}", "LC_TIME=C", "TZ=UTC", "X=y"}
+    assert await variables() == common
+    assert await variables("AWS_*", "AWS") == common | {"AWS_KEY=a", "AWS_REGION=b"}
+
+
 async def test_a_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = RealEnv().programs
     assert programs.find("sh", "SHELL_HOME") == programs.find("sh")

@@ -19,9 +19,9 @@ TESTS = Path(__file__).parents[1]
 
 def _module(folder: str, name: str) -> Any:
     """A module of another folder of tests, as pytest would import it."""
-    path = str(TESTS / folder)
-    if path not in sys.path:
-        sys.path.insert(0, path)
+    for path in (str(TESTS), str(TESTS / folder)):
+        if path not in sys.path:
+            sys.path.insert(0, path)
     return importlib.import_module(name)
 
 
@@ -38,6 +38,7 @@ _RUNS = {
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
     "sharing": ("broker", "sharing_run", "share"),
     "exactly once": ("simulation", "exactly_once_run", "run_seed"),
+    "forging": ("security", "forging_walk", "walk"),
     "transactions": ("simulation", "transactions_run", "run_seed"),
     "arrows of transactions": ("broker", "transaction_arrows", "walk"),
     "arrows of two phases": ("broker", "two_phase_arrows", "walk"),

@@ -27,6 +27,20 @@ TRANSACTION_MUTATIONS = (
         says="was committed, and is not there",
     ),
     Mutation(
+        name="anybody ends a transaction by its numbers",
+        breaks="A transaction is ended by the client that opened its name, or by one that has the key.",
+        guarantee=_TRANSACTIONS,
+        module="linn.core.publish.producer_ids",
+        original="""
+            if producer_id >> PRODUCER_BITS not in self.blocks:
+                raise self.foreign(producer_id)
+        """,
+        planted="pass",
+        simulation="forging",
+        seed=0,
+        says="the owner was refused: transaction.unknown",
+    ),
+    Mutation(
         name="a restart commits what was open",
         breaks="What was not decided is aborted by a restart.",
         guarantee=_TRANSACTIONS,

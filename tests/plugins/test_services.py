@@ -83,6 +83,7 @@ class BellPlugin:
     def linn_register_service(self) -> ServiceKind:
         metrics = (ServiceMetric("linn_bell_rings_total", "counter", (), "Rings."),)
         kind: dict[str, Any] = {"name": "bell", "topic_table": "bell", "topic_settings": BellTopic, "metrics": metrics}
+        kind["check_live"] = lambda settings, table: None
         return ServiceKind(settings=BellSettings, make=self._make, **(kind | self._kind))
 
     def _make(self, settings: BellSettings, host: ServiceHost) -> Bell:

@@ -26,6 +26,7 @@ NARROW = {
     "subscription": 32, "lease_ms": 32, "ms": 32, "entry": 32, "epoch": 32, "session_ms": 32,
     "topic_id_high": 64, "topic_id_low": 64, "id_high": 64, "id_low": 64, "delivery_id": 64,
     "attempt": 16, "id": 32, "timeout_ms": 32, "number": 64, "sequence": 64, "opening": 64,
+    "producer_key": 64,
     "leader": 32, "returned": 32, "formats": 32, "reason": 16,
 }  # fmt: skip
 ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2, "place": 3}
@@ -264,6 +265,7 @@ def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object
         m.Done(),
         m.EndTransaction(1 << 62, 1 << 31, 1 << 63, True, [-1]),
         m.EndTransaction(1 << 62, 1 << 31, 1 << 63, False, [-1]),
+        m.EndTransaction(1, 2, 3, True, [4], producer_key=1 << 63),
         m.EndTransaction(1, 2, 3, True, [4, 5]),
         m.EndTransaction(1, 2, 3, True),
         m.EndTransaction(1, 2, 3, True, [4], 5),

@@ -14,6 +14,8 @@ from linn.testing.sim_programs import SimProgram
 from linn.testing.virtual_world import VirtualWorld
 
 STREAM = '[topics.orders]\nkind = "stream"\nspark_sink = { path = "lake/orders" }\n'
+LIVE = '[spark]\nlive = true\npaths = ["."]\n'
+"""Requests may give topics sinks in any folder."""
 _PYTHON = PurePath(sys.executable).name
 
 

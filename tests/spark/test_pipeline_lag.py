@@ -11,7 +11,7 @@ import trio
 
 from linn.testing.sim_programs import SimProgram
 from linn.testing.virtual_world import VirtualWorld
-from tests.spark.scripted_driver import STREAM, ScriptedDriver, ask, in_spark_world, pipelines, spark_world, state
+from tests.spark.scripted_driver import LIVE, STREAM, ScriptedDriver, ask, in_spark_world, pipelines, spark_world, state
 
 MONITORING = Path(__file__).parents[2] / "docs" / "how-to" / "monitor.md"
 TO_CONSOLE = """
@@ -138,7 +138,7 @@ async def test_a_driver_that_starts_with_nothing_to_read_corrects_what_a_killed_
     assert (await state(world), await lag(world)) == ("running", 0)
 
 
-@in_spark_world()
+@in_spark_world(LIVE + STREAM)
 async def test_another_checkpoint_is_another_beginning(world: VirtualWorld, driver: ScriptedDriver) -> None:
     await orders(world, 5)
     await trio.sleep(10)

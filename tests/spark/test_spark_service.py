@@ -21,7 +21,7 @@ from linn.spark_plugin.service import requirements
 from linn.spark_plugin.service.service import FILES_MAX
 from linn.testing.sim_programs import SimProgram
 from linn.testing.virtual_world import VirtualWorld
-from tests.spark.scripted_driver import STREAM, ScriptedDriver, ask, in_spark_world, pipelines, spark_world, state
+from tests.spark.scripted_driver import LIVE, STREAM, ScriptedDriver, ask, in_spark_world, pipelines, spark_world, state
 
 TWO = STREAM + '[topics.returns]\nkind = "both"\nspark_sink = { path = "lake/returns" }\n'
 
@@ -343,7 +343,7 @@ def test_drivers_go_with_a_broker_that_dies_and_start_with_the_next_one(driver: 
 # --- topics that change ----------------------------------------------------------------------------------------------
 
 
-@in_spark_world()
+@in_spark_world(LIVE + STREAM)
 async def test_a_table_that_is_altered_restarts_its_pipeline_and_one_that_is_taken_away_stops_it(
     world: VirtualWorld, driver: ScriptedDriver
 ) -> None:
@@ -366,7 +366,7 @@ async def test_a_table_that_is_altered_restarts_its_pipeline_and_one_that_is_tak
         assert world.programs.running == 0
 
 
-def test_the_first_topic_with_a_table_brings_the_service_to_life(driver: ScriptedDriver) -> None:
+def test_the_first_topic_with_a_table_brings_a_driver_to_life(driver: ScriptedDriver) -> None:
     async def scenario(world: VirtualWorld) -> None:
         async with world.connect() as client:
             await client.admin.create_topic("live", kind="stream", spark_sink={"path": "lake"})  # type: ignore[call-arg]
@@ -377,7 +377,7 @@ def test_the_first_topic_with_a_table_brings_the_service_to_life(driver: Scripte
             assert await pipelines(world) == {}
         assert (driver.drained, world.programs.running) == (1, 0)
 
-    spark_world(driver, "").run(scenario)
+    spark_world(driver, LIVE).run(scenario)
 
 
 def test_a_table_that_was_set_live_is_there_after_a_restart(driver: ScriptedDriver) -> None:
@@ -390,7 +390,7 @@ def test_a_table_that_was_set_live_is_there_after_a_restart(driver: ScriptedDriv
         await trio.sleep(10)
         assert driver.names == ["orders", "live"]
 
-    config = '[broker]\ndefault_storage = "segmented-log"\n[topics.orders]\nkind = "stream"\n'
+    config = LIVE + '[broker]\ndefault_storage = "segmented-log"\n[topics.orders]\nkind = "stream"\n'
     spark_world(driver, config).run(scenario)
 
 
@@ -545,7 +545,7 @@ state_dir = "s3a://state"
     spark_world(driver, settings + STREAM).run(scenario)
 
 
-@in_spark_world()
+@in_spark_world(LIVE + STREAM)
 async def test_one_key_of_a_sink_is_changed_and_the_others_stay(world: VirtualWorld, driver: ScriptedDriver) -> None:
     await trio.sleep(10)
     async with world.connect() as client:
@@ -586,7 +586,7 @@ async def test_the_files_of_a_pipeline_are_listed_whatever_state_it_is_in(
     driver.list_files = lists
     found = await ask(world, "files", pipeline="orders")
     assert found == {"files": [f"lake/orders/{number}.parquet" for number in range(3)]}
-    with pytest.raises(SparkPipelineUnknown, match='did you mean "orders"'):
+    with pytest.raises(SparkPipelineUnknown, match=r'no Spark pipeline "order" \['):
         await ask(world, "files", pipeline="order")
     with pytest.raises(ConfigError, match="must be a name"):
         await ask(world, "files")
@@ -701,7 +701,7 @@ async def test_the_log_keeps_the_last_lines_and_can_be_followed(world: VirtualWo
 
 @in_spark_world()
 async def test_what_is_asked_for_has_to_be_there(world: VirtualWorld, driver: ScriptedDriver) -> None:
-    with pytest.raises(SparkPipelineUnknown, match='did you mean "orders"'):
+    with pytest.raises(SparkPipelineUnknown, match=r'no Spark pipeline "order" \['):
         await ask(world, "stop", pipelines=["order"])
     with pytest.raises(RequestUnknown, match='did you mean "stop"'):
         await ask(world, "stopp")

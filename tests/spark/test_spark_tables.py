@@ -107,6 +107,8 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
         ('[spark]\nmastr = "x"\n', '7: spark.mastr: unknown key; did you mean "master"?'),
         ('[spark]\ndrain_timeout = "0s"\n', "7: spark.drain_timeout: must be"),
         ("[spark]\nconf = { a = 1 }\n", "7: spark.conf: must be text"),
+        ('[spark]\nenvironment = ["AWS_KEY", "*"]\n', "6: spark: environment lists names such as"),
+        ('[spark]\nenvironment = ["A=b"]\n', '6: spark: environment lists names such as "AWS_REGION" or "AWS_*"'),
         ('[sparc]\nmaster = "x"\n', '6: sparc: unknown key; did you mean "spark"?'),
         ('[topics.jobs.spark_sink]\npath = "x"\n', '6: topics.jobs.spark_sink: topic "jobs" is a queue'),
         ("[topics.orders.spark_sink]\n", '6: topics.orders.spark_sink: needs a path: format is "parquet"'),

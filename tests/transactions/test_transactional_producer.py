@@ -39,13 +39,14 @@ from linn.core.transactions.producer import (
 
 FRESH, A, B = 70, 1, 2
 FIRST = 1 << 32
+USER = "ann"
 OFFSET = OffsetCommitted("prices", 0, 7)
 
 
 def opened(owner: Owner | None = None, before: TransactionalProducer | None = None) -> TransactionalProducer:
     """A name that a client has taken over."""
     producer = before or TransactionalProducer("billing")
-    producer.opened(producer.opening(FRESH, 1_000, owner), 60.0)
+    producer.opened(producer.opening(FRESH, 1_000, owner), USER, 60.0)
     return producer
 
 
@@ -69,7 +70,7 @@ def test_each_opening_has_a_later_epoch_and_numbers_that_were_never_used() -> No
     producer = TransactionalProducer("billing")
     named = producer.opening(FRESH, 1_000, None)
     assert named == Named("billing", FRESH, 0, FIRST, 1_000)
-    producer.opened(named, 60.0)
+    producer.opened(named, USER, 60.0)
     assert (producer.state, producer.timeout_s, producer.is_closed, producer.is_untouched) == (
         State.IDLE,
         60.0,
@@ -87,34 +88,34 @@ def test_each_opening_has_a_later_epoch_and_numbers_that_were_never_used() -> No
 def test_after_the_last_epoch_the_name_gets_another_producer_id() -> None:
     producer = opened()
     producer.apply(Named("billing", FRESH, 2**16 - 1, 5 * FIRST, 0))
-    assert producer.opening(FRESH + 1, 3, Owner(FRESH, 2**16 - 1)) == Named("billing", FRESH + 1, 0, 6 * FIRST, 3)
+    assert producer.opening(FRESH + 1, 3, Owner(FRESH, 2**16 - 1, USER)) == Named("billing", FRESH + 1, 0, 6 * FIRST, 3)
 
 
 def test_an_owner_that_opens_its_name_again_is_known_by_each_of_its_epochs() -> None:
     producer = opened()
-    producer = opened(Owner(FRESH, 0), producer)
-    producer = opened(Owner(FRESH, 1), producer)
+    producer = opened(Owner(FRESH, 0, USER), producer)
+    producer = opened(Owner(FRESH, 1, USER), producer)
     assert (producer.epoch, producer.resumed) == (2, 0)
-    assert [producer.is_owned_by(Owner(FRESH, epoch)) for epoch in range(4)] == [True, True, True, False]
-    assert not producer.is_owned_by(Owner(FRESH + 1, 2))
+    assert [producer.is_owned_by(Owner(FRESH, epoch, USER)) for epoch in range(4)] == [True, True, True, False]
+    assert not producer.is_owned_by(Owner(FRESH + 1, 2, USER))
     producer = opened(None, producer)
     assert (producer.epoch, producer.resumed) == (3, -1)
-    assert [producer.is_owned_by(Owner(FRESH, epoch)) for epoch in range(4)] == [False, False, False, True]
+    assert [producer.is_owned_by(Owner(FRESH, epoch, USER)) for epoch in range(4)] == [False, False, False, True]
 
 
 def test_another_epoch_is_fenced_and_after_a_restart_the_name_is_opened_again() -> None:
     producer = opened()
-    producer.check_owner(0)
+    producer.check_owner(Owner(FRESH, 0, USER))
     assert not producer.is_untouched
     for epoch in (1, 7):
         with pytest.raises(TransactionFenced):
-            producer.check_owner(epoch)
+            producer.check_owner(Owner(FRESH, epoch, USER))
     again = restarted(producer)
     assert again.is_closed
     with pytest.raises(TransactionUnknown, match="restarted"):
-        again.check_owner(0)
+        again.check_owner(Owner(FRESH, 0, USER))
     with pytest.raises(TransactionFenced):
-        again.check_owner(1)
+        again.check_owner(Owner(FRESH, 1, USER))
 
 
 def test_opening_a_name_forgets_its_branches_and_why_it_was_aborted() -> None:

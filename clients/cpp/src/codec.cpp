@@ -59,6 +59,7 @@ BrokerInfo read(wire::Welcome::Reader source) {
   info.inflight_max = source.getInflightMax();
   info.subscriptions_max = source.getSubscriptionsMax();
   info.producer_id = source.getProducerId();
+  info.producer_key = source.getProducerKey();
   return info;
 }
 
@@ -189,6 +190,8 @@ std::string encode(std::uint64_t correlation, const Hello& message) {
     hello.setVersionMax(message.version_max);
     write_texts(hello.initFeatures(static_cast<unsigned>(message.features.size())), message.features);
     hello.setClient(to_text(message.client));
+    hello.setProducerId(message.ids.producer_id);
+    hello.setProducerKey(message.ids.key);
   });
 }
 

@@ -41,18 +41,18 @@ Connection::Connection(Socket socket, ClientOptions options, std::shared_ptr<Ala
 }
 
 std::shared_ptr<Connection> Connection::open(std::string_view url, ClientOptions options,
-                                             std::shared_ptr<Alarm> alarm) {
+                                             std::shared_ptr<Alarm> alarm, ProducerClaim ids) {
   const Deadline deadline = deadline_in(options.connect_timeout);
   const std::shared_ptr<Connection> connection(
       new Connection(Socket::connect(parse_url(url), deadline, options.tls), options, std::move(alarm)));
-  connection->welcome(deadline);
+  connection->welcome(deadline, ids);
   connection->reader_ = std::thread([raw = connection.get()] { raw->run(); });
   return connection;
 }
 
 /// Say hello and wait for welcome.
-void Connection::welcome(Deadline deadline) {
-  Hello hello{version, version, {}, options_.name};
+void Connection::welcome(Deadline deadline, ProducerClaim ids) {
+  Hello hello{version, version, {}, options_.name, ids};
   if (zstd_available()) hello.features.emplace_back("zstd");
   const std::string bytes = encode(1, hello);
   const std::array<std::string_view, 1> buffers{bytes};

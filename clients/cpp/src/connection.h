@@ -48,7 +48,8 @@ class Connection {
  public:
   /// `alarm` rings when the connection is lost. Throws as `Client::connect`.
   static std::shared_ptr<Connection> open(std::string_view url, ClientOptions options,
-                                          std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>());
+                                          std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>(),
+                                          ProducerClaim ids = {});
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -143,7 +144,7 @@ class Connection {
 
   // --- by the thread that reads ---
 
-  void welcome(Deadline deadline);
+  void welcome(Deadline deadline, ProducerClaim ids);
   void run() noexcept;
   bool wait_for_events();
   void receive();

@@ -16,12 +16,12 @@ Lane::Lane(std::shared_ptr<ProducerIds> ids, bool is_scattered)
 
 Lane::~Lane() { ids_->give_back(identity_); }
 
-bool Lane::has_to_begin(std::uint32_t records) const noexcept {
-  return is_over_ || next_sequence_ + records > sequence_end;
+bool Lane::has_to_begin(std::uint32_t records) const {
+  return is_over_ || next_sequence_ + records > sequence_end || !ids_->has(identity_.producer_id);
 }
 
 void Lane::begin() {
-  if (identity_.epoch == epoch_max)
+  if (identity_.epoch == epoch_max || !ids_->has(identity_.producer_id))
     identity_ = ids_->take();
   else
     ++identity_.epoch;

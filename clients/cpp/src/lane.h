@@ -24,8 +24,9 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   /// Whether a new epoch has to begin before a batch of so many records.
-  bool has_to_begin(std::uint32_t records) const noexcept;
-  /// Begin a new epoch. Throws Error limit.exceeded if it was the last one of its id, and no other id is left.
+  bool has_to_begin(std::uint32_t records) const;
+  /// Begin a new epoch. Throws Error limit.exceeded if it was the last one of its id, or the id was given up, and no
+  /// other id is left.
   void begin();
   /// The numbers of the next batch, which has so many records.
   ProducerNumbers number(std::uint32_t records) noexcept;

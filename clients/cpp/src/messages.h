@@ -9,6 +9,8 @@
 
 #include <linn/client.h>
 
+#include "producer_ids.h"
+
 namespace linn::detail {
 
 // --- requests ---
@@ -18,6 +20,7 @@ struct Hello {
   std::uint16_t version_max = 1;
   std::vector<std::string> features;
   std::string client;
+  ProducerClaim ids{};
 };
 
 struct Publish {

@@ -1,4 +1,4 @@
-// ProducerIds: the producer ids of a client, which no other client is given.
+// ProducerIds: the producer ids of a client, which no other client is given, and the key that proves it.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,24 @@ struct Identity {
   std::uint16_t epoch = 0;
 };
 
+/// The ids of a client as its hello shows them: the first, and a secret. 0: none.
+struct ProducerClaim {
+  std::int64_t producer_id = 0;
+  std::uint64_t key = 0;
+};
+
 /// Safe to use from many threads.
 class ProducerIds {
  public:
-  /// `first` comes from the welcome of the client's first connection.
-  explicit ProducerIds(std::int64_t first) noexcept : next_(first), end_(first + ids_per_client) {}
+  /// `claim` comes from the welcome of the client's first connection.
+  explicit ProducerIds(ProducerClaim claim) noexcept : claim_(claim), next_(claim.producer_id) {}
+
+  /// What later connections show.
+  ProducerClaim claim() const;
+  /// Give up the ids, which the broker does not know, for those of another welcome.
+  void replace(ProducerClaim claim);
+  /// Whether an id is one of them: not one that was given up.
+  bool has(std::int64_t producer_id) const;
 
   /// Take an id, with the first epoch in which it may be used. Throws Error limit.exceeded if none is left.
   Identity take();
@@ -29,9 +42,11 @@ class ProducerIds {
   void give_back(Identity used);
 
  private:
-  std::mutex mutex_;
+  bool has_locked(std::int64_t producer_id) const noexcept;
+
+  mutable std::mutex mutex_;
+  ProducerClaim claim_;
   std::int64_t next_;
-  const std::int64_t end_;
   std::deque<Identity> returned_;
 };
 

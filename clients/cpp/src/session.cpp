@@ -23,7 +23,8 @@ std::shared_ptr<Session> Session::open(std::string_view url, ClientOptions optio
   const std::shared_ptr<Session> session(new Session(url, std::move(options)));
   session->connection_ = Connection::open(session->url_, session->options_, session->alarm_);
   session->broker_ = session->connection_->broker();
-  session->producer_ids_ = std::make_shared<ProducerIds>(session->broker_.producer_id);
+  session->producer_ids_ = std::make_shared<ProducerIds>(
+      ProducerClaim{session->broker_.producer_id, session->broker_.producer_key});
   session->connecting_ = std::thread([raw = session.get()] { raw->keep_connected(); });
   return session;
 }
@@ -166,13 +167,26 @@ std::shared_ptr<Connection> Session::connect_again() {
   return connection;
 }
 
+/// A connection over which the client goes on with its producer ids, or with new ones if the broker does not know
+/// them: its data was replaced. Throws Error.
+std::shared_ptr<Connection> Session::open_with_ids() {
+  try {
+    return Connection::open(url_, options_, alarm_, producer_ids_->claim());
+  } catch (const Error& error) {
+    if (error.code() != "producer.foreign") throw;
+  }
+  auto connection = Connection::open(url_, options_, alarm_);
+  producer_ids_->replace({connection->broker().producer_id, connection->broker().producer_key});
+  return connection;
+}
+
 /// nullptr where no attempt is left or makes sense, or the client was closed.
 std::shared_ptr<Connection> Session::try_to_connect() {
   for (std::uint64_t attempts = 0; !is_used_up(attempts + 1); ++attempts) {
     if (attempts > 0) sleep_until(Clock::now() + backoff_after(attempts - 1));
     if (is_closed()) return nullptr;
     try {
-      return Connection::open(url_, options_, alarm_);
+      return open_with_ids();
     } catch (const Error& error) {
       outage_->goes_on(error, Clock::now());
       if (!error.retriable()) return nullptr;

@@ -99,6 +99,7 @@ class Session {
   Error send_until_lost(const std::shared_ptr<Connection>& connection);
   std::shared_ptr<Connection> connect_again();
   std::shared_ptr<Connection> try_to_connect();
+  std::shared_ptr<Connection> open_with_ids();
   bool give_up();
   bool is_closed() const;
 

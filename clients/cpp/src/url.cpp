@@ -43,6 +43,8 @@ std::string checked_port(std::string_view port, std::string_view url) {
 }  // namespace
 
 Address parse_url(std::string_view url) {
+  if (url.find('@') != std::string_view::npos && !url.starts_with("linn+unix:///"))
+    throw Error("listener.address_invalid", "a URL of linn has no user and no password: leave out all up to the '@'");
   if (url.find('\0') != std::string_view::npos) invalid(url);
   if (url.starts_with(unix_scheme)) {
     const std::string_view path = url.substr(unix_scheme.size());

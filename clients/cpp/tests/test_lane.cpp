@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t first_id = 512;
 
-std::shared_ptr<ProducerIds> new_ids() { return std::make_shared<ProducerIds>(first_id); }
+std::shared_ptr<ProducerIds> new_ids() { return std::make_shared<ProducerIds>(linn::detail::ProducerClaim{first_id, 7}); }
 
 bool is(const ProducerNumbers& numbers, std::int64_t id, std::uint16_t epoch, std::uint32_t sequence) {
   return numbers.producer_id == id && numbers.epoch == epoch && numbers.first_sequence == sequence;
@@ -64,6 +64,21 @@ void a_lane_takes_another_id_after_its_last_epoch() {
   CHECK(is(lane.number(1), first_id + 1, 0, 0));
 }
 
+void ids_that_were_given_up_are_not_used_again() {
+  const auto ids = new_ids();
+  Lane lane(ids, false), other(ids, false);
+  ids->replace({4'096, 8});
+  CHECK(lane.has_to_begin(1) && other.has_to_begin(1));
+  lane.begin();
+  CHECK(is(lane.number(1), 4'096, 0, 0));
+  CHECK(!lane.has_to_begin(1));
+  other.begin();
+  CHECK(is(other.number(1), 4'097, 0, 0));
+  ids->give_back({first_id, 3});
+  CHECK(ids->take().producer_id == 4'098);
+  CHECK(ids->claim().key == 8);
+}
+
 void an_id_is_used_again_with_a_greater_epoch_when_all_are_taken() {
   const auto ids = new_ids();
   std::vector<std::unique_ptr<Lane>> lanes;
@@ -97,6 +112,7 @@ int main() {
        {"a new epoch begins at zero, once the old one is over", a_new_epoch_begins_at_zero_once_the_old_one_is_over},
        {"no sequence passes 32 bits", no_sequence_passes_32_bits},
        {"a lane takes another id after its last epoch", a_lane_takes_another_id_after_its_last_epoch},
+       {"ids that were given up are not used again", ids_that_were_given_up_are_not_used_again},
        {"an id is used again with a greater epoch when all are taken",
         an_id_is_used_again_with_a_greater_epoch_when_all_are_taken},
        {"an id without another epoch is not used again", an_id_without_another_epoch_is_not_used_again}});

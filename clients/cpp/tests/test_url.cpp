@@ -31,11 +31,26 @@ void anything_else_is_refused() {
     CHECK(code_of([&] { parse_url(url); }) == "listener.address_invalid");
 }
 
+void no_error_repeats_a_password() {
+  for (const char* url : {"linn://user:secret@h", "linn://user:se/cret@h:1", "user:secret@h", "http://user:secret@h",
+                          "linn+unix://user:secret@/x"}) {
+    std::string text;
+    try {
+      parse_url(url);
+    } catch (const linn::Error& error) {
+      text = error.what();
+    }
+    CHECK(!text.empty() && text.find("cret") == std::string::npos && text.find("user:") == std::string::npos);
+  }
+  CHECK(parse_url("linn+unix:///run/a@b.sock").path == "/run/a@b.sock");
+}
+
 }  // namespace
 
 int main() {
   return run({{"TCP has a host and a port", tcp_has_a_host_and_a_port},
               {"TLS is a scheme of its own", tls_is_a_scheme_of_its_own},
               {"a Unix socket has a path, its quotes undone", unix_has_a_path_with_its_quotes_undone},
-              {"anything else is refused", anything_else_is_refused}});
+              {"anything else is refused", anything_else_is_refused},
+              {"no error repeats a password", no_error_repeats_a_password}});
 }

@@ -82,9 +82,15 @@ export class Connection {
     socket.on("close", () => this.lose(connectionLost(`${peer} closed the connection`)));
   }
 
-  /** Connect, and be welcomed. Throws connection.failed, connection.lost, tls.failed, protocol.malformed, or what the
-   * broker says. */
-  static async open(peer: string, address: Address, options: ConnectionOptions): Promise<Connection> {
+  /** Connect, with the producer ids of an earlier connection if there was one, and be welcomed. Throws
+   * connection.failed, connection.lost, tls.failed, protocol.malformed, or what the broker says. */
+  static async open(
+    peer: string,
+    address: Address,
+    options: ConnectionOptions,
+    producerId = 0n,
+    producerKey = 0n,
+  ): Promise<Connection> {
     const limit = deadline(options.connectTimeoutMs, `${peer} did not answer within ${options.connectTimeoutMs} ms`);
     const { tlsHost, ...place } = address;
     let socket = connectSocket(place);
@@ -94,7 +100,7 @@ export class Connection {
         socket = await Promise.race([secured(socket, tlsHost, options.tls, peer), limit.passed]);
       }
       const connection = new Connection(peer, socket, options.zstd);
-      await Promise.race([connection.#greet(options.name), limit.passed]);
+      await Promise.race([connection.#greet(options.name, producerId, producerKey), limit.passed]);
       return connection;
     } catch (error) {
       socket.destroy();
@@ -104,9 +110,9 @@ export class Connection {
     }
   }
 
-  async #greet(client: string): Promise<void> {
+  async #greet(client: string, producerId: bigint, producerKey: bigint): Promise<void> {
     const features = this.zstd === undefined ? [] : ["zstd"];
-    const content = { versionMin: VERSION, versionMax: VERSION, features, client };
+    const content = { versionMin: VERSION, versionMax: VERSION, features, client, producerId, producerKey };
     const { message } = await this.request({ member: "hello", content }, "welcome");
     if (message.content.version !== VERSION) {
       throw protocolError(`the broker speaks version ${message.content.version}`, "protocol.version_unsupported");

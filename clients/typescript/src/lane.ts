@@ -42,7 +42,8 @@ export class Lane {
 
   #beginsEpoch(batch: PendingBatch): boolean {
     if (this.identify === undefined || batch.numbers !== undefined) return false;
-    return this.#next === undefined || this.#next.firstSequence + batch.records.length > SEQUENCE_END;
+    if (this.#next === undefined || this.#identity?.hasLost(this.#next.producerId)) return true;
+    return this.#next.firstSequence + batch.records.length > SEQUENCE_END;
   }
 
   /** The numbers with which the first batch is to be sent. Throws limit.exceeded. */

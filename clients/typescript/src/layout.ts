@@ -31,12 +31,13 @@ export const STRUCTS = {
     },
   },
   AddBranch: {
-    words: 3,
+    words: 4,
     pointers: 0,
     fields: {
       producerId: ["i64", 0],
       epoch: ["u32", 8],
       branch: ["i64", 16],
+      producerKey: ["u64", 24],
     },
   },
   Administer: {
@@ -113,7 +114,7 @@ export const STRUCTS = {
     },
   },
   EndTransaction: {
-    words: 4,
+    words: 5,
     pointers: 2,
     fields: {
       producerId: ["i64", 0],
@@ -123,6 +124,7 @@ export const STRUCTS = {
       branches: ["i64s", 0],
       sequence: ["u64", 24],
       identity: ["text", 1],
+      producerKey: ["u64", 32],
     },
   },
   Ended: {
@@ -207,13 +209,15 @@ export const STRUCTS = {
     },
   },
   Hello: {
-    words: 1,
+    words: 3,
     pointers: 2,
     fields: {
       versionMin: ["u16", 0],
       versionMax: ["u16", 2],
       features: ["texts", 0],
       client: ["text", 1],
+      producerId: ["i64", 8],
+      producerKey: ["u64", 16],
     },
   },
   LeaseEnded: {
@@ -234,7 +238,7 @@ export const STRUCTS = {
     },
   },
   OpenTransactions: {
-    words: 3,
+    words: 4,
     pointers: 1,
     fields: {
       name: ["text", 0],
@@ -242,15 +246,17 @@ export const STRUCTS = {
       producerId: ["i64", 8],
       epoch: ["u32", 4],
       opening: ["u64", 16],
+      producerKey: ["u64", 24],
     },
   },
   OpenedTransactions: {
-    words: 3,
+    words: 4,
     pointers: 0,
     fields: {
       producerId: ["i64", 0],
       epoch: ["u32", 8],
       number: ["u64", 16],
+      producerKey: ["u64", 24],
     },
   },
   PartitionInfo: {
@@ -362,7 +368,7 @@ export const STRUCTS = {
     },
   },
   SettleInTransaction: {
-    words: 3,
+    words: 4,
     pointers: 1,
     fields: {
       producerId: ["i64", 0],
@@ -370,6 +376,7 @@ export const STRUCTS = {
       number: ["u64", 16],
       subscription: ["u32", 12],
       entries: ["structs", 0, "Settlement"],
+      producerKey: ["u64", 24],
     },
   },
   Settled: {
@@ -449,7 +456,7 @@ export const STRUCTS = {
     },
   },
   Welcome: {
-    words: 5,
+    words: 6,
     pointers: 2,
     fields: {
       version: ["u16", 0],
@@ -462,6 +469,7 @@ export const STRUCTS = {
       inflightMax: ["u32", 20],
       subscriptionsMax: ["u32", 24],
       producerId: ["i64", 32],
+      producerKey: ["u64", 40],
     },
   },
 } as const;

@@ -61,7 +61,7 @@ export class Session {
     connection: Connection,
   ) {
     this.#connection = connection;
-    this.producerIds = new ProducerIds(connection.welcome.producerId);
+    this.producerIds = new ProducerIds(connection.welcome.producerId, connection.welcome.producerKey);
     this.#adopt(connection);
   }
 
@@ -196,7 +196,7 @@ export class Session {
       this.#attempt = new AbortController();
       const address = { ...this.address, signal: this.#attempt.signal };
       try {
-        return await Connection.open(this.peer, address, this.options);
+        return await this.#openWithIds(address);
       } catch (error) {
         if (!(error instanceof LinnError)) throw error;
         if (this.closed) return undefined;
@@ -207,6 +207,20 @@ export class Session {
       }
     }
     return undefined;
+  }
+
+  /** A connection over which the client goes on with its producer ids, or with new ones if the broker does not know
+   * them: its data was replaced. */
+  async #openWithIds(address: Address): Promise<Connection> {
+    const { first, key } = this.producerIds;
+    try {
+      return await Connection.open(this.peer, address, this.options, first, key);
+    } catch (error) {
+      if (!(error instanceof LinnError) || error.code !== "producer.foreign") throw error;
+    }
+    const connection = await Connection.open(this.peer, address, this.options);
+    this.producerIds.replace(connection.welcome.producerId, connection.welcome.producerKey);
+    return connection;
   }
 
   #connected(connection: Connection, outage: Outage): void {

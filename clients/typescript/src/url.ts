@@ -11,8 +11,14 @@ const UNIX = /^linn\+unix:\/\/(\/[^?#]+)$/;
 /** Where to connect to, and the name that the broker's certificate must have; without one there is no TLS. */
 export type Address = NetConnectOpts & { tlsHost?: string };
 
-/** Where to connect to. Throws listener.address_invalid. */
+/** Where to connect to. Throws listener.address_invalid, which repeats no password. */
 export function addressOf(url: string): Address {
+  if (url.includes("@") && !/^linn\+unix:\/\/\//i.test(url)) {
+    throw new LinnError(
+      "listener.address_invalid",
+      "a URL of linn has no user and no password: leave out all up to the '@'",
+    );
+  }
   const unix = UNIX.exec(url);
   const tcp = TCP.exec(url);
   try {

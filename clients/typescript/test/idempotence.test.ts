@@ -63,7 +63,7 @@ async function answer(peer: Peer, number: number, message: Request): Promise<voi
 
 /** A lane whose partitions the broker chooses. */
 function laneOf(producerId: bigint): Lane {
-  const ids = new ProducerIds(producerId);
+  const ids = new ProducerIds(producerId, 7n);
   return new Lane(-1, () => ids.identify(ids));
 }
 
@@ -170,6 +170,29 @@ test("after a lost connection batches keep their numbers, and those of the first
     ["a", 256, 0, 0],
     ["b", 256, 0, 2],
     ["c", 257, 0, 0],
+  ]);  const shown = (await peer.hears("hello", 2)).map(({ message: { content } }) => [content.producerId, content.producerKey]);
+  assert.deepEqual(shown, [
+    [0n, 0n],
+    [256n, 7n],
+  ]);
+});
+
+test("a client whose ids the broker does not know any more goes on with those of another welcome", async () => {
+  const peer = await peerWith({ publish: () => PUBLISHED });
+  const client = await connected(peer);
+  const producer = client.producer({ topic: "t" });
+  await producer.publishBatch([{ value: "a" }]);
+  const other = { ...WELCOME, content: { ...WELCOME.content, producerId: 1024n, producerKey: 8n } } as Request;
+  peer.script.hello = ({ message }) =>
+    message.member === "hello" && message.content.producerId === 256n ? failed("producer.foreign", false) : other;
+  peer.hangUp();
+  await peer.hears("hello", 3);
+  await producer.publishBatch([{ value: "b" }]);
+  await Promise.all(publishAll(client, "c"));
+  assert.deepEqual(await heard(peer, 3), [
+    ["a", 256, 0, 0],
+    ["b", 1024, 0, 0],
+    ["c", 1025, 0, 0],
   ]);
 });
 
@@ -346,7 +369,7 @@ test("a producer that is dropped gives its id back", async () => {
 });
 
 test("an id whose epochs are used up is replaced, and not used again", () => {
-  const ids = new ProducerIds(256n);
+  const ids = new ProducerIds(256n, 7n);
   const identity = ids.identify({});
   for (let epoch = 0; epoch < 0xffff; epoch++) identity.nextEpoch();
   assert.deepEqual([identity.producerId, identity.epoch], [256n, 0xffff]);

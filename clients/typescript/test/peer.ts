@@ -28,6 +28,7 @@ export const WELCOME: Request = {
     inflightMax: 100,
     subscriptionsMax: 10,
     producerId: 256n,
+    producerKey: 7n,
   },
 };
 

@@ -10,10 +10,23 @@ const RIGHT: [string, object][] = [
   ["linns://h:7", { host: "h", port: 7, tlsHost: "h" }],
   ["linns://[::1]", { host: "::1", port: 5466, tlsHost: "::1" }],
   ["linn+unix:///run/linn%20x.sock", { path: "/run/linn x.sock" }],
+  ["linn+unix:///run/a@b.sock", { path: "/run/a@b.sock" }],
 ];
 
 for (const [url, address] of RIGHT) {
   test(`${url} is an address`, () => assert.deepEqual(addressOf(url), address));
+}
+
+for (const url of [
+  "linn://user:secret@h",
+  "linn://user:se/cret@h:1",
+  "user:secret@h",
+  "http://user:secret@h",
+  "linn+unix://user:secret@/x",
+]) {
+  test(`the error about ${JSON.stringify(url)} repeats no password`, () => {
+    assert.throws(() => addressOf(url), (error: Error) => !/user:|se\/?cret/.test(error.message));
+  });
 }
 
 for (const url of [

@@ -29,9 +29,9 @@ def copy(to: To, topics: Topics = None, url: Url = DEFAULT_URL, as_json: Json = 
 
     The topics must exist at the target and be empty: `linn definitions import` creates them. From a queue the unsettled
     messages are copied; from a stream, and from a topic of kind both, all messages. Copies keep partition, value, key,
-    routing key, labels, headers, id, time and priority. Offsets differ at the target; the offsets of groups are
-    translated, so that they point to the same messages. Stop producers and consumers first: messages published
-    meanwhile are not copied.
+    routing key, labels, headers, id, time and priority; the labels of dead letters become headers. Offsets differ at
+    the target; the offsets of groups are translated, so that they point to the same messages. Stop producers and
+    consumers first: messages published meanwhile are not copied.
 
     Everything is checked before the first copy. After a failure or Ctrl-C delete the topics at the target, import their
     definitions, and copy again.

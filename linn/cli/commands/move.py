@@ -64,9 +64,10 @@ def move(
 ) -> None:
     """Move the waiting messages of a queue. Each is settled there once its copy is confirmed, so that none is lost.
 
-    A copy keeps value, key, routing key, labels, headers, id and time. If the command is killed, the few messages in
-    progress may be in both places. Messages that are in flight to consumers, delayed, or published meanwhile stay;
-    messages that no binding of the exchange routes to a topic stay as well, and then the command ends with 1.
+    A copy keeps value, key, routing key, labels, headers, id and time; the labels of a dead letter become headers. If
+    the command is killed, the few messages in progress may be in both places. Messages that are in flight to consumers,
+    delayed, or published meanwhile stay; messages that no binding of the exchange routes to a topic stay as well, and
+    then the command ends with 1.
     """
     if (target is None) == (exchange is None):
         raise typer.BadParameter("name the topic to move to, or --exchange NAME", param_hint="TARGET")

@@ -163,7 +163,7 @@ def _print_lines(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
             print(json.dumps(line), flush=True)
         else:
             time = datetime.fromtimestamp(line["time_ms"] / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
-            print(f"{time} {line['driver']} {one_line(line['text'])}", flush=True)
+            print(one_line(f"{time} {line['driver']} {line['text']}"), flush=True)
 
 
 @app.command("files")

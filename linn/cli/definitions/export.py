@@ -39,7 +39,7 @@ def export(url: str, file: str, *, as_json: bool) -> None:
     if file == "-":
         print(text, end="")
         return
-    write_new(file, text)
+    write_new(file, text, mode=0o600)  # The options of a sink may be secrets.
     print_result({"file": file}, f"wrote {file}", as_json=as_json)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shlex
+import stat
 import sys
 import tempfile
 import time
@@ -259,7 +261,20 @@ def disk_findings(data_dir: str) -> Iterator[Finding]:
     """Run the checks. Writes a small file beside the data, and removes it."""
     yield _room(data_dir)
     yield _speed(data_dir)
+    yield from _rights(Path(data_dir))
     yield from _cut_logs(data_dir)
+
+
+def _rights(data_dir: Path) -> Iterator[Finding]:
+    """Warn of a folder of messages and settings that others may use: its files may be older, and theirs to read."""
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(data_dir.stat().st_mode)
+        found = f"{data_dir} has the mode {mode:04o}"
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            text = f"{found}: other users may get at messages and settings"
+            yield Finding("data folder", "warning", text, f"chmod -R go= {shlex.quote(str(data_dir))}")
+        else:
+            yield Finding("data folder", "ok", found)
 
 
 def _cut_logs(data_dir: str) -> Iterator[Finding]:

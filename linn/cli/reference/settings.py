@@ -151,6 +151,8 @@ def _type_text(plain: typing.Any, field: msgspec.structs.FieldInfo) -> str:
         return "text" if plain is str else "true or false"
     if plain == dict[str, str]:
         return "table of text"
+    if plain == dict[str, dict[str, str]]:
+        return "table of tables of text"
     if typing.get_origin(plain) not in (tuple, list):
         return "any"
     return "array of text" if typing.get_args(plain)[0] is str else "array of tables"

@@ -116,7 +116,7 @@ def _text(cell: Cell) -> Text:
     """Make text of a cell that a client may have chosen: no markup, and no control characters."""
     from rich.text import Text
 
-    return cell if isinstance(cell, Text) else Text(one_line(cell))
+    return Text(one_line(cell.plain), cell.style) if isinstance(cell, Text) else Text(one_line(cell))
 
 
 def _layout(

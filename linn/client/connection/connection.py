@@ -107,12 +107,13 @@ class Connection:
 
     # --- hello ---
 
-    async def greet(self, name: str) -> None:
-        """Say hello and wait for the welcome.
+    async def greet(self, name: str, producer_id: int = 0, producer_key: int = 0) -> None:
+        """Say hello, with the producer ids of an earlier connection and their key, and wait for the welcome.
 
-        Raises ProtocolError, VersionUnsupported or another refusal, ConnectionLost. Cancellation: close the connection.
+        Raises ProtocolError, VersionUnsupported, ProducerForeign or another refusal, ConnectionLost. Cancellation:
+        close the connection.
         """
-        await self._stream.send(frames_of(hello(name)))
+        await self._stream.send(frames_of(hello(name, producer_id, producer_key)))
         try:
             message = (await self._first_event()).message
             if not isinstance(message, Failed):

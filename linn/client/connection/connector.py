@@ -32,6 +32,7 @@ from linn.core.errors.tree import (
     ConnectFailed,
     ConnectionLost,
     LinnError,
+    ProducerForeign,
     RequestTimeout,
 )
 from linn.wire.messages import Message
@@ -124,13 +125,20 @@ class Connector:
         raise ConnectFailed(f"no broker after waiting for {wait_s:g} s: {why}")
 
     async def _open_connection(self) -> Connection:
+        try:
+            return await self._try_connection()
+        except ProducerForeign:  # The broker began anew, without its data, and so without the secret behind the key.
+            self.producer_ids.forget()
+            return await self._try_connection()
+
+    async def _try_connection(self) -> Connection:
         connection: Connection | None = None
         timeout_s = self.options.connect_timeout_s
         try:
             with anyio.move_on_after(timeout_s):
                 connection = Connection(await self._open_stream(), self.env.clock)
-                await connection.greet(self.options.name)
-                self.producer_ids.begin(connection.welcome.producer_id)
+                await connection.greet(self.options.name, self.producer_ids.first, self.producer_ids.key)
+                self.producer_ids.begin(connection.welcome.producer_id, connection.welcome.producer_key)
                 return connection
             raise ConnectFailed(f"{self.address} did not answer within {timeout_s:g} s")
         except BaseException:

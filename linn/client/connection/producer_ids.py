@@ -1,4 +1,7 @@
-"""Producer ids of a client. The broker gives them to its first connection, and to no other client."""
+"""Producer ids of a client. The broker gives them to its first connection, and to no other client.
+
+Later connections show the key that came with them, and the broker takes batches with these ids over them as well.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,24 @@ class ProducerIds:
     """
 
     def __init__(self) -> None:
+        self.first = 0
+        """First of the ids; 0 before the first connection."""
+        self.key = 0
+        """Secret that proves to the broker that they are this client's."""
         self._next = 0
         self._end = 0
         self._returned: list[tuple[int, int, Use]] = []
 
-    def begin(self, first: int) -> None:
+    def begin(self, first: int, key: int) -> None:
         """Take over the ids of the client's first connection; the ids of later connections are not needed."""
         if not self._end:
+            self.first, self.key = first, key
             self._next, self._end = first, first + IDS_PER_CLIENT
+
+    def forget(self) -> None:
+        """Give up the ids, which the broker does not know: the next connection brings others."""
+        self.first = self.key = self._next = self._end = 0
+        self._returned.clear()
 
     def take(self, use: Use = NO_TRANSACTION) -> tuple[int, int]:
         """Return an id and its epoch, for a transaction if `use` is one. Raises LimitExceeded.
@@ -54,5 +67,5 @@ class ProducerIds:
 
     def give_back(self, producer_id: int, epoch: int, use: Use = NO_TRANSACTION) -> None:
         """Give back an id that was used up to this epoch, and in the transaction `use`, if any."""
-        if epoch < EPOCH_MAX:
+        if epoch < EPOCH_MAX and self.first <= producer_id < self._end:
             self._returned.append((producer_id, epoch + 1, use))

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from linn.core.env.address import refuse_user
 from linn.core.errors.tree import AddressInvalid
 
 PORT = 5466
 """Default port: L-I-N-N on a telephone's keys."""
+_UNIX = "linn+unix:///"
+"""Beginning of a Unix socket's URL, in whose path an "@" separates no user."""
 
 
 class BrokerUrl(NamedTuple):
@@ -21,7 +24,7 @@ class BrokerUrl(NamedTuple):
 
 
 def address_of(url: str) -> str:
-    """Parse a URL into the address that `Net.connect` takes. Raises AddressInvalid."""
+    """Parse a URL into the address that `Net.connect` takes. Raises AddressInvalid, which repeats no password."""
     return parse_url(url).address
 
 
@@ -35,6 +38,8 @@ def parse_url(url: str, *, needs_tls: bool = False) -> BrokerUrl:
 
 def _parsed(url: str) -> BrokerUrl:
     try:
+        if not url.lower().startswith(_UNIX):
+            refuse_user(url)
         parts = urlsplit(url)
         port = parts.port
     except (ValueError, AttributeError, TypeError) as error:
@@ -44,7 +49,7 @@ def _parsed(url: str) -> BrokerUrl:
     if parts.scheme not in ("linn", "linns"):
         raise AddressInvalid(f"{url!r} does not begin with linn://, linns:// or linn+unix://")
     host = parts.hostname
-    if not host or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+    if not host or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise AddressInvalid(f"{url!r} is not {parts.scheme}://HOST[:PORT]")
     address = f"[{host}]:{port or PORT}" if ":" in host else f"{host}:{port or PORT}"
     return BrokerUrl(address, host if parts.scheme == "linns" else None)

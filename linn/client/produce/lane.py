@@ -19,32 +19,39 @@ class Identity:
 
     def __init__(self, ids: ProducerIds, use: Use = NO_TRANSACTION) -> None:
         """Raises LimitExceeded."""
-        self._ids = ids
+        self.ids = ids
+        self._first = ids.first
         self.producer_id, self.epoch = ids.take(use)
         self.use = use
         """Transaction to which batches belong when they are numbered."""
 
     def next_epoch(self, epoch: int) -> int:
-        """Return the epoch after `epoch`. Raises LimitExceeded if that was the last one and there is no other id."""
-        if epoch >= EPOCH_MAX:
-            self.producer_id, self.epoch = self._ids.take(self.use)
+        """Return the epoch after `epoch`, of another id if that was the last one or the id is lost.
+
+        Raises LimitExceeded if there is no other id.
+        """
+        if epoch >= EPOCH_MAX or self._first != self.ids.first:
+            self._first = self.ids.first
+            self.producer_id, self.epoch = self.ids.take(self.use)
             return self.epoch
         self.epoch = max(self.epoch, epoch + 1)
         return epoch + 1
 
     def close(self) -> None:
         """Return the id."""
-        self._ids.give_back(self.producer_id, self.epoch, self.use)
+        self.ids.give_back(self.producer_id, self.epoch, self.use)
 
 
 class Lane:
     """Numbers of a sequence of batches: the batches of one partition, or all if the broker chooses partitions."""
 
-    __slots__ = ("_attributes", "_identity", "epoch", "is_over", "next_sequence", "producer_id")
+    __slots__ = ("_attributes", "_first", "_identity", "_ids", "epoch", "is_over", "next_sequence", "producer_id")
 
     def __init__(self, identity: Identity, *, scattered: bool) -> None:
         self._identity = identity
         self._attributes = SCATTERED if scattered else 0
+        self._ids = identity.ids
+        self._first = self._ids.first
         self.producer_id = identity.producer_id
         self.epoch = identity.epoch
         self.next_sequence = 0
@@ -52,13 +59,17 @@ class Lane:
         """Whether the next batch begins a new epoch, because an earlier batch was not confirmed."""
 
     def needs_new_epoch(self, count: int) -> bool:
-        """Tell whether a new epoch has to begin before a batch of `count` records."""
-        return self.is_over or self.next_sequence + count > SEQUENCE_END
+        """Tell whether a new epoch has to begin before a batch of `count` records.
+
+        It has to if the client lost its ids as well: see `ProducerIds.forget`.
+        """
+        return self.is_over or self.next_sequence + count > SEQUENCE_END or self._first != self._ids.first
 
     def begin(self) -> None:
         """Begin a new epoch. Raises LimitExceeded."""
         self.epoch = self._identity.next_epoch(self.epoch)
         self.producer_id = self._identity.producer_id
+        self._first = self._ids.first
         self.next_sequence = 0
         self.is_over = False
 

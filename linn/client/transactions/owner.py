@@ -49,6 +49,8 @@ class TransactionOwner:
         self.name = name
         self.timeout_s = timeout_s
         self.producer_id = 0
+        self.producer_key = 0
+        """Secret that proves to the broker that the name's producer id is this client's."""
         self.epoch = 0
         self.number = 0
         """Number of the open transaction, or of the next one."""
@@ -89,11 +91,13 @@ class TransactionOwner:
         if self._is_open:
             return
         opening = int.from_bytes(self.connector.env.rng.bytes(8), "big") or 1
-        message = OpenTransactions(self.name, round(1000 * self.timeout_s), self.producer_id, self.epoch, opening)
+        timeout_ms, key = round(1000 * self.timeout_s), self.producer_key
+        message = OpenTransactions(self.name, timeout_ms, self.producer_id, self.epoch, opening, key)
         opened = await self._until_not_busy(message)
         if not isinstance(opened, OpenedTransactions):
             raise ProtocolError(f"the broker answered open transactions with {type(opened).__name__}")
         self.producer_id, self.epoch, self.number = opened.producer_id, opened.epoch, opened.number
+        self.producer_key = opened.producer_key
         self._is_open = True
         self._branches.clear()
 
@@ -117,9 +121,13 @@ class TransactionOwner:
                 self._producers[key] = producer
             branch = producer._begin((self.producer_id, self.number))
             if branch not in self._branches:
-                await self.connector.request(AddBranch(self.producer_id, self.epoch, branch), repeat=True)
+                await self._add_branch(branch)
                 self._branches.add(branch)
         return producer
+
+    async def _add_branch(self, branch: int) -> None:
+        message = AddBranch(self.producer_id, self.epoch, branch, self.producer_key)
+        await self.connector.request(message, repeat=True)
 
     async def flush(self, targets: Sequence[Target]) -> list[int]:
         """Wait until all published messages are confirmed; return the ids of the producers.
@@ -141,7 +149,8 @@ class TransactionOwner:
         Raises TransactionAborted, GroupFenced, ...: it is aborted; ConnectionLost, RequestTimeout: the decision is not
         known; TransactionFenced: likewise, if an answer was lost and the new owner has committed since.
         """
-        message = EndTransaction(self.producer_id, self.epoch, self.number, is_commit, list(branches))
+        numbers, key = (self.producer_id, self.epoch, self.number), self.producer_key
+        message = EndTransaction(*numbers, is_commit, list(branches), producer_key=key)
         try:
             await self._until_not_busy(message)
         except BaseException:
@@ -158,7 +167,7 @@ class TransactionOwner:
         """
         branch = next(iter(self._branches), self.producer_id)
         try:
-            await self.connector.request(AddBranch(self.producer_id, self.epoch, branch), repeat=True)
+            await self._add_branch(branch)
         except TransactionFenced as fenced:
             self._fenced = fenced
             return fenced

@@ -18,7 +18,9 @@ from linn.wire.messages import AddBranch, EndTransaction, OpenedTransactions, Op
 
 
 class TransactionTicket(NamedTuple):
-    """A transaction, for its writers: plain numbers, which can be sent to another process.
+    """A transaction, for its writers: plain numbers, which can be sent to another process of the same user.
+
+    It is a secret: a process that has it can write in the transaction, and end it.
 
     Example:
         ticket = await client.shared_transactions("job-7", run=0x5EED).join()
@@ -28,6 +30,8 @@ class TransactionTicket(NamedTuple):
     producer_id: int
     epoch: int
     number: int
+    producer_key: int
+    """Proves that the client may use the producer id, which others see."""
 
 
 class SharedTransactions:
@@ -69,7 +73,7 @@ class SharedTransactions:
         opened = await until_not_busy(self._connector, message)
         if not isinstance(opened, OpenedTransactions):
             raise ProtocolError(f"the broker answered open transactions with {type(opened).__name__}")
-        return TransactionTicket(opened.producer_id, opened.epoch, opened.number)
+        return TransactionTicket(opened.producer_id, opened.epoch, opened.number, opened.producer_key)
 
     @asynccontextmanager
     async def producer(
@@ -101,7 +105,8 @@ class SharedTransactions:
         producer._use = ticket.producer_id, ticket.number
         await producer.__aenter__()
         try:
-            await self._connector.request(AddBranch(ticket.producer_id, ticket.epoch, producer.id), repeat=True)
+            message = AddBranch(ticket.producer_id, ticket.epoch, producer.id, ticket.producer_key)
+            await self._connector.request(message, repeat=True)
         except BaseException:
             producer._end()
             raise
@@ -128,7 +133,9 @@ class SharedTransactions:
                 await producer.publish(b"42 EUR")
             await shared.commit(ticket, [producer.id], sequence=1)
         """
-        await until_not_busy(self._connector, EndTransaction(*ticket, True, list(producers), sequence, identity))
+        producer_id, epoch, number, key = ticket
+        message = EndTransaction(producer_id, epoch, number, True, list(producers), sequence, identity, key)
+        await until_not_busy(self._connector, message)
 
     async def abort(self, ticket: TransactionTicket) -> None:
         """Abort a transaction. Raises TransactionError: it was committed, or has ended; and as `commit`.
@@ -138,4 +145,5 @@ class SharedTransactions:
             ticket = await shared.join()
             await shared.abort(ticket)
         """
-        await until_not_busy(self._connector, EndTransaction(*ticket, False))
+        producer_id, epoch, number, key = ticket
+        await until_not_busy(self._connector, EndTransaction(producer_id, epoch, number, False, producer_key=key))

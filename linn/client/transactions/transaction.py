@@ -276,7 +276,8 @@ class Transaction:
             for at in range(0, len(some), ENTRIES_MAX):
                 numbers = owner.producer_id, owner.epoch, owner.number
                 part = some[at : at + ENTRIES_MAX]
-                await owner.connector.request(SettleInTransaction(*numbers, subscription.id, part))
+                message = SettleInTransaction(*numbers, subscription.id, part, owner.producer_key)
+                await owner.connector.request(message)
         for subscription, delivery, first, end in self._settled:
             subscription.settled_in_transaction(delivery, first, end)
 

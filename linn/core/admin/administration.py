@@ -43,7 +43,7 @@ from linn.core.config.decoder import encode_settings
 from linn.core.config.dotted_keys import without_dots
 from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem
-from linn.core.config.service_tables import check_services
+from linn.core.config.service_tables import check_services, not_live
 from linn.core.config.topic_checks import decode_topic
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, changed_keys, encode_without_bindings
 from linn.core.connections.connections import Connections
@@ -80,6 +80,7 @@ from linn.core.topics.live_settings import (
     differences,
     live_keys_after,
     merged,
+    permitted,
     replaced,
     warnings_of,
     warnings_of_deletion,
@@ -306,6 +307,13 @@ class Administration:
                 opened[TOPIC + name] = value
         return opened
 
+    def secret(self, name: str) -> tuple[bytes, Mapping[str, object]]:
+        """Return a secret that only this broker knows, the same at each start; the first draws it.
+
+        With it comes an entry for `save_opened` if it was drawn: it must be stored before it is used.
+        """
+        return self._entries.secret(name, self.env.rng)
+
     async def save_opened(self, opened: Mapping[str, object]) -> None:
         """Write the entries of new and of changed topics. Raises StorageError."""
         await self._entries.put_all(opened)
@@ -335,6 +343,9 @@ class Administration:
             for line in replaced(name, self.config, before, stored_keys):
                 logger.warning("%(change)s", {"topic": name, "change": line})
         if before is not None:
+            settings, live_keys, refused = permitted(name, settings, live_keys, self.config, self.plugins)
+            for error in refused:
+                logger.warning("a stored table is dropped: %(error)s", {"topic": name} | log_fields(error))
             if configured is None or "bindings" in live_keys:
                 settings = msgspec.structs.replace(settings, bindings=tuple(self._fitting(name, settings.bindings)))
             settings = self._known(name, settings)
@@ -397,6 +408,9 @@ class Administration:
         known = {topic.name: topic.settings for topic in self.catalog.topics.values()}
         if settings.services or name in known:
             check_services(around.services, self.config.services, {**known, name: settings}, FirstProblem())
+        present = known[name].services if name in known else {}
+        for error in not_live(name, settings, present, around.services, self.config.services).values():
+            raise error
         return settings
 
     # --- topics ---

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from shlex import quote
 
 from linn import verbs
 from linn.core.admin.subscriptions import queue_of
@@ -96,9 +95,9 @@ class DeliveryAdministration:
         if consumer in holders and not is_transactions(consumer):
             return
         for holder in filter(is_transactions, holders):
-            name = self._transactions.name_of(holder)
-            advice = f": abort it with `linn transactions abort {quote(name)}`" if name else ", which is being ended"
-            raise TransactionError(f"the records are held by {self._holder_name(holder)}{advice}")
+            advice = ": `linn deliveries list` names it, and `linn transactions abort` aborts it"
+            is_open = self._transactions.name_of(holder)
+            raise TransactionError(f"the records are held by a transaction{advice if is_open else ' that is ending'}")
 
     def _holder_name(self, holder: str) -> str:
         """The name of a holder, as shown to people."""

@@ -1,13 +1,14 @@
-"""The entries of topics and exchanges in the metadata store, read at a start and written by each change."""
+"""The entries of the metadata store, read at a start and written by each change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from linn.core.admin.stored_entries import TOPIC
+from linn.core.admin.stored_entries import SECRET, SECRET_BYTES, TOPIC
 from linn.core.config.decoder import encode_each
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings
+from linn.core.env.env import Rng
 from linn.core.log.metadata import MetadataStore
 from linn.core.loop.long_work import LongWork
 from linn.core.topics.topic import Topic
@@ -20,6 +21,7 @@ class EntryStore:
         self._metadata = metadata
         self._long_work = long_work
         self._revisions: dict[str, int] = {}
+        self._secrets: dict[str, str] = {}
         self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
         """The bindings of topics with their encoded form: encoding ten thousand takes 40 ms."""
 
@@ -27,7 +29,17 @@ class EntryStore:
         """Read all entries; see `MetadataStore.load`. Raises LogCorrupt, StorageError."""
         stored = await self._metadata.load(proofs)
         self._revisions = {key: revision for key, (revision, _) in stored.items()}
+        self._secrets = {key: entry for key, (_, entry) in stored.items() if key.startswith(SECRET)}
         return {key: entry for key, (_, entry) in stored.items()}
+
+    def secret(self, name: str, rng: Rng) -> tuple[bytes, Mapping[str, object]]:
+        """Return a secret of SECRET_BYTES, and the entry with which to store it if it was drawn just now."""
+        key = SECRET + name
+        stored = self._secrets.get(key)
+        if stored is not None:
+            return bytes.fromhex(stored), {}
+        drawn = rng.bytes(SECRET_BYTES)
+        return drawn, {key: drawn.hex()}
 
     async def put(self, key: str, value: object) -> None:
         """Write an entry. Raises StorageError: nothing has changed."""

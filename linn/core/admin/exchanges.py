@@ -31,7 +31,6 @@ from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
-from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
 from linn.core.loop.long_work import LongWork
 from linn.core.ports.principal import Principal
@@ -121,7 +120,7 @@ class ExchangeAdministration:
         """An exchange that can be changed; the default exchange can't. Raises ExchangeUnknown."""
         router = self._routers.get(name)
         if router is None:
-            raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self._routers)}')
+            raise ExchangeUnknown(f'there is no exchange "{name[:80]}"')
         return router
 
     def _new_router(self, name: str, kind_name: str, settings: Any) -> Router:
@@ -300,12 +299,14 @@ class ExchangeAdministration:
 
 def _differences(existing: Router, declared: tuple[BindingSettings, ...], asked: Router, head: ExchangeTable) -> str:
     """The settings in which an exchange differs from the requested one, worded as the end of an error message."""
-    has = {"type": existing.kind, "alternate": existing.alternate, **existing.settings}
-    wanted = {"type": asked.kind, "alternate": head.alternate, **asked.settings}
+    has = {"type": existing.kind, **existing.settings}
+    wanted = {"type": asked.kind, **asked.settings}
     pairs = {key: (has.get(key), wanted.get(key)) for key in dict.fromkeys([*has, *wanted])}
     different = [
         f"{key} is {_as_toml(one)}, not {_as_toml(other)}" for key, (one, other) in pairs.items() if one != other
     ]
+    if existing.alternate != head.alternate:
+        different.append("it has another alternate")
     if declared != head.bindings:
         different.append("it has other bindings")
     return "; ".join(different)

@@ -1,4 +1,4 @@
-"""Entries of topics and exchanges in the metadata store, and the check of their shape.
+"""Entries of topics, exchanges and secrets in the metadata store, and the check of their shape.
 
 Law: an entry is used only after its whole shape was checked. A wrong shape is damage, or was written by another
 version; the entry is refused by name and never skipped, because its topic would be lost silently.
@@ -7,6 +7,7 @@ version; the entry is refused by name and never skipped, because its topic would
 from __future__ import annotations
 
 from collections.abc import Mapping
+from string import hexdigits
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -30,6 +31,9 @@ EXCHANGE = "exchanges/"
 """Prefix of the exchanges' keys in the metadata store."""
 TOPIC = "topics/"
 """Prefix of the topics' keys in the metadata store."""
+SECRET = "secrets/"
+"""Prefix of the keys of secrets that the broker has drawn itself, stored as hexadecimal digits."""
+SECRET_BYTES = 32
 ROLE = "roles/"
 """Prefix of the roles' keys in the metadata store."""
 USER = "users/"
@@ -83,11 +87,15 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
         check_user_name(name)
         msgspec.convert(entry, StoredUser)
         return None
-    if prefix + slash not in (TOPIC, EXCHANGE, ROLE):
-        raise ValueError("it belongs to neither a topic, an exchange, a role nor a user")
+    if prefix + slash not in (TOPIC, EXCHANGE, ROLE, SECRET):
+        raise ValueError("it belongs to neither a topic, an exchange, a role, a user nor a secret")
     wrong = name_problem(name)
     if wrong is not None and key != TOPIC + AUDIT_TOPIC:
         raise ValueError(wrong)
+    if prefix + slash == SECRET:
+        if not isinstance(entry, str) or len(entry) != 2 * SECRET_BYTES or not set(entry) <= set(hexdigits):
+            raise ValueError(f"it is not {SECRET_BYTES} bytes as hexadecimal digits")
+        return None
     if prefix + slash == ROLE:
         rules_of(msgspec.convert(entry, StoredRole).rules)
         return None

@@ -12,6 +12,8 @@ Labels = Mapping[str, LabelValue]
 Headers = tuple[tuple[str, bytes | None], ...]
 
 NO_LABELS: Labels = MappingProxyType({})
+RESERVED_LABELS = "linn."
+"""Beginning of the names of labels that only the broker writes, into dead letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

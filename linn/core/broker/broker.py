@@ -279,7 +279,9 @@ class Broker:
             opened = await self.administration.open_topics(stored)
             await self._open_groups()
             await self._open_transactions()
-            await self.administration.save_opened(opened)
+            secret, drawn = self.administration.secret("producers")
+            await self.administration.save_opened({**opened, **drawn})
+            self.producer_ids.secret = secret
             if AUDIT_TOPIC in self.config.topics:
                 await self.audit.open(self.topics[AUDIT_TOPIC])
         except LinnError:

@@ -129,7 +129,7 @@ class Listening:
             kind = self._plugins.protocols[listener.protocol]
             if kind.watches == watching:
                 server = self._plugins.make(kind, listener.settings)
-                bound = await self._gateway.env.net.listen(listener.address)
+                bound = await self._gateway.env.net.listen(listener.address, socket_mode=listener.socket_mode)
                 traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name)
                 limit = self._watchers if watching else self._clients
                 listeners.append(BoundListener(bound, server, kind.refusal, traffic, limit, listener.tls))

@@ -97,6 +97,8 @@ class Listener:
     """An instance of the protocol's settings; None for a protocol without settings."""
     tls: str | None = None
     """The name of its `[tls.NAME]` table; None: it speaks no TLS."""
+    socket_mode: int = 0o600
+    """The mode of the file of a Unix socket."""
 
 
 def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
@@ -159,7 +161,8 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                found[name] = Listener(name, head.address, head.protocol, settings, head.tls)
+                mode = int(head.socket_mode, 8)
+                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
                 self._check_open(head, path)
         self._check_addresses(found)

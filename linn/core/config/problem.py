@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from linn.core.config.toml_source import Path, TomlSource
 from linn.core.errors.names import NAME_CHARACTERS_MAX
@@ -30,6 +30,9 @@ class Problem:
 
 class Problems:
     """A collection of problems that knows the file and line of each."""
+
+    names_others: ClassVar[bool] = True
+    """Whether an error may suggest the names of other topics and exchanges."""
 
     def __init__(self, source: TomlSource | None = None) -> None:
         self._source = source
@@ -87,8 +90,11 @@ class Problems:
 class FirstProblem(Problems):
     """Problems of a request over the wire, which is answered with one error: the first problem is raised at once.
 
-    Finding a hundred thousand problems, each with the nearest known word, takes seconds.
+    Finding a hundred thousand problems, each with the nearest known word, takes seconds. The names of topics and
+    exchanges are not for every client to see.
     """
+
+    names_others = False
 
     def add(self, path: Path, text: str, *, error: type[LinnError] = ConfigError) -> None:
         """Raise the error."""

@@ -1,7 +1,7 @@
 """Tables of services: `[NAME]` at the top of a file, and a table in each topic.
 
-Law: only the plugins know the keys, but unknown keys are refused, and errors have their file and line, as in other
-tables.
+Laws: only the plugins know the keys, but unknown keys are refused, and errors have their file and line, as in other
+tables. A topic's table comes from the file, unless its service says which others it takes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from linn.core.config.decoder import decode_settings, known_keys
-from linn.core.config.problem import Problems
+from linn.core.config.problem import Problems, dotted
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.errors.texts import did_you_mean
-from linn.core.errors.tree import ConfigUnknownKey, PluginError
+from linn.core.errors.tree import ConfigNotLive, ConfigUnknownKey, PluginError
 
 Report = Callable[[Path, str], None]
 """Adds an error of the configuration: its place, such as ("spark", "pipelines", 0, "topics"), and its text."""
@@ -45,6 +45,8 @@ class ServiceTables(Protocol):
     def topic_settings(self) -> type[Any] | None: ...
     @property
     def check(self) -> Callable[[Any, Mapping[str, ServiceTopic], Report], None] | None: ...
+    @property
+    def check_live(self) -> Callable[[Any, Any], str | None] | None: ...
 
 
 def topic_tables(services: Iterable[ServiceTables]) -> dict[str, type[msgspec.Struct]]:
@@ -99,3 +101,35 @@ def check_services(
         except Exception as error:
             text = f'the check of "{service.name}" failed: {type(error).__name__}: {error}'
             problems.add((service.name,), text, error=PluginError)
+
+
+FILE_ONLY = "comes from the configuration file alone"
+
+
+def not_live(
+    name: str,
+    topic: TopicSettings,
+    present: Mapping[str, Any],
+    services: Iterable[ServiceTables],
+    settings: Mapping[str, Any],
+) -> dict[str, ConfigNotLive]:
+    """A topic's tables that only the file may have, each with its error.
+
+    `present`: tables that need no permission, for they are in the file or were permitted before. `settings`: as for
+    `check_services`. A check that raises refuses the table.
+    """
+    found: dict[str, ConfigNotLive] = {}
+    for service in services:
+        key = service.topic_table
+        if key is None or key not in topic.services or topic.services[key] == present.get(key):
+            continue
+        why: str | None = FILE_ONLY
+        own = own_table(topic, service)
+        if service.check_live is not None and own is not None:
+            try:
+                why = service.check_live(settings.get(service.name) or service.settings(), own)
+            except Exception as error:
+                why = f'the check of "{service.name}" failed: {type(error).__name__}: {error}'
+        if why is not None:
+            found[key] = ConfigNotLive(f"{dotted(('topics', name, key))}: {why}")
+    return found

@@ -124,6 +124,14 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[
         str, msgspec.Meta(description='"HOST:PORT", "[V6]:PORT" or "unix:PATH"; port 0 takes a free one.')
     ] = "127.0.0.1:5466"
+    socket_mode: Annotated[
+        str,
+        msgspec.Meta(
+            pattern="^0?[0-7]{3}$",
+            description="The mode of the file of a Unix socket: who may connect. By default only the user that runs "
+            'the broker; "0660" lets the file\'s group in.',
+        ),
+    ] = "0600"
     tls: Annotated[
         str | None, msgspec.Meta(description="The `[tls.NAME]` table with which the listener speaks only TLS.")
     ] = None

@@ -112,7 +112,8 @@ def must_exist(
 ) -> None:
     """Add an error at `path` if `name` is neither None nor among `known`."""
     if name is not None and name not in known:
-        problems.add(path, f'there is no {noun} "{name[:80]}"{did_you_mean(name, known)}', error=error)
+        meant = did_you_mean(name, known) if problems.names_others or error is PluginUnknown else ""
+        problems.add(path, f'there is no {noun} "{name[:80]}"{meant}', error=error)
 
 
 def _check_limits(filled: TopicSettings, broker: BrokerSettings, path: Path, problems: Problems) -> None:

@@ -18,12 +18,19 @@ def parse_address(address: str) -> tuple[str, int] | str:
         if not path or "\0" in path or len(os.fsencode(path)) > _UNIX_PATH_BYTES_MAX:
             raise AddressInvalid(f"{address!r}: a Unix socket's path has 1 to {_UNIX_PATH_BYTES_MAX} bytes")
         return path
+    refuse_user(address)
     host, _, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     if not host or (":" in host) != bracketed or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
         raise AddressInvalid(f"{address!r} is not HOST:PORT, [V6]:PORT or unix:PATH")
     return host, int(port)
+
+
+def refuse_user(address: str) -> None:
+    """Refuse an address or a URL with an "@", without repeating what may be a password. Raises AddressInvalid."""
+    if "@" in address:
+        raise AddressInvalid("an address or a URL of linn has no user and no password: leave out all up to the '@'")
 
 
 def is_beyond_loopback(address: str) -> bool:

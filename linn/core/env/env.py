@@ -6,7 +6,7 @@ and lose writes, fill up and fail, and a network that can cut and delay connecti
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -33,16 +33,16 @@ class Clock(Protocol):
 
 
 class Rng(Protocol):
-    """Randomness. Not for secrets: a simulation's seed predicts it."""
+    """Randomness. A simulation's seed predicts all of it."""
 
     def bytes(self, count: int) -> bytes:
-        """Return `count` random bytes."""
+        """Return `count` random bytes, which are fit for secrets outside of a simulation."""
 
     def uniform(self, low: float, high: float) -> float:
-        """Return a float in [low, high]."""
+        """Return a float in [low, high]. Not for secrets."""
 
     def integer(self, below: int) -> int:
-        """Return an integer in [0, below)."""
+        """Return an integer in [0, below). Not for secrets."""
 
 
 class File(Protocol):
@@ -96,7 +96,7 @@ class Disk(Protocol):
     """Files and folders, by string paths. Changes to a folder are durable only after `sync_dir` of that folder."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file for reading and appending; `create` it if it does not exist.
+        """Open a file for reading and appending; `create` it if it does not exist, for the process's user alone (0600).
 
         Raises: DiskReadOnly, DiskFull, StorageError (with the path in the text).
         """
@@ -117,7 +117,10 @@ class Disk(Protocol):
         """Sorted names in a folder. Raises StorageError if there is no such folder."""
 
     def make_dir(self, path: str) -> None:
-        """Make a folder and its parents; no error if it exists. Raises DiskReadOnly, DiskFull, StorageError."""
+        """Make a folder and its missing parents, for the process's user alone (0700); no error if it exists.
+
+        Raises DiskReadOnly, DiskFull, StorageError.
+        """
 
     def rename(self, source: str, target: str) -> None:
         """Atomically put `source` in `target`'s place."""
@@ -227,8 +230,14 @@ class Listener(Protocol):
 class Net(Protocol):
     """The network. Addresses are "HOST:PORT", "[V6]:PORT" or "unix:PATH"."""
 
-    async def listen(self, address: str) -> Listener:
-        """Bind an address. Port 0 takes a free one. Raises AddressInUse, AddressInvalid."""
+    async def listen(self, address: str, *, socket_mode: int = 0o600) -> Listener:
+        """Bind an address. Port 0 takes a free one.
+
+        `socket_mode`: the mode of a Unix socket's file, whatever the umask; at no time does it have more rights. By
+        default only the process's user can connect.
+
+        Raises AddressInUse, AddressInvalid.
+        """
 
     async def connect(self, address: str) -> Stream:
         """Connect. Raises ConnectFailed, AddressInvalid."""
@@ -295,6 +304,10 @@ class Program(Protocol):
         """End its whole process group at once (SIGKILL)."""
 
 
+INHERITED = ("HOME", "LANG", "LANGUAGE", "LC_*", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
+"""Variables of this process that every program gets: where things are, who runs it, and what people read."""
+
+
 class Programs(Protocol):
     """Programs that a broker runs beside itself."""
 
@@ -306,13 +319,16 @@ class Programs(Protocol):
         self,
         command: Sequence[str],
         *,
+        inherits: Collection[str] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
         status_variable: str | None = None,
     ) -> AbstractAsyncContextManager[Program]:
         """Run a program inside the block, in a session and process group of its own.
 
         Args:
-            environment: variables in addition to this process's.
+            inherits: further variables of this process that the program gets, each a name, or the beginning of names
+                with a `*` behind it. It always gets the variables in `INHERITED`, and no others, which may be secrets.
+            environment: variables and their values, in addition.
             status_variable: the environment variable with the number of the program's status channel, an open file
                 descriptor; None: no channel.
 

@@ -198,6 +198,12 @@ class ProducerFenced(ProducerError):
     code = "producer.fenced"
 
 
+class ProducerForeign(ProducerError):
+    """The producer's id was given to another client, and no key of it was shown; nothing was done."""
+
+    code = "producer.foreign"
+
+
 class ProducersExceeded(ProducerError):
     """The broker remembers as many producers as it may, and none of them has been idle for long."""
 

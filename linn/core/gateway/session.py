@@ -27,6 +27,7 @@ from linn.core.log.selection import Selection
 from linn.core.log.uncommitted import UncommittedView
 from linn.core.metrics.registry import Family
 from linn.core.ports.principal import Principal
+from linn.core.publish.producer_ids import OwnedProducers
 from linn.core.publish.publisher import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.consumer import QueueConsumer
@@ -49,6 +50,7 @@ class Session:
         self.principal = principal
         self._access = principal.access
         self._rooms = rooms
+        self._producers = OwnedProducers(rooms.producer_ids, principal.name)
         self.quota = principal.access.quota
         """The rates of the user: a protocol counts received and sent bytes, and pauses for as long as they say."""
         self._consumers: dict[Consumer, int] = {}
@@ -61,10 +63,6 @@ class Session:
         self._ended = False
 
     # --- looking ---
-
-    def take_producer_id(self) -> int:
-        """Take a producer id that was never used before."""
-        return self._rooms.producer_ids.take()
 
     def topic_names(self) -> list[str]:
         """The names of all topics that the caller may see, sorted."""
@@ -99,17 +97,35 @@ class Session:
 
     # --- publishing ---
 
+    def take_producer_id(self) -> int:
+        """Take a block of producer ids that were never used before; returns the first. Raises LimitExceeded."""
+        return self._producers.take()
+
+    def producer_key(self, producer_id: int) -> int:
+        """The key of a block that this session uses: it lets another session of the same user use the block.
+
+        Raises ProducerForeign.
+        """
+        return self._producers.key(producer_id)
+
+    def claim_producer_id(self, producer_id: int, key: int) -> None:
+        """Let this session use the block of an id whose key is shown: a client's that connects again, a ticket's.
+
+        Raises ProducerForeign, LimitExceeded.
+        """
+        self._producers.claim(producer_id, key)
+
     def publish_lane(self, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
         """Make a lane that carries out publishes in order and reports each to `answers`; `spawn` starts a task that
         ends with the connection."""
-        return self._rooms.publisher.lane(answers, spawn, self._access)
+        return self._rooms.publisher.lane(answers, spawn, self._access, self._producers)
 
     async def publish(self, request: PublishRequest) -> Sequence[PublishResult]:
         """Publish, and wait until everything is confirmed; for protocols that carry out one request at a time.
 
         Raises the publish's LinnErrors. Cancellation: the batches may or may not be stored.
         """
-        return await self._rooms.publisher.publish(request, self._access)
+        return await self._rooms.publisher.publish(request, self._access, self._producers)
 
     # --- consuming ---
 
@@ -289,28 +305,39 @@ class Session:
     ) -> tuple[int, int, int]:
         """Take over a name of transactions; returns producer id, epoch, and the number of the next transaction.
 
-        `owner`: only if this producer id and epoch still own the name. `opening`: see
-        `TransactionCoordinator.open`.
+        The session owns the producer id from then on. `owner`: only if this producer id, which the session owns, and
+        epoch still own the name. `opening`: see `TransactionCoordinator.open`.
 
-        Raises Forbidden, DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
+        Raises Forbidden, DeliveryError, LimitExceeded, ProducerForeign, TransactionBusy, TransactionFenced,
+        StorageError.
         """
         self._access.check(USE, TRANSACTION, name)
-        opened = await self._rooms.transactions.open(name, timeout_s, Owner(*owner) if owner else None, opening)
+        user = self.principal.name
+        if owner is not None:
+            self._producers.check(owner[0])
+        self._producers.check_room()
+        taken_over = Owner(*owner, user) if owner is not None else None
+        opened = await self._rooms.transactions.open(name, timeout_s, user, taken_over, opening)
+        self._producers.give(opened.producer_id)
         return opened.producer_id, opened.epoch, opened.number
 
     def add_branch(self, producer_id: int, epoch: int, branch: int) -> None:
-        """Let a producer write in a client's transactions. Raises TransactionError, LimitExceeded."""
-        self._rooms.transactions.add_branch(producer_id, epoch, branch)
+        """Let a producer write in a client's transactions. The session owns both ids.
+
+        Raises ProducerForeign, TransactionError, LimitExceeded.
+        """
+        self._producers.check(branch)
+        self._rooms.transactions.add_branch(self._owner(producer_id, epoch), branch)
 
     def settle_in_transaction(
         self, owner: tuple[int, int, int], consumer: AnyConsumer, settlements: Sequence[Settlement]
     ) -> None:
         """Ack records of a queue, or commit offsets of a group's member, when a transaction is committed.
 
-        `owner`: producer id, epoch and number. Raises TransactionError, LimitExceeded, SubscriptionWrongKind,
-        StorageError, and the errors of `Consumer.settle`.
+        `owner`: producer id, which the session owns, epoch and number. Raises ProducerForeign, TransactionError,
+        LimitExceeded, SubscriptionWrongKind, StorageError, and the errors of `Consumer.settle`.
         """
-        transactions, transaction = self._rooms.transactions, TransactionId(*owner)
+        transactions, transaction = self._rooms.transactions, self._transaction(owner)
         if isinstance(consumer, QueueConsumer):
             transactions.hold(transaction, consumer, settlements)
         elif isinstance(consumer, GroupMember):
@@ -330,11 +357,23 @@ class Session:
     ) -> Ending | None:
         """Commit a transaction with the writes of these producers, or abort it.
 
-        Returns and raises as `TransactionCoordinator.end_nowait`.
+        `owner`: as for `settle_in_transaction`. Returns and raises as `TransactionCoordinator.end_nowait`; raises
+        ProducerForeign as well.
         """
+        transaction = self._transaction(owner)
         return self._rooms.transactions.end_nowait(
-            TransactionId(*owner), is_commit=is_commit, branches=branches, sequence=sequence, identity=identity
+            transaction, is_commit=is_commit, branches=branches, sequence=sequence, identity=identity
         )
+
+    def _owner(self, producer_id: int, epoch: int) -> Owner:
+        """The owner of a name with these numbers. Raises ProducerForeign: it is not this session's."""
+        self._producers.check(producer_id)
+        return Owner(producer_id, epoch, self.principal.name)
+
+    def _transaction(self, owner: tuple[int, int, int]) -> TransactionId:
+        """The transaction with these numbers. Raises ProducerForeign: it is not this session's."""
+        producer_id, epoch, number = owner
+        return TransactionId(*self._owner(producer_id, epoch), number)
 
     # --- administration ---
 

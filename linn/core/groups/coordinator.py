@@ -22,7 +22,6 @@ from crc32c import crc32c
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
@@ -433,7 +432,7 @@ class GroupCoordinator:
         """Return the group of this name. Raises GroupUnknown."""
         group = self.groups.get(name)
         if group is None:
-            raise GroupUnknown(f'there is no group "{name[:80]}"{did_you_mean(name, self.groups)}')
+            raise GroupUnknown(f'there is no group "{name[:80]}"')
         self._rebalance_after_leaves(name)
         return group
 

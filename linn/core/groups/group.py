@@ -102,7 +102,7 @@ class ConsumerGroup:
         members = self.membership.members.values()
         reading = len(members) if topic is None else sum(topic in member.seats for member in members)
         if reading:
-            where = f" in topic {topic}" if topic is not None else ""
+            where = " there" if topic is not None else ""
             raise GroupBusy(f'group "{self.name}" has {counted(reading, "member")}{where}: stop its consumers first')
 
     def move(self, offsets: Iterable[OffsetCommitted]) -> None:

@@ -113,10 +113,13 @@ class ServiceKind:
     make: Callable[[Any, ServiceHost], Service]
     """(settings, host) -> service. Does no I/O. Called once, and only if the service is configured."""
     topic_table: str | None = None
-    """The name of an optional table of the service in each topic: `[topics.TOPIC.NAME]`. It may change live."""
+    """The name of an optional table of the service in each topic: `[topics.TOPIC.NAME]`."""
     topic_settings: type[Any] | None = None
     """The struct of that table."""
     check: Callable[[Any, Mapping[str, ServiceTopic], Report], None] | None = None
     """(settings, topics, report): reports contradictions in the tables. Called for a configuration, and for a topic
     that is created or altered over the wire. Does no I/O."""
+    check_live: Callable[[Any, Any], str | None] | None = None
+    """(settings, table) -> why a request may not give a topic this table, worded as the end of a line; None if it may.
+    By default none may: what a table makes a service do is done with the rights of the broker's user. Does no I/O."""
     metrics: tuple[ServiceMetric, ...] = ()

@@ -16,9 +16,10 @@ from typing import NamedTuple
 from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, BatchLimits, RecordBatch
 from linn.core.batch.builder import take_steps
 from linn.core.batch.format import Formats
+from linn.core.batch.record import RESERVED_LABELS
 from linn.core.batch.steps import STEP_RECORDS, Steps
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.tree import BatchMalformed, LinnError, ProducerDuplicate, TopicFull
+from linn.core.errors.tree import BatchMalformed, LinnError, MessageInvalid, ProducerDuplicate, TopicFull
 from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
 from linn.core.publish.request import PublishRequest, RefusedRecords
 from linn.core.routing.budget import PublishBudget
@@ -30,6 +31,7 @@ from linn.core.topics.message_limit import check_steps
 from linn.core.topics.topic import Topic
 from linn.rights import PUBLISH, SEE, TOPIC
 
+_RESERVED = RESERVED_LABELS.encode()
 REFUSED_NUMBERS_MAX = 32_768
 """Limit of the numbers that say which records of one publish are refused: a longer list is not worth an answer, and all
 of the publish is refused.
@@ -103,8 +105,8 @@ class Plan:
             elif batch.transaction or batch.attributes & TRANSACTIONAL:
                 raise BatchMalformed("a batch of a transaction has a producer id")
             try:
-                refusals = list[LinnError]()
-                planned = yield from self._attempt(batch, refusals)
+                refusals: list[LinnError] = yield from _label_refusals(batch)
+                planned = Planned([], []) if refusals else (yield from self._attempt(batch, refusals))
                 if refusals:
                     planned = yield from self._without(batch, refusals)
                 found.append(planned)
@@ -211,7 +213,9 @@ class Plan:
         partition = self._request.partition
         if self._request.to_exchange or partition < 0 or not batch.producer_id:
             return []
-        return [Destination(self._catalog.topic(self._request.target), partition, batch, dropped=True)]
+        topic = self._catalog.topic(self._request.target)
+        topic.partition(partition)
+        return [Destination(topic, partition, batch, dropped=True)]
 
     def _pieces(self, topic: Topic, batch: RecordBatch, partition: int) -> Steps[list[Destination]]:
         """Split a batch for a topic by partition; -1: its partitioner chooses."""
@@ -243,6 +247,31 @@ class Plan:
     def may_have_lost_a_topic(self) -> bool:
         """Whether an unknown topic may have been deleted after an exchange had named it."""
         return self._request.to_exchange and self._catalog.exchanges.version != self._version
+
+
+def _label_refusals(batch: RecordBatch) -> Steps[list[LinnError]]:
+    """The error about the records of a verified batch that have labels of the broker's, if there are any.
+
+    A dead letter's labels say where a replay sends it, and which record has its copy, so that a forged one would count
+    as the copy of a record that has none (CVE-2026-33246 of NATS is alike). Each distinct pair is examined, and only if
+    the encoded pairs hold such a name: other batches cost one search in their bytes.
+
+    Raises BatchMalformed.
+    """
+    routes = batch.routes
+    if routes is None or _RESERVED not in bytes(routes):
+        return []
+    names = [next((name for name, _ in pair.labels if name.startswith(RESERVED_LABELS)), "") for pair in batch.pairs()]
+    yield
+    if not (wrong := next(filter(None, names), "")):
+        return []
+    which, found = batch.route_index, list[int]()
+    for first in range(0, batch.count, STEP_RECORDS):
+        records = range(first, min(first + STEP_RECORDS, batch.count))
+        found += records if which is None else [index for index in records if names[which[index]]]
+        yield
+    text = f'label "{wrong[:80]}": names that begin with "{RESERVED_LABELS}" are reserved for the broker'
+    return [MessageInvalid(text).of_messages(found)] if found else []
 
 
 def _is_noted(error: LinnError, records: Sequence[int], refusals: list[LinnError]) -> bool:

@@ -6,6 +6,8 @@ topic, for a turn) happens in that task, and later publishes of the lane wait be
 
 Laws: publishes of one lane are stored in the order in which they came. A publish that is refused has stored nothing.
 If only some of its records are refused, these are stored nowhere, and the others as if they had come without them.
+A batch whose producer id its session does not own is refused before anything else: it changes nothing of the owner's
+order.
 Between the check of a plan and the end of storing it no other task runs.
 """
 
@@ -29,6 +31,7 @@ from linn.core.log.producers import numbers_of
 from linn.core.loop.long_work import LongTask, LongWork
 from linn.core.loop.memory_budget import ReceivedShare
 from linn.core.publish.plan import Destination, Plan, Planned, recognize, without_room
+from linn.core.publish.producer_ids import PRODUCER_BITS, OwnedProducers
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks, ConfirmWhen
 from linn.core.routing.budget import PublishBudget
@@ -80,15 +83,18 @@ class Publisher:
         self.unrouted_batches = 0
         """Batches that were published and stored nowhere."""
 
-    def lane(self, answers: PublishAnswers, spawn: Spawn, access: Access) -> PublishLane:
+    def lane(self, answers: PublishAnswers, spawn: Spawn, access: Access, owned: OwnedProducers) -> PublishLane:
         """A lane for the publishes of one connection. `spawn` starts a task that ends with the connection."""
-        return PublishLane(self, answers, spawn, access)
+        return PublishLane(self, answers, spawn, access, owned)
 
-    async def publish(self, request: PublishRequest, access: Access) -> Sequence[PublishResult]:
+    async def publish(self, request: PublishRequest, access: Access, owned: OwnedProducers) -> Sequence[PublishResult]:
         """Publish, and wait until everything is confirmed.
 
         Raises LinnError. Cancellation: batches stored by then stay.
         """
+        for batch in request.batches:
+            if batch.producer_id and batch.producer_id >> PRODUCER_BITS not in owned.blocks:
+                raise self.foreign(request, batch, owned)
         with self._counted(_held_bytes(request)):
             try:
                 results, awaits = await self.carry_out(request, access)
@@ -98,6 +104,19 @@ class Publisher:
         for mark, end in awaits:
             await mark.wait(end)
         return results
+
+    def foreign(self, request: PublishRequest, batch: RecordBatch, owned: OwnedProducers) -> LinnError:
+        """The error of a publish of a batch whose producer id the session does not own, which is counted here.
+
+        A damaged batch gets BatchCorrupt: its id may be damaged, and its producer can send it again.
+        """
+        found: LinnError = owned.foreign(batch.producer_id)
+        try:
+            batch.verify(self.limits)
+        except LinnError as error:
+            found = error
+        self.count_refused(request, found)
+        return found
 
     async def carry_out(self, request: PublishRequest, access: Access, begun: BegunPlan | None = None) -> Stored:
         """Publish while other tasks take turns; returns the results and the marks that confirm them.
@@ -250,8 +269,11 @@ class _Waiting(NamedTuple):
 class PublishLane:
     """The publishes of one connection, in order."""
 
-    def __init__(self, publisher: Publisher, answers: PublishAnswers, spawn: Spawn, access: Access) -> None:
+    def __init__(
+        self, publisher: Publisher, answers: PublishAnswers, spawn: Spawn, access: Access, owned: OwnedProducers
+    ) -> None:
         self._publisher = publisher
+        self._owned = owned
         self._memory = publisher.memory
         self._monotonic = publisher.long_work.monotonic
         self._answers = answers
@@ -277,6 +299,10 @@ class PublishLane:
         """Carry out a publish, or queue it behind waiting ones; `answers` gets the outcome, perhaps at once."""
         publisher, begun = self._publisher, None
         order = publisher.order
+        for batch in request.batches:
+            if batch.producer_id and batch.producer_id >> PRODUCER_BITS not in self._owned.blocks:
+                self._answers.refused(ticket, publisher.foreign(request, batch, self._owned))
+                return
         try:
             if not self._waiting and (publisher.make_topic is None or not publisher.lacks_topic(request)):
                 if order.missing:

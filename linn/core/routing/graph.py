@@ -45,12 +45,13 @@ class ExchangeGraph(Generic[N]):
         self.version += 1
 
     def check_link(self, source: str, target: str) -> None:
-        """Check that `source` may lead to `target`. Raises BindingInvalid, which names the cycle that it would
-        close.
+        """Check that `source` may lead to `target`.
+
+        Raises BindingInvalid: it would close a cycle. Exchanges between the two are not for every client to see.
         """
         way = way_between(target, source, self._exits)
         if way is not None:
-            raise BindingInvalid(circle_text([source, *way]))
+            raise BindingInvalid(circle_text([source, *(way if len(way) < 3 else [target, "...", source])]))
 
     def reached_from(self, router: N) -> list[N]:
         """The router itself and all that its messages may reach, nearest first."""

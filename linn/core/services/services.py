@@ -17,7 +17,7 @@ from linn.core.config.config import Config
 from linn.core.config.service_tables import ServiceTopic, own_table
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.env import Env, Spawn
-from linn.core.errors.texts import did_you_mean, one_line
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import InternalError, LinnError, ServiceFailed, ServiceUnknown
 from linn.core.log.partition import Partition
 from linn.core.ports.principal import Principal
@@ -277,7 +277,7 @@ class Services:
         if running is None and name in self._kinds:
             raise ServiceUnknown(f'nothing in the configuration or in a topic turns the service "{name}" on')
         if running is None:
-            raise ServiceUnknown(f'there is no service "{name[:80]}"{did_you_mean(name, self._kinds)}')
+            raise ServiceUnknown(f'there is no service "{name[:80]}"')
         if running.service is None or running.state != "running":
             raise ServiceFailed(f'the service "{name}" has {running.state}: {running.error or "it does no more"}')
         return await self._guarded(running, running.service.perform(action, arguments, caller))

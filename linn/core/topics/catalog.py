@@ -1,10 +1,12 @@
-"""The catalog: every topic and exchange of a broker, by name."""
+"""The catalog: every topic and exchange of a broker, by name.
+
+Law: an error to a client has the names of its request, and no others, which the client may not be allowed to see.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ExchangeUnknown, TopicUnknown
 from linn.core.routing.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
 from linn.core.routing.graph import ExchangeGraph
@@ -25,12 +27,12 @@ class Catalog:
         """The topic of that name. Raises TopicUnknown."""
         topic = self.topics.get(name)
         if topic is None:
-            raise TopicUnknown(f'there is no topic "{name[:80]}"{did_you_mean(name, self.topics)}')
+            raise TopicUnknown(f'there is no topic "{name[:80]}"')
         return topic
 
     def router(self, name: str) -> Router:
         """The exchange of that name, also the default one. Raises ExchangeUnknown."""
         router = self.routers.get(name) if name != DEFAULT_EXCHANGE else self._default
         if router is None:
-            raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self.routers)}')
+            raise ExchangeUnknown(f'there is no exchange "{name[:80]}"')
         return router

@@ -15,9 +15,12 @@ import msgspec
 
 from linn.core.config.config import Config
 from linn.core.config.decoder import encode_value, extra_of, fields_of, rest_of
+from linn.core.config.kinds import Kinds
+from linn.core.config.service_tables import not_live
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted
+from linn.core.errors.tree import ConfigNotLive
 from linn.verbs import FileWarning, LineWarning
 
 _TABLES = rest_of(TopicSettings)
@@ -59,6 +62,22 @@ def merged(
         services = {**configured.services, **tables}
         values["services"] = {key: table for key, table in services.items() if table is not None}
     return msgspec.structs.replace(configured, **values), tuple(kept)
+
+
+def permitted(
+    name: str, settings: TopicSettings, live_keys: tuple[str, ...], config: Config, kinds: Kinds
+) -> tuple[TopicSettings, tuple[str, ...], list[ConfigNotLive]]:
+    """The settings at a start and their live keys, without stored tables of services that only the file may have.
+
+    Each refused table has an error, and gives way to the file's.
+    """
+    configured = config.topics.get(name)
+    in_file = configured.services if configured is not None else {}
+    refused = not_live(name, settings, in_file, kinds.services.values(), config.services)
+    services = {key: in_file.get(key) if key in refused else table for key, table in settings.services.items()}
+    kept = {key: table for key, table in services.items() if table is not None}
+    keys = tuple(key for key in live_keys if key not in refused)
+    return msgspec.structs.replace(settings, services=kept), keys, list(refused.values())
 
 
 def replaced(name: str, config: Config, before: TopicSettings, live_keys: Collection[str]) -> list[str]:
@@ -103,8 +122,8 @@ def differences(existing: TopicSettings, asked: TopicSettings) -> str:
     found = []
     for key in dict.fromkeys([*_FIELDS, *existing.services, *asked.services]):
         has, wanted = _value(existing, key), _value(asked, key)
-        if has != wanted and key == "bindings":
-            found.append("it has other bindings")
+        if has != wanted and key in ("bindings", "dead_letter"):
+            found.append(f"it has {'other bindings' if key == 'bindings' else 'another dead_letter'}")
         elif has != wanted:
             found.append(f"{key} is {_shown(key, has, 'none')}, not {_shown(key, wanted, 'none')}")
     return "; ".join(found)

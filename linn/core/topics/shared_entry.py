@@ -12,6 +12,7 @@ import msgspec
 
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.errors.names import name_problem
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import ConfigNotLive, LimitExceeded
 
 SHARED_MAX = 64
@@ -55,8 +56,8 @@ def check_entries(topic: str, settings: TopicSettings, entries: Mapping[str, Sha
     """
     names = [name for name, entry in sorted(entries.items()) if not entry.deleted]
     if names and settings.kind == "queue":
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise ConfigNotLive(f"topic {topic}: kind: a queue has no named subscriptions; delete first: {shown}")
+        left = counted(len(names), "subscription")
+        raise ConfigNotLive(f"topic {topic}: kind: a queue has no named subscriptions; delete the {left} first")
     if names and (len(names) + more) * settings.partitions > SHARED_PARTITIONS_MAX:
         most = max(1, SHARED_PARTITIONS_MAX // settings.partitions)
         text = f"topic {topic}: with {settings.partitions} partitions it may have {most} shared subscriptions"

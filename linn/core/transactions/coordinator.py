@@ -21,7 +21,6 @@ from linn.core.delivery.settlement import Settlement
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     LimitExceeded,
     LinnError,
@@ -192,13 +191,13 @@ class TransactionCoordinator:
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    async def open(self, name: str, timeout_s: float, owner: Owner | None = None, opening: int = 0) -> Named:
+    async def open(self, name: str, timeout_s: float, user: str, owner: Owner | None = None, opening: int = 0) -> Named:
         """Take over a name: its previous owner is fenced, and its open transaction is aborted. Durable when this
         returns.
 
-        `owner`: take it over only from this client, for example after a restart of the broker. A client that repeats a
-        request because it got no answer gets the same opening again. `opening`: the client's random number; a repeated
-        number takes nothing over. 0: none.
+        `user`: the user of the client that asks. `owner`: take it over only from this client, for example after a
+        restart of the broker. A client that repeats a request because it got no answer gets the same opening again.
+        `opening`: the client's random number; a repeated number takes nothing over. 0: none.
 
         Raises DeliveryError, LimitExceeded, TransactionBusy, TransactionFenced, StorageError.
         """
@@ -212,7 +211,7 @@ class TransactionCoordinator:
         if name not in self.names:
             self._forget_idle()
         producer = self.names.get(name) or TransactionalProducer(name)
-        named = producer.repeated_opening(owner, opening)
+        named = producer.repeated_opening(user, owner, opening)
         if named is None and producer.state is State.OPEN:
             self._abort(producer, AbortReason.FENCED, "another client took over its name")
         if producer.is_ending or name in self._unmarked:
@@ -223,7 +222,7 @@ class TransactionCoordinator:
             for branch in producer.branches:
                 self._by_branch.pop(branch, None)
             self._by_id.pop(producer.producer_id, None)
-            producer.opened(named, timeout_s, opening)
+            producer.opened(named, user, timeout_s, opening)
             self.names[name] = self._by_id[producer.producer_id] = producer
         await self._until_committed()
         return named
@@ -255,12 +254,12 @@ class TransactionCoordinator:
         producer = self._by_id.get(owner.producer_id)
         if producer is None:
             raise TransactionUnknown(f"no client has opened transactions with producer {owner.producer_id}")
-        producer.check_owner(owner.epoch)
+        producer.check_owner(owner)
         return producer
 
-    def add_branch(self, producer_id: int, epoch: int, branch: int) -> None:
+    def add_branch(self, owner: Owner, branch: int) -> None:
         """Let a producer write in a client's transactions. Raises TransactionError, LimitExceeded."""
-        producer = self.owned(Owner(producer_id, epoch))
+        producer = self.owned(owner)
         if self._by_branch.get(branch, producer) is not producer:
             raise TransactionError(f"producer {branch} writes in other transactions")
         if branch not in self._by_branch and len(self._by_branch) >= ALL_BRANCHES_MAX:
@@ -400,13 +399,13 @@ class TransactionCoordinator:
         return ending
 
     def _producer_to_end(self, transaction: TransactionId) -> TransactionalProducer:
-        producer_id, epoch, number = transaction
+        producer_id, epoch, user, number = transaction
         producer = self._by_id.get(producer_id)
         if producer is None:
             raise TransactionAborted(f"transaction {number} of producer {producer_id} is not known: it was aborted")
-        if epoch == producer.epoch:
+        if epoch == producer.epoch and (producer.is_closed or user == producer.user):
             producer.check_ended(number)
-        producer.check_owner(epoch)
+        producer.check_owner(transaction.owner)
         return producer
 
     async def _commit(self, producer: TransactionalProducer, branches: Collection[int], before: State) -> None:
@@ -535,7 +534,7 @@ class TransactionCoordinator:
         """The state of a name. Raises TransactionUnknown."""
         producer = self.names.get(name)
         if producer is None:
-            raise TransactionUnknown(f'no transactions have the name "{name[:80]}"{did_you_mean(name, self.names)}')
+            raise TransactionUnknown(f'no transactions have the name "{name[:80]}"')
         return producer
 
     def opened(self, name: str) -> TransactionalProducer:

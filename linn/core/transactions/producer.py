@@ -47,10 +47,11 @@ OFFSETS_MAX = 4_096
 
 
 class Owner(NamedTuple):
-    """The client that opened a name: the name's producer id, and the epoch of the opening."""
+    """The client that opened a name: the name's producer id, the epoch of the opening, and the client's user."""
 
     producer_id: int
     epoch: int
+    user: str
 
 
 class TransactionId(NamedTuple):
@@ -58,12 +59,13 @@ class TransactionId(NamedTuple):
 
     producer_id: int
     epoch: int
+    user: str
     number: int
 
     @property
     def owner(self) -> Owner:
         """The client that owns this transaction."""
-        return Owner(self.producer_id, self.epoch)
+        return Owner(self.producer_id, self.epoch, self.user)
 
 
 class State(Enum):
@@ -132,6 +134,8 @@ class TransactionalProducer:
         """-1: the name was never opened."""
         self.number = 0
         """The number of the present transaction."""
+        self.user = ""
+        """The user whose client has opened the name; "" if no client has since the start."""
         self.timeout_s = 0.0
         self.opened_ms = 0
         """Wall time at which a client took the name."""
@@ -166,11 +170,15 @@ class TransactionalProducer:
         first = self.epoch if self.resumed < 0 else self.resumed
         return owner.producer_id == self.producer_id and first <= owner.epoch <= self.epoch
 
-    def repeated_opening(self, owner: Owner | None, opening: int) -> Named | None:
+    def repeated_opening(self, user: str, owner: Owner | None, opening: int) -> Named | None:
         """The opening that a client repeats, perhaps late; None: it requests a new one.
 
         Raises TransactionFenced: another client has taken the name since, or the same one under another epoch.
         """
+        if not self.is_closed and user != self.user:
+            if owner is not None:
+                raise TransactionFenced(f'another user took over the transactions of "{self.name}"')
+            return None  # Whatever its number is: the opening of another user is not repeated.
         if opening and not self.is_closed and opening in self._openings:
             if opening != self._openings[-1]:
                 raise TransactionFenced(f'"{self.name}" was taken over since this client has opened it')
@@ -197,20 +205,23 @@ class TransactionalProducer:
         resumed = -1 if owner is None else owner.epoch if self.resumed < 0 else self.resumed
         return Named(self.name, self.producer_id, self.epoch + 1, number, now_ms, resumed)
 
-    def opened(self, named: Named, timeout_s: float, opening: int = 0) -> None:
-        """Record that a client has taken over the name."""
+    def opened(self, named: Named, user: str, timeout_s: float, opening: int = 0) -> None:
+        """Record that a user's client has taken over the name."""
         self.apply(named)
+        self.user = user
         self._openings.append(opening)
         self.timeout_s, self.is_closed, self.is_untouched = timeout_s, False, True
         self.branches.clear()
         self._aborted = None
 
-    def check_owner(self, epoch: int) -> None:
+    def check_owner(self, owner: Owner) -> None:
         """Check that a request comes from the client that owns the name.
+
+        The key of the name's producer id is no proof of that where another user has opened the name since.
 
         Raises TransactionFenced, TransactionUnknown.
         """
-        if epoch != self.epoch:
+        if owner.epoch != self.epoch or (not self.is_closed and owner.user != self.user):
             raise TransactionFenced(f'another client took over the transactions of "{self.name}"')
         if self.is_closed:
             raise TransactionUnknown(f'the broker was restarted since "{self.name}" was opened: open it again')

@@ -129,6 +129,7 @@ class Conversation:
         self._gateway.connections.report(self._stream, self._traffic)
         self._gateway.connections.introduce(self._stream, self._handshake.client, self._subscribing.described)
         try:
+            await self._claim_producers()
             await self._handshake.welcome(self._welcome())
             self._connection.allow_frames(self._gateway.settings.frame_bytes_max)
             async with trio.open_nursery() as self._responder.nursery:
@@ -198,8 +199,19 @@ class Conversation:
 
     # --- hello and goodbye ---
 
+    async def _claim_producers(self) -> None:
+        """Let the client go on with the producer ids of an earlier connection. Raises LinnError after telling it."""
+        handshake = self._handshake
+        if handshake.producer_id:
+            try:
+                self._session.claim_producer_id(handshake.producer_id, handshake.producer_key)
+            except LinnError as error:
+                await handshake.refuse(error)
+                raise
+
     def _welcome(self) -> m.Welcome:
         settings = self._gateway.settings
+        producer_id = self._session.take_producer_id()
         return m.Welcome(
             self._handshake.version,
             self._handshake.features,
@@ -210,7 +222,8 @@ class Conversation:
             min(int(self._keepalive.keepalive_s * 1000), m.LIMIT_MAX),
             settings.inflight_requests_max,
             settings.subscriptions_max,
-            self._session.take_producer_id(),
+            producer_id,
+            self._session.producer_key(producer_id),
         )
 
     def watch(self) -> None:

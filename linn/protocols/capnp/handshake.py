@@ -25,6 +25,8 @@ class Handshake:
         self.connection = connection
         self.client = ""
         """The client's name as sent by the client."""
+        self.producer_id = self.producer_key = 0
+        """The producer ids that the client has from an earlier connection, and their key; 0: none."""
         self.version = 0
         self.features: list[str] = []
         """Protocol features that both sides support."""
@@ -43,10 +45,12 @@ class Handshake:
             if event is None:
                 raise ConnectionLost(f"{self.stream.peer} closed the connection without saying hello")
             self.version, self.features = agree(event.message)
-            self.client = event.message.client if isinstance(event.message, m.Hello) else ""
+            if isinstance(event.message, m.Hello):
+                self.client = event.message.client
+                self.producer_id, self.producer_key = event.message.producer_id, event.message.producer_key
         except LinnError as error:
             if self.received_bytes:
-                await self._refuse(error)
+                await self.refuse(error)
             raise
         self._correlation = event.correlation
 
@@ -75,7 +79,8 @@ class Handshake:
                 for event in self.connection.received(count):
                     return event
 
-    async def _refuse(self, error: LinnError) -> None:
+    async def refuse(self, error: LinnError) -> None:
+        """Tell the client why it is refused, in place of a welcome."""
         with trio.move_on_after(REST_S), suppress(ConnectionLost):
             await self.stream.send(frames_of(failed_by(error)))
             await discard_rest(self.stream)

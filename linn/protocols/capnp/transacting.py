@@ -25,6 +25,11 @@ class Transacting:
         self._names: set[str] = set()
         """Names opened over this connection."""
 
+    def _claim(self, message: m.OpenTransactions | m.AddBranch | m.SettleInTransaction | m.EndTransaction) -> None:
+        """Take the key that a request shows of its owner's id. Raises ProducerForeign, LimitExceeded."""
+        if message.producer_key:
+            self._responder.session.claim_producer_id(message.producer_id, message.producer_key)
+
     def open(self, event: Event) -> None:
         """Take over a name; answered once it is durable. Raises LimitExceeded."""
         message = event.message
@@ -37,19 +42,22 @@ class Transacting:
             raise LimitExceeded(text)
 
         async def work() -> None:
-            owner = (message.producer_id, message.epoch) if message.producer_id else None
-            opened = await responder.session.open_transactions(
-                message.name, message.timeout_ms / 1000, owner, message.opening
-            )
+            session, owner = responder.session, None
+            if message.producer_id:
+                self._claim(message)
+                owner = message.producer_id, message.epoch
+            opened = await session.open_transactions(message.name, message.timeout_ms / 1000, owner, message.opening)
             self._names.add(message.name)
-            responder.reply(event.correlation, m.OpenedTransactions(*opened))
+            key = session.producer_key(opened[0])
+            responder.reply(event.correlation, m.OpenedTransactions(*opened, key))
 
         responder.in_task(event, work)
 
     def add_branch(self, event: Event) -> None:
-        """Let a producer write in a client's transactions. Raises TransactionError, LimitExceeded."""
+        """Let a producer write in a client's transactions. Raises ProducerForeign, TransactionError, LimitExceeded."""
         message = event.message
         assert isinstance(message, m.AddBranch)
+        self._claim(message)
         numbers = message.producer_id, message.epoch, message.branch
         self._responder.session.add_branch(*numbers)
         self._responder.reply(event.correlation, m.Done())
@@ -57,13 +65,15 @@ class Transacting:
     def settle(self, event: Event) -> None:
         """Ack records, or commit offsets, when a transaction is committed.
 
-        Raises SubscriptionUnknown, TransactionError, LimitExceeded, DeliveryNotCurrent, GroupFenced, ...
+        Raises SubscriptionUnknown, ProducerForeign, TransactionError, LimitExceeded, DeliveryNotCurrent, GroupFenced,
+        ...
         """
         message = event.message
         assert isinstance(message, m.SettleInTransaction)
         if len(message.entries) > ENTRIES_MAX:
             text = f"{len(message.entries)} entries to settle in a transaction, more than {ENTRIES_MAX}"
             raise LimitExceeded(text)
+        self._claim(message)
         owner = message.producer_id, message.epoch, message.number
         consumer = self._subscribing.consumer(message.subscription)
         settlements = [self._subscribing.settlement(entry) for entry in message.entries]
@@ -73,7 +83,7 @@ class Transacting:
     def end(self, event: Event) -> None:
         """End a transaction; answered once its decision is durable, and markers are written where the disk has space.
 
-        Raises TransactionError, LimitExceeded, StorageError.
+        Raises ProducerForeign, TransactionError, LimitExceeded, StorageError.
         """
         message = event.message
         assert isinstance(message, m.EndTransaction)
@@ -82,6 +92,7 @@ class Transacting:
             raise LimitExceeded(f"the sequence of a commit is {message.sequence}, more than {SEQUENCE_MAX}")
         if len(message.identity) > IDENTITY_CHARACTERS_MAX:
             raise LimitExceeded(f"the identity of a commit is longer than {IDENTITY_CHARACTERS_MAX} characters")
+        self._claim(message)
         owner = message.producer_id, message.epoch, message.number
         ending = responder.session.end_transaction(
             owner,

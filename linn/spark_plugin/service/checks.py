@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from linn.api import ServiceTopic, did_you_mean
 from linn.core.errors.names import name_problem
+from linn.spark_plugin.service.live_sinks import connection_problem, is_plain
 from linn.spark_plugin.service.pipeline import sinks
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 
@@ -19,6 +20,9 @@ Tables of lakes take several.
 
 def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: Callable[[Place, str], None]) -> None:
     """Report every pipeline that can't work; the check of a `ServiceKind`."""
+    for index, path in enumerate(settings.paths):
+        if not is_plain(path):
+            report(("spark", "paths", index), "must be a folder or URL without .., wildcards and escapes")
     taken: dict[str, Place] = {}
     folders: dict[tuple[str, str], str] = {}
     for at, name, read, pipeline in _pipelines(settings, topics):
@@ -31,6 +35,9 @@ def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: C
         wrong = name_problem(pipeline.driver)
         if wrong is not None:
             report((*at, "driver"), wrong)
+        wrong = connection_problem(settings, pipeline)
+        if wrong is not None:
+            report((*at, "options"), wrong)
         for key, folder in _own_folders(pipeline):
             other = folders.setdefault((key, folder.rstrip("/")), name)
             if other != name:

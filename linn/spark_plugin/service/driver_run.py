@@ -55,11 +55,14 @@ class DriverRun:
         group: DriverGroup,
         env: Env,
         command: tuple[str, ...],
+        inherits: tuple[str, ...],
         make_spec: MakeSpec,
         check: Check,
         note_committed: NoteCommitted,
     ) -> None:
-        """`check` returns the missing requirement of a process, or None.
+        """`inherits`: variables of the broker's environment that the process gets.
+
+        `check` returns the missing requirement of a process, or None.
 
         `note_committed(pipeline, offsets)` is called with the offsets that a pipeline has in its sink.
         """
@@ -70,6 +73,7 @@ class DriverRun:
         """Status line about the Spark session of the running process."""
         self._env = env
         self._command = command
+        self._inherits = inherits
         self._make_spec = make_spec
         self._check = check
         self._note_committed = note_committed
@@ -182,7 +186,8 @@ class DriverRun:
     async def _run_process(self, pipelines: tuple[PipelineSpec, ...], killed: trio.Event) -> int:
         spec = msgspec.json.encode(self._make_spec(pipelines)).decode()
         self._specs = {pipeline.name: pipeline for pipeline in pipelines}
-        async with self._env.programs.run(self._command, status_variable=STATUS_VARIABLE) as program:
+        running = self._env.programs.run(self._command, inherits=self._inherits, status_variable=STATUS_VARIABLE)
+        async with running as program:
             self._program = program
             try:
                 async with trio.open_nursery() as nursery:

@@ -8,7 +8,7 @@ import msgspec
 
 from linn.api import ServiceTopic
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
-from linn.spark_plugin.spec import PipelineSpec
+from linn.spark_plugin.spec import CONNECTION, PipelineSpec
 
 _NOT_IN_SPEC = ("name", "topics", "driver")
 
@@ -44,9 +44,9 @@ def asked_for(settings: SparkSettings, topics: Mapping[str, ServiceTopic]) -> di
     """Return all pipelines by name: pipelines of the configuration, then sinks of topics whose name is not taken."""
     found: dict[str, Pipeline] = {}
     for table in settings.pipelines:
-        found.setdefault(table.name, _pipeline(table.name, table.topics, table, is_sink=False))
+        found.setdefault(table.name, _pipeline(settings, table.name, table.topics, table, is_sink=False))
     for name, sink in sinks(topics):
-        found.setdefault(name, _pipeline(name, (name,), sink, is_sink=True))
+        found.setdefault(name, _pipeline(settings, name, (name,), sink, is_sink=True))
     return found
 
 
@@ -58,10 +58,19 @@ def sinks(topics: Mapping[str, ServiceTopic]) -> Iterator[tuple[str, SinkSetting
             yield name, topic.own
 
 
-def _pipeline(name: str, topics: tuple[str, ...], settings: SinkSettings, *, is_sink: bool) -> Pipeline:
+def _pipeline(
+    spark: SparkSettings, name: str, topics: tuple[str, ...], settings: SinkSettings, *, is_sink: bool
+) -> Pipeline:
     values = {key: value for key, value in msgspec.structs.asdict(settings).items() if key not in _NOT_IN_SPEC}
     values["source_options"] = _from_the_start(values["source_options"])
+    values["options"] = _connected(spark, values["options"])
     return Pipeline(PipelineSpec(name=name, topics=topics, **values), settings.driver, is_sink)
+
+
+def _connected(spark: SparkSettings, options: Mapping[str, str]) -> dict[str, str]:
+    """Return options of a sink, with the options of the connection that they name."""
+    own = {name: value for name, value in options.items() if name != CONNECTION}
+    return {**spark.connections.get(options.get(CONNECTION, ""), {}), **own}
 
 
 def _from_the_start(options: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from linn.api import ServiceKind, ServiceMetric, hookimpl
 from linn.spark_plugin.service.checks import check
+from linn.spark_plugin.service.live_sinks import live_problem
 from linn.spark_plugin.service.service import SparkService
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 
@@ -51,4 +52,4 @@ METRICS = (
 @hookimpl
 def linn_register_service() -> ServiceKind:
     """Register Spark pipelines."""
-    return ServiceKind(NAME, SparkSettings, SparkService, TOPIC_TABLE, SinkSettings, check, METRICS)
+    return ServiceKind(NAME, SparkSettings, SparkService, TOPIC_TABLE, SinkSettings, check, live_problem, METRICS)

@@ -6,6 +6,7 @@ broker runs.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from linn.api import (
     did_you_mean,
 )
 from linn.core.env.env import Program, Programs
-from linn.core.errors.tree import ConfigError, ServiceFailed
+from linn.core.errors.tree import ConfigError, ServiceFailed, StorageError
 from linn.spark_plugin.errors import SparkPipelineUnknown
 from linn.spark_plugin.service.committed_offsets import CommittedOffsets, Offsets
 from linn.spark_plugin.service.driver_group import DriverGroup, Reason, State
@@ -47,6 +48,8 @@ NATIVE = "capnp"
 """The protocol that drivers speak with the broker."""
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 """Addresses that mean every interface, and the one to connect to."""
+INHERITED = ("JAVA_HOME", "PYTHON*", "SPARK_*", "PYSPARK_*", "HADOOP_*")
+"""Variables of the broker's environment that drivers get beside `linn.core.env.env.INHERITED`."""
 COMMITTED_FOLDER = "__committed"
 """Folder of the committed offsets, beside the folders of the pipelines; no pipeline can have this name."""
 _DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
@@ -81,7 +84,8 @@ class SparkService:
         self._closed = False
         self._python = settings.python or sys.executable
         command = (self._python, "-m", "linn.spark_plugin.driver.committed_files")
-        self._files = FileListing(host.env.programs, command)
+        self._inherits = (*INHERITED, *settings.environment)
+        self._files = FileListing(host.env.programs, command, self._inherits)
         self._state_dir = settings.state_dir or host.state_dir
         self._committed = CommittedOffsets(host.env.disk, f"{host.state_dir}/{COMMITTED_FOLDER}")
 
@@ -90,6 +94,8 @@ class SparkService:
     async def run(self) -> None:
         """Run all drivers until cancelled."""
         await self._committed.load()
+        with contextlib.suppress(StorageError):  # Drivers make what is missing, with the mode that the umask leaves.
+            self._host.env.disk.make_dir(self._host.state_dir)
         async with trio.open_nursery() as self._nursery:
             self._configure()
             await trio.sleep_forever()
@@ -141,7 +147,8 @@ class SparkService:
         if not settings.enabled:
             group.close(0.0)
         command = (self._python, "-m", "linn.spark_plugin.driver")
-        driver = DriverRun(group, env, command, partial(self._spec, name), self._missing, self._note_committed)
+        make_spec = partial(self._spec, name)
+        driver = DriverRun(group, env, command, self._inherits, make_spec, self._missing, self._note_committed)
         self._drivers[name] = driver
         nursery.start_soon(driver.run)
         return driver
@@ -152,7 +159,8 @@ class SparkService:
             group=group,
             bootstrap=self._bootstrap() or "",
             master=settings.master,
-            conf=settings.conf,
+            # A query could read any file: SELECT * FROM text.`/etc/passwd`.
+            conf={"spark.sql.runSQLOnFiles": "false", **settings.conf} if settings.live else settings.conf,
             state_dir=self._state_dir,
             pipelines=pipelines,
         )
@@ -310,7 +318,7 @@ class SparkService:
     def _pipeline(self, name: str) -> Pipeline:
         pipeline = self._asked.get(name)
         if pipeline is None:
-            raise SparkPipelineUnknown(f'there is no Spark pipeline "{name[:80]}"{did_you_mean(name, self._asked)}')
+            raise SparkPipelineUnknown(f'there is no Spark pipeline "{name[:80]}"')
         return pipeline
 
 
@@ -341,15 +349,17 @@ class FileListing:
     Laws: one process runs at a time, for a bounded time, and the number of files is bounded.
     """
 
-    def __init__(self, programs: Programs, command: Sequence[str]) -> None:
+    def __init__(self, programs: Programs, command: Sequence[str], inherits: Sequence[str]) -> None:
         self._programs = programs
         self._command = command
+        self._inherits = inherits
         self._turn = trio.Lock()
 
     async def of(self, pipeline: PipelineSpec) -> list[str]:
         """List the files of a pipeline. Raises ServiceFailed, LimitExceeded, ProgramNotStarted."""
+        running = self._programs.run(self._command, inherits=self._inherits, status_variable=STATUS_VARIABLE)
         with trio.move_on_after(LISTING_S_MAX):
-            async with self._turn, self._programs.run(self._command, status_variable=STATUS_VARIABLE) as program:
+            async with self._turn, running as program:
                 try:
                     await program.send_line(msgspec.json.encode(pipeline).decode())
                     program.close_input()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -10,6 +11,8 @@ from linn.spark_plugin.spec import OutputMode, SinkFormat, ValueForm, check_shap
 
 DURATION_S_MAX = 86_400.0
 """Upper limit of the timeouts: a longer one is a typing error."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
 Timeout = Annotated[float, msgspec.Meta(gt=0, le=DURATION_S_MAX)]
 Texts = dict[str, str]
@@ -107,6 +110,13 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         str | None,
         msgspec.Meta(description="The Python that runs drivers, with PySpark. Default: the one that runs the broker."),
     ] = None
+    environment: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="Variables of the broker's environment that drivers get as well, as names; `AWS_*` stands for "
+            "all that begin so. By default they get only what Python, Java, Spark and Hadoop go by."
+        ),
+    ] = ()
     conf: Annotated[Texts, msgspec.Meta(description="Configuration of Spark, as a table of texts.")] = msgspec.field(
         default_factory=dict
     )
@@ -131,6 +141,33 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             "has twice the time, up to 15 minutes."
         ),
     ] = msgspec.field(default=120.0, name="start_timeout")
+    live: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Whether requests may give a topic a `spark_sink`, within the limits of `paths`, `connections` "
+            "and `modules`. By default only this file may: a pipeline has the rights of the broker's user."
+        ),
+    ] = False
+    paths: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(description="Folders or URLs below which a live sink may have its `path` and its `checkpoint`."),
+    ] = ()
+    modules: Annotated[
+        tuple[str, ...], msgspec.Meta(description="Modules whose functions may be the `transform` of a live sink.")
+    ] = ()
+    connections: Annotated[
+        dict[str, Texts],
+        msgspec.Meta(
+            description="Options of databases and catalogs by a name, as tables of texts: a sink takes those of "
+            '`options.connection = "NAME"`, with their secrets, and a live one can have such options in no other way.'
+        ),
+    ] = msgspec.field(default_factory=dict)
     pipelines: Annotated[
         tuple[PipelineSettings, ...], msgspec.Meta(description="Pipelines, as an array of tables.")
     ] = ()
+
+    def __post_init__(self) -> None:
+        """Check the names of variables. Raises ValueError."""
+        for name in self.environment:
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f'environment lists names such as "AWS_REGION" or "AWS_*", not {name[:60]!r}')

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from linn.core.batch.record import RESERVED_LABELS
 from linn.core.errors.tree import MessageInvalid
 from linn.spark_plugin.sink.write_options import TYPES
 
@@ -52,13 +53,18 @@ def columns_of(batch: Any) -> tuple[list[bytes | None], Columns]:
     if "routing_key" in there:
         found["routing_keys"] = _alike(there["routing_key"].fill_null(""))
     if "labels" in there:
-        found["labels"] = [dict(entries or ()) for entries in there["labels"].to_pylist()]
+        found["labels"] = [_own(entries or ()) for entries in there["labels"].to_pylist()]
     if "headers" in there:
         found["headers"] = [
             [(entry["key"], entry["value"]) for entry in entries or () if entry is not None]
             for entries in there["headers"].to_pylist()
         ]
     return _bytes(there["value"]), found
+
+
+def _own(labels: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the labels that a broker accepts: rows of a dead-letter topic have labels that only the broker writes."""
+    return {name: value for name, value in labels if not name.startswith(RESERVED_LABELS)}
 
 
 def checksum(batch: Any) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from linn.core.env.address import refuse_user
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import PredicateInvalid
 from linn.core.routing.record_filter import RecordFilter
@@ -149,10 +150,11 @@ def included(given: Mapping[str, str]) -> dict[str, bool]:
 
 
 def broker_url(options: Mapping[str, str]) -> str:
-    """Return the broker's URL. Raises SparkOptionInvalid."""
+    """Return the broker's URL. Raises SparkOptionInvalid, AddressInvalid."""
     address = options.get(SERVERS, "").strip()
     if not address:
         raise SparkOptionInvalid(f"{SERVERS} is missing: the broker's address, such as linn://127.0.0.1:5466")
+    refuse_user(address.removeprefix("linn+unix:///"))
     if "," in address:
         raise SparkOptionInvalid(f"{SERVERS} is the address of one broker, not {address!r}")
     return address if address.startswith("linn") and ":/" in address else f"linn://{address}"

@@ -74,6 +74,8 @@ struct BrokerInfo {
   std::uint32_t subscriptions_max = 0;
   /// The first of 256 producer ids, which no other client is given.
   std::int64_t producer_id = 0;
+  /// Proves on later connections that they are this client's: a secret.
+  std::uint64_t producer_key = 0;
 };
 
 struct FetchRequest {

@@ -2,7 +2,8 @@
 
 Laws: an `OSError` never leaves this file; it becomes a one-line StorageError that names the path. Calls that may wait
 for a disk run in a thread, and a file's descriptor is not closed while a thread or a FileRegion uses it. A file has one
-writing handle at a time, because each handle tracks the file's end itself.
+writing handle at a time, because each handle tracks the file's end itself. New files and folders are for the process's
+user alone, whatever its umask: they hold messages and settings.
 """
 
 from __future__ import annotations
@@ -223,6 +224,38 @@ def _read_fully(descriptor: int, buffer: bytearray, count: int, position: int) -
     return count
 
 
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+
+def _created(path: str) -> int | None:
+    """Make and open a file that only its owner can use; None if it exists. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    except FileExistsError:
+        return None
+    if os.fstat(descriptor).st_mode & FILE_MODE != FILE_MODE:  # The umask has taken rights of the owner.
+        os.fchmod(descriptor, FILE_MODE)
+    return descriptor
+
+
+def _make_folders(path: str) -> None:
+    """Make a folder and its missing parents, which only their owner can use. Raises OSError."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path.rstrip("/"))
+    if parent:
+        _make_folders(parent)
+    try:
+        os.mkdir(path, FOLDER_MODE)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    else:
+        if os.stat(path).st_mode & FOLDER_MODE != FOLDER_MODE:  # As for a file.
+            os.chmod(path, FOLDER_MODE)
+
+
 def _sync_folder(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -239,7 +272,9 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         with _Translated("open", path):
-            descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            descriptor = _created(path) if create else None
+            if descriptor is None:
+                descriptor = os.open(path, os.O_RDWR)
         return RealFile(path, Descriptor(descriptor, self._freeing))
 
     def read_named(self, path: str, bytes_max: int, *, private: bool = False) -> bytes:
@@ -268,7 +303,7 @@ class RealDisk:
 
     def make_dir(self, path: str) -> None:
         with _Translated("make the folder", path):
-            os.makedirs(path, exist_ok=True)
+            _make_folders(path)
 
     def rename(self, source: str, target: str) -> None:
         with _Translated(f"rename {source} to", target):

@@ -144,26 +144,38 @@ async def _bind(socket: trio.socket.SocketType, sockaddr: Any) -> None:
         await socket.bind(sockaddr)
 
 
+async def _bind_file(socket: trio.socket.SocketType, path: str, mode: int) -> None:
+    """Bind a Unix socket whose file has `mode` as soon as it has its name. Raises OSError.
+
+    A mode that is set after the file has its name leaves a moment in which others may connect (CVE-2023-45145 in
+    Redis), and a umask around the call would hold for the files of other threads as well.
+    """
+    os.fchmod(socket.fileno(), mode)  # Linux gives the file the mode of its socket, less the umask.
+    await _bind(socket, path)
+    if stat.S_IMODE(os.stat(path).st_mode) != mode:
+        os.chmod(path, mode)
+
+
 class RealNet:
     """The machine's network: TCP and Unix sockets."""
 
-    async def listen(self, address: str) -> Listener:
+    async def listen(self, address: str, *, socket_mode: int = 0o600) -> Listener:
         place = parse_address(address)
         try:
             ways = await _resolve(place)
             for way in ways[:-1]:
                 # "localhost" often resolves first to an IPv6 address that the machine lacks.
                 with _no_such_address_passed():
-                    return await self._listen(address, *way)
-            return await self._listen(address, *ways[-1])
+                    return await self._listen(address, *way, socket_mode)
+            return await self._listen(address, *ways[-1], socket_mode)
         except OSError as error:
             kind = AddressInUse if error.errno == errno.EADDRINUSE else AddressInvalid
             raise kind(f"can't listen at {address}: {reason(error)}") from error
 
-    async def _listen(self, address: str, family: int, sockaddr: Any) -> RealListener:
+    async def _listen(self, address: str, family: int, sockaddr: Any, socket_mode: int) -> RealListener:
         socket = trio.socket.socket(family, trio.socket.SOCK_STREAM)
         try:
-            await _bind(socket, sockaddr)
+            await (_bind_file(socket, sockaddr, socket_mode) if isinstance(sockaddr, str) else _bind(socket, sockaddr))
             socket.listen(BACKLOG)
         except BaseException:
             socket.close()

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import PurePath
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from typing import cast
 
 import trio
 
+from linn.core.env.env import INHERITED
 from linn.core.env.line_reader import LineReader
 from linn.core.env.real.os import reason
 from linn.core.errors.tree import ProgramEnded, ProgramNotStarted
@@ -110,10 +111,11 @@ class RealPrograms:
         self,
         command: Sequence[str],
         *,
+        inherits: Collection[str] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
         status_variable: str | None = None,
     ) -> AsyncIterator[RealProgram]:
-        program = await _start(command, environment, status_variable)
+        program = await _start(command, {**_inherited(inherits), **environment}, status_variable)
         try:
             yield program
         finally:
@@ -121,9 +123,16 @@ class RealPrograms:
                 await program.end()
 
 
+def _inherited(names: Collection[str]) -> dict[str, str]:
+    """The variables of this process that a program gets, as the port says."""
+    listed = (*INHERITED, *names)
+    beginnings = tuple(name.removesuffix("*") for name in listed if name.endswith("*"))
+    return {name: value for name, value in os.environ.items() if name in listed or name.startswith(beginnings)}
+
+
 async def _start(command: Sequence[str], environment: Mapping[str, str], status_variable: str | None) -> RealProgram:
     """Start a program. Raises ProgramNotStarted. Cancellation: it was not started, or is killed."""
-    variables = {**os.environ, **environment}
+    variables = dict(environment)
     reads = writes = None
     try:
         if status_variable is not None:
