@@ -196,6 +196,7 @@ class Administration:
                 _on(verbs.SHOW_USER, users.show_user),
                 _on(verbs.LIST_USERS, users.list_users),
                 _on_behalf(verbs.CAN_USER, users.can),
+                _on_behalf(verbs.SHOW_CALLER, users.whoami),
                 _on_behalf(verbs.CREATE_ROLE, users.create_role),
                 _on_behalf(verbs.ALTER_ROLE, users.alter_role),
                 _on_behalf(verbs.DELETE_ROLE, users.delete_role),
