@@ -68,6 +68,7 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
+from linn.core.security.logins import Logins
 from linn.core.security.policy import Policy
 from linn.core.security.users import Users
 from linn.core.services.services import Services
@@ -120,6 +121,8 @@ class Broker:
         """Turns of busy connections."""
         self.connections = Connections(env.clock.monotonic)
         self.certificates = Certificates(config.tls, env.disk, env.clock)
+        threads = env.threads.run
+        self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, threads, env.process.user_id())
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -216,6 +219,7 @@ class Broker:
             self.connections,
             self.memory,
             self.turns,
+            self.logins,
             spawn=self.spawn,
             blamed=self.plugins.blamed,
             read_state=lambda: self.state,

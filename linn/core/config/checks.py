@@ -49,8 +49,10 @@ from linn.core.errors.tree import (
 from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
 from linn.core.routing.graph import circle_text, way_between
+from linn.core.security.logins import NO_LOGIN, LoginRules
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.rule import Rule, rules_of
+from linn.core.security.sasl.scram import Verifier
 from linn.core.security.users import User, check_user_name
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -99,6 +101,7 @@ class Listener:
     """The name of its `[tls.NAME]` table; None: it speaks no TLS."""
     socket_mode: int = 0o600
     """The mode of the file of a Unix socket."""
+    login: LoginRules = NO_LOGIN
 
 
 def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
@@ -161,8 +164,8 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                mode = int(head.socket_mode, 8)
-                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode)
+                login, mode = LoginRules(head.login == "required", head.methods), int(head.socket_mode, 8)
+                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
                 self._check_open(head, path)
         self._check_addresses(found)
@@ -258,6 +261,11 @@ class ConfigChecker:
             settings = decode_settings(UserTable, table, path, self.problems, partial=True)
             if settings is None:
                 continue
+            if settings.scram:
+                try:
+                    Verifier.parse(settings.scram)
+                except ConfigError as error:
+                    self.problems.add((*path, "scram"), error.text)
             for index, role in enumerate(settings.roles):
                 if role != ADMINISTRATOR:
                     must_exist(role, roles, "role", (*path, "roles", index), self.problems)

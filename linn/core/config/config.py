@@ -57,7 +57,8 @@ class Config:
     @property
     def is_open(self) -> bool:
         """Whether every client may do everything, because nothing says who may do what."""
-        return not (self.roles or self.users)
+        logs_in = any(listener.login.is_required for listener in self.listeners.values())
+        return not (self.roles or self.users or logs_in)
 
     def audit_settings(self) -> TopicSettings | None:
         """The settings of the audit trail's topic; None: there is none."""

@@ -92,6 +92,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("data_dir holds a NUL character")
 
 
+LoginSetting = Literal["none", "required"]
+LoginMethod = Literal["peer", "certificate", "scram", "token", "plain"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "human", "json"]
 
@@ -142,6 +144,18 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "then read and change what is sent."
         ),
     ] = False
+    login: Annotated[
+        LoginSetting,
+        msgspec.Meta(description="required: clients say who they are before anything else; none: they need not."),
+    ] = "none"
+    methods: Annotated[
+        tuple[LoginMethod, ...],
+        msgspec.Meta(
+            description="Ways to log in: peer (the user id at the other end of a Unix socket), certificate (of the "
+            "client, in TLS), scram (a password), token, and plain (a password that the broker sees; only in TLS or on "
+            "a Unix socket)."
+        ),
+    ] = ("peer", "certificate", "scram", "token")
 
 
 class TlsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
