@@ -26,6 +26,7 @@ from linn.rights import EXCHANGE, TOPIC
 def lint(config: Config, problems: Problems) -> None:
     """Add warnings and hints about a configuration without errors to `problems`."""
     _listeners(config, problems)
+    _authorities(config, problems)
     _exchanges(config, problems)
     for path, binding in _bindings(config):
         text = _binding_warning(config.exchanges[binding.exchange].kind, binding)
@@ -120,6 +121,12 @@ def _listeners(config: Config, problems: Problems) -> None:
             text = "anyone who reaches this address can read, change and delete everything: there is no login yet"
             more = "; and no TLS" if table is None else '; client_certificate = "required" keeps strangers out'
             problems.warn(("listeners", name, "address"), text + more)
+
+
+def _authorities(config: Config, problems: Problems) -> None:
+    for name, table in config.tls.items():
+        if table.client_ca is not None and table.client_certificate == "none":
+            problems.warn(("tls", name, "client_ca"), 'has no effect with client_certificate = "none"')
 
 
 def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) -> None:
