@@ -14,6 +14,7 @@ from linn.core.errors.auth import Forbidden, UserExists, UserUnknown
 from linn.core.errors.tree import ConfigError, ConfigNotLive, LinnError
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest
+from linn.core.security.sasl.scram import make_verifier
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -34,6 +35,8 @@ message_bytes_max = "10KiB"
 overflow = "block"
 """
 
+SCRAM = make_verifier("opensesame", b"salt", 4_096).text()
+
 
 async def _perform(broker: Broker, verb: str, user: str = "root", /, **arguments: Any) -> Any:
     return json.loads(await broker.gateway.session(Principal("test", name=user)).perform(verb, json.dumps(arguments)))
@@ -52,8 +55,8 @@ async def test_users_and_roles_are_made_shown_changed_and_deleted(broker: Broker
     assert await _perform(broker, "role.create", name="r", rules=rules) == {"created": False}
     assert await _perform(broker, "role.show", name="r") == {"role": "r", "rules": rules, "in_file": False}
     assert [role["role"] for role in await _perform(broker, "role.list")] == ["administrator", "keeper", "r"]
-    assert await _perform(broker, "user.create", name="alice", roles=["r"], scram="v", uid=7) == {"created": True}
-    assert await _perform(broker, "user.create", name="alice", roles=["r"], scram="v", uid=7) == {"created": False}
+    assert await _perform(broker, "user.create", name="alice", roles=["r"], scram=SCRAM, uid=7) == {"created": True}
+    assert await _perform(broker, "user.create", name="alice", roles=["r"], scram=SCRAM, uid=7) == {"created": False}
     shown = {"user": "alice", "roles": ["r"], "has_password": True, "certificate": "", "uid": 7, "limits": {}}
     shown["in_file"] = False
     assert await _perform(broker, "user.show", name="alice") == shown

@@ -26,6 +26,7 @@ from linn.core.ports.principal import Principal
 from linn.core.security.policy import ADMINISTRATOR, Policy
 from linn.core.security.quota import Limits
 from linn.core.security.rule import Rule, described_rules, rules_of
+from linn.core.security.sasl.scram import Verifier
 from linn.core.security.users import NO_LIMITS, User, check_user_name
 from linn.descriptions import CallerDescription, RightDescription, RoleDescription, UserDescription
 
@@ -139,6 +140,8 @@ class UserAdministration:
 
     async def _put_user(self, user: User, asked: verbs.Change, caller: Principal) -> None:
         self._check_grant(user.roles, caller)
+        if user.scram:
+            Verifier.parse(user.scram)
         if not asked.validate_only:
             stored = StoredUser(user.roles, user.scram, user.certificate, user.uid, user.limits)
             await self._entries.put(USER + user.name, msgspec.to_builtins(stored))

@@ -284,8 +284,9 @@ class Broker:
             await self._open_groups()
             await self._open_transactions()
             secret, drawn = self.administration.secret("producers")
-            await self.administration.save_opened({**opened, **drawn})
-            self.producer_ids.secret = secret
+            logins_secret, drawn_too = self.administration.secret("logins")
+            await self.administration.save_opened({**opened, **drawn, **drawn_too})
+            self.producer_ids.secret, self.logins.secret = secret, logins_secret
             if AUDIT_TOPIC in self.config.topics:
                 await self.audit.open(self.topics[AUDIT_TOPIC])
         except LinnError:

@@ -145,9 +145,12 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = False
     login: Annotated[
-        LoginSetting,
-        msgspec.Meta(description="required: clients say who they are before anything else; none: they need not."),
-    ] = "none"
+        LoginSetting | None,
+        msgspec.Meta(
+            description="required: clients say who they are before anything else; none: they need not. Default: none, "
+            "for an address that only this machine reaches; others must say it."
+        ),
+    ] = None
     methods: Annotated[
         tuple[LoginMethod, ...],
         msgspec.Meta(
