@@ -20,6 +20,7 @@ from linn.cli.commands import (
     bench,
     bindings,
     browse,
+    can,
     check,
     completion,
     connections,
@@ -40,6 +41,7 @@ from linn.cli.commands import (
     purge,
     queues,
     recover,
+    roles,
     route,
     serve,
     spark,
@@ -47,6 +49,7 @@ from linn.cli.commands import (
     top,
     topics,
     transactions,
+    users,
     whoami,
 )
 from linn.cli.demo import command as demo
@@ -138,6 +141,9 @@ _COMMANDS: dict[str, Any] = {
     "deliveries": deliveries.app,
     "transactions": transactions.app,
     "connections": connections.app,
+    "users": users.app,
+    "roles": roles.app,
+    "can": can.can,
     "spark": spark.app,
     "definitions": definitions.app,
     "publish": publish.publish,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from linn import rights
 from linn.cli.options import DEFAULT_URL
 
 if TYPE_CHECKING:
@@ -121,6 +122,29 @@ def pipeline_names(ctx: typer.Context) -> list[str]:
         return [pipeline["name"] for pipeline in services["spark"]["pipelines"] if pipeline["name"] not in given]
 
     return _answer(ctx, ask)
+
+
+def user_names(ctx: typer.Context) -> list[str]:
+    """Return all users."""
+
+    async def ask(client: Client) -> list[str]:
+        return [user["user"] for user in await client.admin.users()]
+
+    return _answer(ctx, ask)
+
+
+def role_names(ctx: typer.Context) -> list[str]:
+    """Return all roles."""
+
+    async def ask(client: Client) -> list[str]:
+        return [role["role"] for role in await client.admin.roles()]
+
+    return _answer(ctx, ask)
+
+
+def operations() -> list[str]:
+    """Return the operations of all kinds of resources."""
+    return sorted({operation for known in rights.OPERATIONS.values() for operation in known})
 
 
 def target_names(ctx: typer.Context) -> list[str]:

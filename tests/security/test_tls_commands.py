@@ -86,6 +86,11 @@ def test_check_and_doctor_read_the_files(tmp_path: Path) -> None:
     found = json.loads(linn_command("doctor", str(tmp_path / "linn.toml"), "--json").stdout)["findings"]
     (finding,) = [finding for finding in found if finding["name"] == "certificate edge"]
     assert finding["state"] == "ok"
+    (tmp_path / "linn.toml").write_text(tls_table(tmp_path, f'client_ca = "{tmp_path}/ca.pem"') + LISTENER)
+    checked = linn_command("check", str(tmp_path / "linn.toml"), "--json")
+    warned = {(problem["severity"], problem["key"]) for problem in json.loads(checked.stdout)["problems"]}
+    assert checked.returncode == 0
+    assert ("warning", "tls.edge.client_ca") in warned
     write_pair(tmp_path, pair(HOST)[0], pair("another")[1])
     checked = linn_command("check", str(tmp_path / "linn.toml"), "--json")
     assert checked.returncode == 3

@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t record_bytes = 16 << 10;
 
 [[noreturn]] void lost(const std::string& text) { throw Error("connection.lost", text, true); }
-[[noreturn]] void refused(const std::string& text) { throw Error("tls.failed", "no TLS connection: " + text); }
+[[noreturn]] void refused(const std::string& text) { throw Error("tls.failed", "no TLS connection: " + text, true); }
 
 /// Why OpenSSL's last call failed.
 std::string reason() {

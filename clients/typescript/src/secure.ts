@@ -51,11 +51,11 @@ function checkName(host: string, shown: PeerCertificate): Error | undefined {
   return checkServerIdentity(host, shown);
 }
 
-/** An error of TLS as one of linn's, which is not tried again: it would fail again. */
+/** An error of TLS as one of linn's; a renewed certificate may end it. */
 export function tlsFailed(peer: string, error: Error): LinnError {
   const isPlain = /wrong version number|packet length too long/.test(error.message);
   const text = isPlain ? "it does not speak TLS: its URL begins with linn://, not linns://" : error.message;
-  return new LinnError("tls.failed", `no TLS connection with ${peer}: ${text}`, false, { cause: error });
+  return new LinnError("tls.failed", `no TLS connection with ${peer}: ${text}`, true, { cause: error });
 }
 
 /** Whether an error of a socket is one of TLS, such as the broker's refusal of the client's certificate. */

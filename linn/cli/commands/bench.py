@@ -217,6 +217,8 @@ def soak(
         raise typer.BadParameter(f"{duration!r} leaves no time to publish", param_hint="--duration")
     if producers is not None:
         _refuse("nothing is consumed with --producers", {"--consumers": consumers})
+        if url.startswith("linns:"):
+            raise typer.BadParameter("the processes of --producers speak no TLS", param_hint="--url or LINN_URL")
         from linn.bench.coordinator import LoadCoordinator
 
         coordinator = LoadCoordinator(

@@ -14,7 +14,7 @@ from linn.core.env.env import Stream
 from linn.core.env.tls import client_context, trust, use_pair
 from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.tls import TlsInvalid
-from linn.core.errors.tree import MessageInvalid
+from linn.core.errors.tree import AddressInvalid, MessageInvalid
 
 
 class AnyTlsStream(TlsStream):
@@ -29,12 +29,16 @@ class AnyTlsStream(TlsStream):
 async def secured(stream: Stream, host: str, tls: Tls) -> TlsStream:
     """Put a connection to the broker at `host` into TLS, and shake hands. Closes the stream if that fails.
 
-    Raises TlsFailed: the broker's certificate is not accepted, or the client's is not; ConnectionLost; MessageInvalid.
+    Raises TlsFailed: the broker's certificate is not accepted, or the client's is not; ConnectionLost; MessageInvalid;
+    AddressInvalid: no certificate can have this name.
     """
     try:
         context = tls_context(tls)
         kind = TlsStream if in_trio_run() else AnyTlsStream
-        secure = kind(stream, context, server_name=host)
+        try:
+            secure = kind(stream, context, server_name=host)
+        except ValueError as error:
+            raise AddressInvalid(f"{host!r} can't be the name in a certificate: {error}") from error
         await secure.handshake(_run)
         return secure
     except BaseException:

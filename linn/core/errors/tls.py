@@ -20,7 +20,6 @@ class TlsFailed(ConnectFailed):
     """A TLS connection was refused: a certificate is not accepted, or the two sides have no version in common."""
 
     code = "tls.failed"
-    retriable = False
 
 
 class TlsRequired(ProtocolError):
