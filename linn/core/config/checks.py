@@ -30,6 +30,7 @@ from linn.core.config.tables import (
     PluginSettings,
     StorageTable,
     TlsTable,
+    TokensTable,
     UserTable,
 )
 from linn.core.config.toml_source import Path, TomlSource
@@ -231,6 +232,10 @@ class ConfigChecker:
                 found[name] = settings
                 self._check_assignor(settings.assignor, (*path, "assignor"))
         return found
+
+    def tokens(self) -> TokensTable:
+        """Decode `[tokens]`; the defaults if it is invalid."""
+        return decode_settings(TokensTable, self._data.get("tokens", {}), ("tokens",), self.problems) or TokensTable()
 
     def audit(self) -> AuditTable:
         """Decode `[audit]`; the defaults if it is invalid."""
