@@ -275,11 +275,11 @@ def disk_findings(data_dir: str) -> Iterator[Finding]:
     """Run the checks. Writes a small file beside the data, and removes it."""
     yield _room(data_dir)
     yield _speed(data_dir)
-    yield from _rights(Path(data_dir))
+    yield from _data_folder(Path(data_dir))
     yield from _cut_logs(data_dir)
 
 
-def _rights(data_dir: Path) -> Iterator[Finding]:
+def _data_folder(data_dir: Path) -> Iterator[Finding]:
     """Warn of a folder of messages and settings that others may use: its files may be older, and theirs to read."""
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(data_dir.stat().st_mode)
