@@ -117,8 +117,8 @@ def _listeners(config: Config, problems: Problems) -> None:
         except AddressInvalid:
             continue
         table = config.tls.get(listener.tls or "")
-        if table is None or table.client_certificate != "required":
-            text = "anyone who reaches this address can read, change and delete everything: there is no login yet"
+        if config.is_open and (table is None or table.client_certificate != "required"):
+            text = "anyone who reaches this address can read, change and delete everything: there is no login"
             more = "; and no TLS" if table is None else '; client_certificate = "required" keeps strangers out'
             problems.warn(("listeners", name, "address"), text + more)
 

@@ -105,7 +105,7 @@ def test_every_address_of_a_broker_that_answers_is_its_own(within, tmp_path: Pat
 
 def test_an_address_of_another_machine_and_a_file_in_the_way(within, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    elsewhere = '[listeners.a]\naddress = "192.0.2.1:5466"\nplaintext = true\n'
+    elsewhere = '[listeners.a]\naddress = "192.0.2.1:5466"\nplaintext = true\nlogin = "none"\n'
     listeners = f'{elsewhere}[listeners.b]\naddress = "unix:{tmp_path}/file"\n'
     returncode, found = examined(within, tmp_path, listeners)
     assert returncode == 1

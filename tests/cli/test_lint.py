@@ -34,7 +34,7 @@ def checked(within, tmp_path: Path, text: str, *options: str) -> tuple[int, list
         ("[exchanges.x]\n", "warning exchanges.x: no binding leads away"),
         ('[exchanges.x]\nalternate = "y"\n[exchanges.y]\n', "warning exchanges.y: no binding leads away"),
         (
-            '[listeners.n]\naddress = "0.0.0.0:5466"\nplaintext = true\n',
+            '[listeners.n]\naddress = "0.0.0.0:5466"\nplaintext = true\nlogin = "none"\n',
             "warning listeners.n.address: anyone who reaches this address",
         ),
         ('[topics.t]\nkind = "stream"\nretention = "forever"\n', 'warning topics.t.retention: is "forever" without'),

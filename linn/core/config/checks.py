@@ -30,12 +30,13 @@ from linn.core.config.tables import (
     PluginSettings,
     StorageTable,
     TlsTable,
+    TokensTable,
     UserTable,
 )
 from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.env.address import is_beyond_loopback, open_text, parse_address
+from linn.core.env.address import anonymous_text, is_beyond_loopback, open_text, parse_address
 from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
     AddressInvalid,
@@ -167,6 +168,7 @@ class ConfigChecker:
                 login, mode = LoginRules(head.login == "required", head.methods), int(head.socket_mode, 8)
                 found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
+                self._check_login(head, path)
                 self._check_open(head, path)
         self._check_addresses(found)
         return found
@@ -179,6 +181,12 @@ class ConfigChecker:
         }
         return {name: table for name, table in tables.items() if table is not None}
 
+    def _check_login(self, head: ListenerTable, path: Path) -> None:
+        """Refuse a login that the protocol does not have: all clients would be served without one."""
+        kind = self._kinds.protocols.get(head.protocol)
+        if head.login == "required" and kind is not None and not getattr(kind, "logs_in", False):
+            self.problems.add((*path, "login"), f'the protocol "{head.protocol}" has no logins')
+
     def _check_open(self, head: ListenerTable, path: Path) -> None:
         """Refuse an address that other machines reach, if nothing says that it may be without TLS."""
         if self.problems.any_wrong(path, "address", "tls", "plaintext"):
@@ -189,6 +197,8 @@ class ConfigChecker:
             return
         if reaches_others and head.tls is None and not head.plaintext:
             self.problems.add((*path, "address"), open_text(head.address))
+        elif reaches_others and head.login is None:
+            self.problems.add((*path, "address"), anonymous_text(head.address))
         if not reaches_others and head.plaintext:
             self.problems.warn((*path, "plaintext"), f"has no effect: only this machine reaches {head.address}")
         if head.tls is not None and head.address.startswith("unix:"):
@@ -222,6 +232,10 @@ class ConfigChecker:
                 found[name] = settings
                 self._check_assignor(settings.assignor, (*path, "assignor"))
         return found
+
+    def tokens(self) -> TokensTable:
+        """Decode `[tokens]`; the defaults if it is invalid."""
+        return decode_settings(TokensTable, self._data.get("tokens", {}), ("tokens",), self.problems) or TokensTable()
 
     def audit(self) -> AuditTable:
         """Decode `[audit]`; the defaults if it is invalid."""

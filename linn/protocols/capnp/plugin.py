@@ -35,4 +35,4 @@ def _refusal(error: LinnError) -> bytes:
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
     """Register the native protocol."""
-    return ProtocolKind("capnp", CapnpSettings, _make, refusal=_refusal)
+    return ProtocolKind("capnp", CapnpSettings, _make, refusal=_refusal, logs_in=True)
