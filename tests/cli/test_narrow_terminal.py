@@ -34,6 +34,7 @@ LISTENER, ADDRESS = "for-the-machines-of-the-warehouse-in-rotterdam", "[2001:db8
 CONFIG = f"""
 [listeners.{LISTENER}]
 address = "{ADDRESS}"
+plaintext = true
 [exchanges."{SHOP}"]
 type = "topic"
 alternate = "{SPARE}"
