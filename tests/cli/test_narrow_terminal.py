@@ -35,6 +35,7 @@ CONFIG = f"""
 [listeners.{LISTENER}]
 address = "{ADDRESS}"
 plaintext = true
+login = "none"
 [exchanges."{SHOP}"]
 type = "topic"
 alternate = "{SPARE}"

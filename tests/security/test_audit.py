@@ -21,7 +21,7 @@ from linn.testing.sim_env import SimEnv
 from linn.verbs import VERBS
 from linn.wire import messages as m
 
-SECRET = str(make_verifier("secret", b"s" * 16, 4096))
+SECRET = make_verifier("secret", b"s" * 16, 4096).text()
 CHANGES = [row for row in ROWS if row.name in VERBS and VERBS[row.name].acts]
 
 

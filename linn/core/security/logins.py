@@ -107,6 +107,8 @@ class Logins:
         """Makes the answers to unknown users, which tell them apart if it changes; replaced by a stored one."""
         self.tokens: TokenKeys | None = None
         """The keys of tokens; None: there are none."""
+        self.on_end: Callable[[str, str, str, str], None] = lambda *_: None
+        """Called with address, user, way and outcome of each login: "done" or an error's code."""
         self.failures = Failures(clock.monotonic)
         self.passwords = PlainPasswords(self.verifier, random_bytes(32), clock.monotonic, in_thread)
 
@@ -139,6 +141,8 @@ class Login:
         """The client's user; None: it has to log in."""
         self.mechanisms: list[str] = self._offered(rules)
         """Names of the mechanisms that the client may choose from."""
+        if self.identity is not None and rules.is_required:
+            logins.on_end(peer.address, self.identity.user, self.identity.how, "done")
 
     async def step(self, mechanism: str, data: bytes) -> bytes:
         """Take the client's next message and return the answer; after the last one there is an `identity`.
@@ -152,6 +156,7 @@ class Login:
         if self.identity is not None:
             self._is_over = True
             await self._wait()
+            self._logins.on_end(self._peer.address, self.identity.user, self.identity.how, "done")
         return answer
 
     def _known(self, rules: LoginRules) -> Identity | None:
@@ -225,6 +230,7 @@ class Login:
         """Count a failure, and wait if there were several. Raises AuthFailed."""
         self._is_over = True
         self._logins.failures.count(self._key)
+        self._logins.on_end(self._peer.address, self._claimed, self._mechanism, AuthFailed.code)
         about = {"connection": self._peer.address, "user": one_line(self._claimed), "reason": reason}
         logger.warning('%(connection)s: login as "%(user)s" refused: %(reason)s', about)
         await self._wait()
