@@ -1,8 +1,8 @@
 """linn: a message broker in which every topic is a queue, a stream, or both, chosen per topic in TOML.
 
 `linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. `Client`, `Producer`,
-`Consumer` and `Message` are the async client's classes, for annotations; `Tls` has options of both clients.
-`linn.errors` has the errors of both, `linn.descriptions` the types of what `client.admin` returns, and
+`Consumer` and `Message` are the async client's classes, for annotations; `Password`, `Token` and `Tls` are options of
+both clients. `linn.errors` has the errors of both, `linn.descriptions` the types of what `client.admin` returns, and
 `linn.participants` the stores that take part in exactly-once delivery. The broker begins in `linn.core.broker.broker`.
 """
 
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linn import client, descriptions, errors, participants, sync
-    from linn.client import Client, Consumer, Message, Producer, Tls, connect
+    from linn.client import Client, Consumer, Message, Password, Producer, Tls, Token, connect
 
-_OF_CLIENT = ("Client", "Consumer", "Message", "Producer", "Tls", "connect")
+_OF_CLIENT = ("Client", "Consumer", "Message", "Password", "Producer", "Tls", "Token", "connect")
 __all__ = [
     "Client",
     "Consumer",
     "Message",
+    "Password",
     "Producer",
     "Tls",
+    "Token",
     "__version__",
     "client",
     "connect",

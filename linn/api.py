@@ -120,6 +120,7 @@ from linn.core.routing.predicate.predicate import Predicate
 from linn.core.routing.predicate.tokens import is_unicode
 from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
 from linn.core.routing.subject_field import FieldValue, SubjectField
+from linn.core.security.logins import Identity, Login
 from linn.core.security.quota import Quota
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 
@@ -190,6 +191,7 @@ __all__ = [
     "Gateway",
     "Headers",
     "Histogram",
+    "Identity",
     "Interceptor",
     "InterceptorKind",
     "InternalError",
@@ -201,6 +203,7 @@ __all__ = [
     "LogCorrupt",
     "LogFacts",
     "LogStatistics",
+    "Login",
     "Mark",
     "Member",
     "MemoryShare",

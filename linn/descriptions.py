@@ -349,6 +349,15 @@ class RoleDescription(TypedDict):
     in_file: bool
 
 
+class CallerDescription(TypedDict):
+    """The caller itself. `login`: how it logged in; `connection`: its address, as the broker sees it."""
+
+    user: str
+    login: str
+    roles: list[str]
+    connection: str
+
+
 class RightDescription(TypedDict):
     """Whether a user may do something, and the roles that allow it."""
 

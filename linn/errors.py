@@ -10,7 +10,7 @@ Example:
         await anyio.sleep(1)
 """
 
-from linn.core.errors.auth import Forbidden, UserExists, UserUnknown
+from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
@@ -102,6 +102,7 @@ from linn.core.errors.tree import (
 __all__ = [
     "AddressInUse",
     "AddressInvalid",
+    "AuthFailed",
     "BatchCorrupt",
     "BatchError",
     "BatchMalformed",

@@ -14,6 +14,7 @@ from linn.client.blocking.generated.producer import Producer
 from linn.client.blocking.generated.shared_transactions import SharedTransactions
 from linn.client.blocking.generated.transaction import Transaction
 from linn.client.blocking.settling import Settled
+from linn.client.login import Password, Token
 from linn.client.options import Tls
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
 from linn.client.transactions.process import Output
@@ -30,11 +31,13 @@ __all__ = [
     "Message",
     "Offsets",
     "Output",
+    "Password",
     "Producer",
     "Receipt",
     "Settled",
     "SharedTransactions",
     "Tls",
+    "Token",
     "Transaction",
     "TransactionTicket",
     "connect",

@@ -59,6 +59,10 @@ struct Frame {
     addBranch          @37 :AddBranch;
     settleInTransaction @38 :SettleInTransaction;
     endTransaction     @39 :EndTransaction;
+
+    # --- logging in ---
+    challenge    @40 :Challenge;    # broker's answer to hello, or to authenticate: there is no welcome yet
+    authenticate @41 :Authenticate;
   }
 }
 
@@ -83,6 +87,18 @@ struct Welcome {
   subscriptionsMax @8 :UInt32;
   producerId       @9 :Int64;        # the first of 256 ids that no other client gets, for idempotent producers
   producerKey      @10 :UInt64;      # proves that they are this client's: a secret
+  user             @11 :Text;        # who the client is to the broker: "anonymous" without a login
+  login            @12 :Text;        # the mechanism's last message, such as SCRAM's proof that the broker knows the user
+}
+
+struct Challenge {
+  mechanisms @0 :List(Text);     # after hello: names of SASL mechanisms that the client may choose from
+  data       @1 :Text;           # later: the mechanism's next message
+}
+
+struct Authenticate {
+  mechanism @0 :Text;            # the same in each message of a login
+  data      @1 :Text;            # as SASL has it; all mechanisms here write text
 }
 
 struct Failed {

@@ -7,6 +7,7 @@ demo; slow modules are imported by the functions that use them.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from linn.cli.commands import (
     bench,
     bindings,
     browse,
+    can,
     check,
     completion,
     connections,
@@ -39,6 +41,7 @@ from linn.cli.commands import (
     purge,
     queues,
     recover,
+    roles,
     route,
     serve,
     spark,
@@ -46,11 +49,13 @@ from linn.cli.commands import (
     top,
     topics,
     transactions,
+    users,
+    whoami,
 )
 from linn.cli.demo import command as demo
 from linn.cli.exit_code import boundary
-from linn.cli.options import CA_HELP
-from linn.cli.session import trust
+from linn.cli.options import CA_HELP, USER_HELP
+from linn.cli.session import log_in_as, trust
 
 
 def _add_options(group: TyperGroup) -> None:
@@ -61,22 +66,25 @@ def _add_options(group: TyperGroup) -> None:
             continue
         place = next((index for index, option in enumerate(command.params, 1) if option.name == "url"), None)
         if place is not None and all(option.name != "ca" for option in command.params):
-            command.params.insert(place, _ca_option())
+            command.params[place:place] = [
+                _option("--user", USER_HELP, "LINN_USER", "NAME", log_in_as),
+                _option("--ca", CA_HELP, "LINN_CA", "FILE", trust),
+            ]
 
 
-def _ca_option() -> TyperOption:
-    def use(ctx: Any, param: Any, value: str | None) -> None:
-        trust(value)
+def _option(name: str, help_text: str, variable: str, metavar: str, use: Callable[[str | None], None]) -> TyperOption:
+    def callback(ctx: Any, param: Any, value: str | None) -> None:
+        use(value)
 
     return TyperOption(
-        param_decls=["--ca"],
-        help=CA_HELP,
-        envvar="LINN_CA",
+        param_decls=[name],
+        help=help_text,
+        envvar=variable,
         show_envvar=True,
-        metavar="FILE",
+        metavar=metavar,
         type=str,
         expose_value=False,
-        callback=use,
+        callback=callback,
     )
 
 
@@ -133,6 +141,9 @@ _COMMANDS: dict[str, Any] = {
     "deliveries": deliveries.app,
     "transactions": transactions.app,
     "connections": connections.app,
+    "users": users.app,
+    "roles": roles.app,
+    "can": can.can,
     "spark": spark.app,
     "definitions": definitions.app,
     "publish": publish.publish,
@@ -147,6 +158,7 @@ _COMMANDS: dict[str, Any] = {
     "bench": bench.app,
     "top": top.top,
     "ping": ping.ping,
+    "whoami": whoami.whoami,
     "doctor": doctor.doctor,
     "recover": recover.recover,
     "dump": dump.dump,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from linn import rights
 from linn.cli.options import DEFAULT_URL
 
 if TYPE_CHECKING:
@@ -123,6 +124,29 @@ def pipeline_names(ctx: typer.Context) -> list[str]:
     return _answer(ctx, ask)
 
 
+def user_names(ctx: typer.Context) -> list[str]:
+    """Return all users."""
+
+    async def ask(client: Client) -> list[str]:
+        return [user["user"] for user in await client.admin.users()]
+
+    return _answer(ctx, ask)
+
+
+def role_names(ctx: typer.Context) -> list[str]:
+    """Return all roles."""
+
+    async def ask(client: Client) -> list[str]:
+        return [role["role"] for role in await client.admin.roles()]
+
+    return _answer(ctx, ask)
+
+
+def operations() -> list[str]:
+    """Return the operations of all kinds of resources."""
+    return sorted({operation for known in rights.OPERATIONS.values() for operation in known})
+
+
 def target_names(ctx: typer.Context) -> list[str]:
     """Return the possible targets of a binding: topics or, with --to-exchange, exchanges."""
     return exchange_names(ctx) if ctx.params.get("to_exchange") else topic_names(ctx)
@@ -156,13 +180,14 @@ def _answer(ctx: typer.Context, ask: Callable[[Client], Awaitable[list[str]]]) -
     import anyio
 
     import linn
-    from linn.cli.session import mute_client, tls_of
+    from linn.cli.session import login_of, mute_client, tls_of
 
     url = ctx.params.get("url") or os.environ.get("LINN_URL", DEFAULT_URL)
 
     async def main() -> list[str]:
         with anyio.move_on_after(ANSWER_S):
-            async with linn.connect(url, name="linn-completion", retries_max=0, tls=tls_of(url)) as client:
+            tls, login = tls_of(url), login_of(asks=False)
+            async with linn.connect(url, name="linn-completion", retries_max=0, tls=tls, login=login) as client:
                 # A shell would act on control characters, which some names may have.
                 return [name for name in await ask(client) if name.isprintable()]
         return []

@@ -1,4 +1,4 @@
-"""Lint of a valid configuration: contradictions, bindings that match nothing, a machine that is too small.
+"""Lint of a valid configuration: contradictions, bindings and rights that match nothing, a machine that is too small.
 
 The checks of `linn.core` find errors, which keep a broker from starting. These warn, or hint at what may be intended.
 """
@@ -15,9 +15,12 @@ from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.config.units import format_size_bytes
 from linn.core.env.address import is_beyond_loopback
-from linn.core.errors.texts import counted
+from linn.core.errors.texts import counted, nearest
 from linn.core.errors.tree import AddressInvalid, LinnError
+from linn.core.ports.principal import ANONYMOUS
 from linn.core.routing.predicate.predicate import Predicate
+from linn.core.security.rule import OWN_PREFIX
+from linn.rights import EXCHANGE, TOPIC
 
 
 def lint(config: Config, problems: Problems) -> None:
@@ -34,6 +37,8 @@ def lint(config: Config, problems: Problems) -> None:
     for name, topic in config.topics.items():
         _topic(name, topic, config, problems)
         _exactly_once(name, topic, config, problems)
+    _roles(config, problems)
+    _users(config, problems)
     _disk(config, problems)
     _memory(config, problems)
 
@@ -112,8 +117,8 @@ def _listeners(config: Config, problems: Problems) -> None:
         except AddressInvalid:
             continue
         table = config.tls.get(listener.tls or "")
-        if table is None or table.client_certificate != "required":
-            text = "anyone who reaches this address can read, change and delete everything: there is no login yet"
+        if config.is_open and (table is None or table.client_certificate != "required"):
+            text = "anyone who reaches this address can read, change and delete everything: there is no login"
             more = "; and no TLS" if table is None else '; client_certificate = "required" keeps strangers out'
             problems.warn(("listeners", name, "address"), text + more)
 
@@ -176,6 +181,35 @@ def _engine_setting(config: Config, topic: TopicSettings, name: str) -> int:
     """Return a numeric setting of a topic's storage engine; 0 where it has none of that name."""
     value = getattr(config.storage[topic.storage or config.broker.default_storage].settings, name, 0)
     return value if isinstance(value, int) else 0
+
+
+# --- roles and users -------------------------------------------------------------------------------------------------
+
+
+def _roles(config: Config, problems: Problems) -> None:
+    """Hint at roles without users and at rules without a resource, which may be made live; warn where it looks like a
+    misspelt name."""
+    given = {role for user in config.users.values() for role in user.roles}
+    known = {TOPIC: config.topics, EXCHANGE: config.exchanges}
+    for role, rules in config.roles.items():
+        if role not in given:
+            problems.hint(("roles", role), "no user in this file has it")
+        for kind, name, is_prefix, _ in rules:
+            names = known.get(kind)
+            if names is None or is_prefix or name in names or name.startswith(OWN_PREFIX):
+                continue
+            path = ("roles", role, f"{kind}:{name}")
+            near = nearest(name, names)
+            if near is not None:
+                problems.warn(path, f'there is no {kind} {name} in this file; did you mean "{near}"?')
+            else:
+                problems.hint(path, f"there is no {kind} {name} in this file")
+
+
+def _users(config: Config, problems: Problems) -> None:
+    for name, user in config.users.items():
+        if name != ANONYMOUS and not (user.scram or user.certificate or user.uid is not None):
+            problems.hint(("users", name), "can log in with a token only: it has no scram, certificate or uid")
 
 
 # --- limits of the machine -------------------------------------------------------------------------------------------

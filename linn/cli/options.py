@@ -12,6 +12,7 @@ Url = Annotated[
     str, typer.Option("--url", envvar="LINN_URL", metavar="URL", help="URL of the broker.", show_envvar=True)
 ]
 CA_HELP = "File in PEM with the authorities to trust, for a URL that begins with linns://. Default: the system's."
+USER_HELP = "User to log in as. LINN_PASSWORD_FILE names a file with the password; on a terminal it is asked for."
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 CountMax = Annotated[int | None, typer.Option("--count", min=1, metavar="COUNT", help="Stop after so many messages.")]

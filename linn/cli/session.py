@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import math
 import os
+import stat
+import sys
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
@@ -16,6 +19,7 @@ from linn.core.errors.tree import AddressInvalid, ConnectFailed, MessageInvalid,
 
 if TYPE_CHECKING:
     from linn.client.client import Client
+    from linn.client.login import Password, Token
     from linn.client.options import Tls
 
 T = TypeVar("T")
@@ -40,11 +44,14 @@ def with_client(
 
     broker_address(url)
 
+    login = login_of()
+
     async def main() -> T:
         retries_max = None if reconnects else RETRIES_MAX
         if not reconnects:
             mute_client()
-        async with linn.connect(url, name="linn-cli", retries_max=retries_max, tls=tls_of(url)) as client:
+        tls = tls_of(url)
+        async with linn.connect(url, name="linn-cli", retries_max=retries_max, tls=tls, login=login) as client:
             try:
                 return await work(client)
             except RequestUnknown as error:
@@ -87,6 +94,56 @@ def tls_of(url: str) -> Tls | None:
         certificate=certificate,
         key=certificate and os.environ.get("LINN_KEY"),
     )
+
+
+_user: str | None = None
+"""The name of `--user`."""
+SECRET_BYTES_MAX = 64 << 10
+
+
+def log_in_as(user: str | None) -> None:
+    """Log in as this user for the rest of this process: the option `--user`."""
+    global _user
+    _user = user
+
+
+@cache
+def login_of(*, asks: bool = True) -> Password | Token | None:
+    """Return the login of this process: `--user` with a password, or a token; None: there is none.
+
+    `asks`: ask on the terminal for a password that no file has. Raises BadParameter.
+    """
+    from linn.client.login import Password, Token
+
+    user = _user or os.environ.get("LINN_USER") or None
+    token, password = os.environ.get("LINN_TOKEN_FILE"), os.environ.get("LINN_PASSWORD_FILE")
+    if user is None:
+        return Token(lambda: secret_in(token, "LINN_TOKEN_FILE")) if token else None
+    if password:
+        return Password(user, secret_in(password, "LINN_PASSWORD_FILE"))
+    if asks and sys.stdin.isatty() and sys.stderr.isatty():
+        return Password(user, typer.prompt(f"Password of {user}", hide_input=True, err=True))
+    if not asks:
+        return None
+    raise typer.BadParameter(
+        f"no password of {user}: LINN_PASSWORD_FILE names its file", param_hint="--user or LINN_USER"
+    )
+
+
+def secret_in(path: str, variable: str) -> str:
+    """Return the first line of a file that only its owner may use. Raises BadParameter, which names the variable."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
+                raise typer.BadParameter(f"{path}: others may use it; chmod 600 {path}", param_hint=variable)
+            found = file.read(SECRET_BYTES_MAX).partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise typer.BadParameter(f"can't read {path}: {why}", param_hint=variable) from error
+    if not found:
+        raise typer.BadParameter(f"{path} is empty", param_hint=variable)
+    return found
 
 
 def mute_client() -> None:

@@ -24,7 +24,7 @@ import linn
 from linn.cli.render.console import console, print_json
 from linn.cli.render.top_screen import screen
 from linn.cli.render.top_view import NAMES, Reading, View, view_of
-from linn.cli.session import RETRIES_MAX, broker_address, mute_client, tls_of
+from linn.cli.session import RETRIES_MAX, broker_address, login_of, mute_client, tls_of
 from linn.client.client import Client
 from linn.core.errors.tree import BrokerStopping, ConnectionLost, RequestTimeout, RequestUnknown
 
@@ -50,9 +50,13 @@ def watch(url: str, *, interval_s: float, once: bool, as_json: bool) -> None:
         trio.run(Follower(url, interval_s, _print_tables).run)
 
 
+def _connect(url: str) -> contextlib.AbstractAsyncContextManager[Client]:
+    return linn.connect(url, name="linn-top", retries_max=RETRIES_MAX, tls=tls_of(url), login=login_of())
+
+
 async def _second_view(url: str, interval_s: float) -> View:
     """Return the first view that has rates."""
-    async with linn.connect(url, name="linn-top", retries_max=RETRIES_MAX, tls=tls_of(url)) as client:
+    async with _connect(url) as client:
         before = await _read(client)
         await trio.sleep(interval_s)
         return view_of(await _read(client), before)
@@ -132,9 +136,7 @@ class Follower:
         """Run until cancelled. Raises LinnError where the first reading fails, or another version answers."""
         while True:
             try:
-                async with linn.connect(
-                    self._url, name="linn-top", retries_max=RETRIES_MAX, tls=tls_of(self._url)
-                ) as client:
+                async with _connect(self._url) as client:
                     await self._follow(client)
             except _UNREACHABLE as error:
                 if self._last is None:

@@ -6,6 +6,7 @@ from linn.client.connection.any_env import AnyEnv, ClientEnv
 from linn.client.consume.consumer import Consumer
 from linn.client.consume.exactly_once import ExactlyOnceConsumer
 from linn.client.consume.message import Batch, FetchedBatches, Message
+from linn.client.login import Password, Token
 from linn.client.options import ClientOptions, Tls
 from linn.client.produce.producer import Producer
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
@@ -27,10 +28,12 @@ __all__ = [
     "Message",
     "Offsets",
     "Output",
+    "Password",
     "Producer",
     "Receipt",
     "SharedTransactions",
     "Tls",
+    "Token",
     "Transaction",
     "TransactionTicket",
     "connect",

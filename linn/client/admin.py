@@ -1,4 +1,4 @@
-"""Admin: creates, changes and describes topics, exchanges, bindings and groups while the broker runs.
+"""Admin: creates, changes and describes topics, exchanges, bindings, groups, users and roles while the broker runs.
 
 Settings have the names and values of the TOML tables: `lease="30s"`, `retention="14d"`, `kind="stream"`. Each method
 raises the broker's refusal, ConnectionLost or RequestTimeout. Cancellation: the change may have been made.
@@ -19,6 +19,7 @@ from linn.client.connection.connector import Connector
 from linn.core.errors.tree import ConfigError, ProtocolError
 from linn.descriptions import (
     BrokerDescription,
+    CallerDescription,
     ConnectionDescription,
     DecidedDeliveries,
     ExchangeDescription,
@@ -28,11 +29,14 @@ from linn.descriptions import (
     MetricDescription,
     QueueDescription,
     QueueDetails,
+    RightDescription,
+    RoleDescription,
     TopicDescription,
     TopicSettings,
     TransactionDescription,
     TransactionState,
     TransactionSummaries,
+    UserDescription,
 )
 from linn.verbs import A, R
 from linn.wire.messages import Administer, Administered
@@ -63,7 +67,7 @@ class Admin:
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"the arguments of {verb} can't be written as JSON: {error}") from error
         checked_text(encoded, f"an argument of {verb}")
-        shown = verb.partition(".")[2] in ("show", "list")
+        shown = verb.partition(".")[2] in ("show", "list", "can")
         answer = (await self._connector.request(Administer(verb, encoded), repeat=shown)).message
         if not isinstance(answer, Administered):
             raise ProtocolError(f"the broker answered {verb} with {type(answer).__name__}")
@@ -438,6 +442,14 @@ class Admin:
         """
         await self._ask(verbs.CLOSE_CONNECTION, verbs.ConnectionClose(number, reason))
 
+    async def whoami(self) -> CallerDescription:
+        """Describe the client itself to the broker: its user, how it logged in, and the user's roles.
+
+        Example:
+            print((await client.admin.whoami())["user"])
+        """
+        return await self._ask(verbs.SHOW_CALLER, verbs.NoArguments())
+
     async def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.
 
@@ -445,6 +457,138 @@ class Admin:
             print((await client.admin.broker())["name"])
         """
         return await self._ask(verbs.SHOW_BROKER, verbs.NoArguments())
+
+    # --- users and roles ---
+
+    async def create_user(
+        self,
+        name: str,
+        roles: Sequence[str] = (),
+        *,
+        scram: str = "",
+        certificate: str = "",
+        uid: int | None = None,
+        limits: Mapping[str, int] = {},
+    ) -> bool:
+        """Create a user; return False if it exists with the same settings.
+
+        Args:
+            roles: roles that exist. Their rights must be the caller's, too.
+            scram: verifier of the password, as `linn users verifier` prints it. "": no password.
+            certificate: the URI or DNS name in the user's certificate. "": none.
+            uid: the user's id on the broker's machine, for Unix sockets.
+            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`.
+
+        Raises UserExists, UserUnknown for a role, Forbidden, ConfigError, LimitExceeded.
+
+        Example:
+            await client.admin.create_user("grace", ["shop"], certificate="spiffe://example.org/grace")
+        """
+        asked = verbs.NewUser(name, roles=roles, scram=scram, certificate=certificate, uid=uid, limits=limits)
+        return (await self._ask(verbs.CREATE_USER, asked))["created"]
+
+    async def alter_user(
+        self,
+        name: str,
+        roles: Sequence[str] | None = None,
+        *,
+        scram: str | None = None,
+        certificate: str | None = None,
+        uid: int | None = None,
+        limits: Mapping[str, int] = {},
+    ) -> bool:
+        """Change a user; return whether anything differed. Sessions of the user have the new rights on return.
+
+        None leaves a setting as it is. "" for `scram` and `certificate`, -1 for `uid`, and 0 for one of the `limits`
+        remove it. `roles` are all from then on. Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
+
+        Example:
+            await client.admin.alter_user("ada", ["shop", "administrator"], certificate="")
+        """
+        asked = verbs.UserChange(name, roles=roles, scram=scram, certificate=certificate, uid=uid, limits=limits)
+        return (await self._ask(verbs.ALTER_USER, asked))["changed"]
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user, who may do nothing from then on. Raises UserUnknown, Forbidden, ConfigNotLive.
+
+        Example:
+            await client.admin.delete_user("ada")
+        """
+        await self._ask(verbs.DELETE_USER, verbs.NamedChange(name))
+
+    async def users(self) -> list[UserDescription]:
+        """Describe all users, each as `user` does.
+
+        Example:
+            print([user["user"] for user in await client.admin.users() if not user["roles"]])
+        """
+        return await self._ask(verbs.LIST_USERS, verbs.NoArguments())
+
+    async def user(self, name: str) -> UserDescription:
+        """Describe a user: roles, and the ways to log in, without the password. Raises UserUnknown.
+
+        Example:
+            print((await client.admin.user("ada"))["roles"])
+        """
+        return await self._ask(verbs.SHOW_USER, verbs.Named(name))
+
+    async def create_role(self, name: str, rules: Mapping[str, Sequence[str]]) -> bool:
+        """Create a role; return False if it exists with the same rules.
+
+        `rules`: operations by resource, as in TOML. Raises UserExists, Forbidden, ConfigError, LimitExceeded.
+
+        Example:
+            await client.admin.create_role("clerks", {"topic:orders.*": ["publish"], "group:clerks": ["use"]})
+        """
+        return (await self._ask(verbs.CREATE_ROLE, verbs.RoleRules(name, rules)))["created"]
+
+    async def alter_role(self, name: str, rules: Mapping[str, Sequence[str]]) -> bool:
+        """Replace all rules of a role; return whether anything differed. Sessions have the new rights on return.
+
+        Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
+
+        Example:
+            rules = (await client.admin.role("shop"))["rules"]
+            await client.admin.alter_role("shop", {**rules, "topic:prices": ["consume"]})
+        """
+        return (await self._ask(verbs.ALTER_ROLE, verbs.RoleRules(name, rules)))["changed"]
+
+    async def delete_role(self, name: str) -> None:
+        """Delete a role that no user has. Raises UserUnknown, UserExists, Forbidden, ConfigNotLive.
+
+        Example:
+            await client.admin.create_role("guests", {"topic:prices": ["consume"]})
+            await client.admin.delete_role("guests")
+        """
+        await self._ask(verbs.DELETE_ROLE, verbs.NamedChange(name))
+
+    async def roles(self) -> list[RoleDescription]:
+        """Describe all roles, each as `role` does.
+
+        Example:
+            print([role["role"] for role in await client.admin.roles()])
+        """
+        return await self._ask(verbs.LIST_ROLES, verbs.NoArguments())
+
+    async def role(self, name: str) -> RoleDescription:
+        """Describe a role: the operations that it allows, by resource. Raises UserUnknown.
+
+        Example:
+            print((await client.admin.role("shop"))["rules"])
+        """
+        return await self._ask(verbs.SHOW_ROLE, verbs.Named(name))
+
+    async def can(self, user: str, operation: str, resource: str) -> RightDescription:
+        """Tell whether a user may do something, and by which roles. Users may ask about themselves.
+
+        `resource`: a kind and a name, such as "topic:orders", or "broker". An unknown user may do nothing.
+
+        Raises Forbidden, ConfigError.
+
+        Example:
+            print((await client.admin.can("ada", "publish", "topic:orders"))["roles"])
+        """
+        return await self._ask(verbs.CAN_USER, verbs.RightAsked(user, operation, resource))
 
 
 def _place_of(place: Literal["earliest", "latest"] | int | datetime) -> dict[str, Any]:

@@ -32,13 +32,14 @@ from linn.client.arguments import (
 from linn.client.connection import metadata
 from linn.client.connection.any_env import AnyEnv, ClientEnv
 from linn.client.connection.connector import Connector
-from linn.client.connection.url import parse_url
+from linn.client.connection.url import BrokerUrl, parse_url
 from linn.client.consume.consumer import Consumer, Mode
 from linn.client.consume.exactly_once import ExactlyOnceConsumer
 from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, FetchedBatches
 from linn.client.consume.start_position import Start, check_start
 from linn.client.consume.work_source import WorkSource
+from linn.client.login import Password, Token
 from linn.client.options import ClientOptions, Tls
 from linn.client.participants.participant import AsyncParticipant, Participant
 from linn.client.produce.producer import AcksName, Producer
@@ -90,6 +91,11 @@ class Client:
     def broker(self) -> str:
         """The broker's name; "" while there is no connection."""
         return self._connector.broker
+
+    @property
+    def user(self) -> str:
+        """The user's name to the broker, "anonymous" without a login; "" while there is no connection."""
+        return self._connector.user
 
     # --- producers and consumers ---
 
@@ -497,6 +503,7 @@ async def connect(
     backoff_max_s: float = 2.0,
     metadata_age_max_s: float = 60.0,
     tls: Tls | None = None,
+    login: Password | Token | None = None,
     env: ClientEnv | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
@@ -507,8 +514,8 @@ async def connect(
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is malformed. ConnectFailed: nothing listens
-            there, for `wait_s` seconds. TlsFailed: a certificate is not accepted. TlsRequired: the broker speaks only
-            TLS. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
+            there, for `wait_s` seconds. TlsFailed: a certificate is not accepted. TlsRequired: it speaks only TLS.
+            AuthFailed: no login, or a wrong one. VersionUnsupported, ProtocolError: it is no linn broker of this age.
     An exception of the block is raised as it is, not in a group. Leaving the block fails what its producers and
     consumers have not finished; they flush when their own blocks are left.
 
@@ -526,11 +533,18 @@ async def connect(
         backoff_max_s=backoff_max_s,
         metadata_age_max_s=metadata_age_max_s,
         tls=tls,
+        login=login,
     )
     place = parse_url(url, needs_tls=tls is not None)
+    async with _connected(place, options, env if env is not None else AnyEnv()) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _connected(place: BrokerUrl, options: ClientOptions, env: ClientEnv) -> AsyncIterator[Client]:
     raised: BaseException | None = None
     async with anyio.create_task_group() as tasks:
-        connector = Connector(place, options, env if env is not None else AnyEnv(), tasks)
+        connector = Connector(place, options, env, tasks)
         try:
             await connector.start()
             yield Client(connector)

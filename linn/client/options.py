@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from linn.client.arguments import I64_MAX, checked_number, checked_span, checked_text
+from linn.client.login import Password, Token, checked_login
 from linn.core.errors.tree import MessageInvalid
 
 
@@ -63,9 +64,13 @@ class ClientOptions:
     """Age at which a producer asks again how many partitions its topic has."""
     tls: Tls | None = None
     """The authorities to trust, and the client's certificate, for linns:// URLs. None: the system's authorities."""
+    login: Password | Token | None = None
+    """The user, for a broker that requires a login. None: who the connection itself says, by a certificate or a Unix
+    socket."""
 
     def __post_init__(self) -> None:
         """Check all options. Raises MessageInvalid."""
+        checked_login(self.login)
         checked_text(self.name, "name")
         if self.retries_max is not None:
             checked_number(self.retries_max, "retries_max", I64_MAX, or_none="tries for as long as the client is open")

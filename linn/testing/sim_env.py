@@ -88,6 +88,9 @@ class SimProcess:
     def descriptors_max(self) -> int:
         return 1024
 
+    def user_id(self) -> int | None:
+        return None
+
     def processor_s(self) -> float:
         return 0.0
 

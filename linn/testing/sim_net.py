@@ -70,6 +70,9 @@ class SimStream:
         finally:
             self._receiving = False
 
+    def peer_uid(self) -> int | None:
+        return None
+
     def interrupt(self) -> None:
         if self._receiving:
             self._interrupted = True

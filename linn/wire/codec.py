@@ -118,6 +118,7 @@ _FROM_BROKERS = frozenset(
         "administered",
         "ended",
         "leaseEnded",
+        "challenge",
     }
 )
 """Messages that a broker never reads, because a list in one may have a million parts."""

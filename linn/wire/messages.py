@@ -66,6 +66,18 @@ class Welcome(Message):
     subscriptions_max: int
     producer_id: int = 0
     producer_key: int = 0
+    user: str = ""
+    login: str = ""
+
+
+class Challenge(Message):
+    mechanisms: list[str]
+    data: str = ""
+
+
+class Authenticate(Message):
+    mechanism: str
+    data: str
 
 
 class Failed(Message):

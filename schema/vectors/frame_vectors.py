@@ -20,6 +20,7 @@ from linn.wire import messages as m
 CORRELATION = 0x0102030405060708
 FROM_CLIENT: list[m.Message] = [
     m.Hello(1, 2, ["zstd", "später"], "linn-docs 0.1", 2**40 + 256, 2**64 - 2),
+    m.Authenticate("PLAIN", "\0ann\0opensesame"),
     m.Ping(),
     m.Goodbye("done"),
     m.Publish("orders.eu", True, m.Acks.ALL, 5, True),
@@ -67,7 +68,8 @@ FROM_CLIENT: list[m.Message] = [
     m.Administer("topic.create", '{"name": "orders"}'),
 ]
 FROM_BROKER: list[m.Message] = [
-    m.Welcome(1, ["zstd"], "linn", 1 << 24, 8 << 20, 1 << 20, 20_000, 1_000, 999, 2**40 + 256, 2**64 - 2),
+    m.Welcome(1, ["zstd"], "linn", 1 << 24, 8 << 20, 1 << 20, 20_000, 1_000, 999, 2**40 + 256, 2**64 - 2, "ann", "v=="),
+    m.Challenge(["SCRAM-SHA-256", "PLAIN"], "r=später"),
     m.Failed("topic.full", "the topic is full; später", True),
     m.Pong(),
     m.Done(),

@@ -109,7 +109,7 @@ async def test_welcome_has_the_common_features_and_the_limits(env: SimEnv) -> No
         assert isinstance(answer, m.Welcome)
         ids = answer.producer_id, answer.producer_key
         assert min(ids) > 0
-        assert answer == m.Welcome(1, ["zstd"], "x", 16 << 20, 8 << 20, 1000, 20_000, 7, 1_000, *ids)
+        assert answer == m.Welcome(1, ["zstd"], "x", 16 << 20, 8 << 20, 1000, 20_000, 7, 1_000, *ids, "anonymous")
 
 
 @served(TEXT)

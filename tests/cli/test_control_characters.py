@@ -45,6 +45,7 @@ SHOWN: list[tuple[str, ...]] = [
     ("browse", "jobs", "--format", "json"),
     ("consume", "jobs", "--group", "other", "--no-follow", "--format", "pretty"),
     ("ping", "--count", "1"),
+    ("whoami",),
     ("doctor",),
     ("bindings", "delete", "shop", "jobs", "--key", f"no {EVIL}"),
     ("topics", "describe", f"no {EVIL}"),

@@ -50,6 +50,27 @@ def test_a_configuration_that_is_wrong(within, tmp_path: Path) -> None:
     assert "linn check" in found["configuration"]["advice"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "every client may do everything: there are no roles, users or logins"),
+        (
+            '[users.anonymous]\nroles = ["r"]\n[users.ada]\n[roles.r]\nbroker = ["see"]\n',
+            "2 users and 1 role in the file; a client without a login may do what r may",
+        ),
+        (
+            '[listeners.n]\nlogin = "required"\n',
+            "0 users and 0 roles in the file; a client without a login may do nothing",
+        ),
+        ("[users.ada]\n", "1 user and 0 roles in the file; a client without a login may do nothing"),
+    ],
+)
+def test_what_is_open_to_every_client(within, tmp_path: Path, text: str, said: str) -> None:
+    _, found = examined(within, tmp_path, text)
+    assert (found["rights"]["state"], found["rights"]["found"]) == ("ok", said)
+    assert bool(found["rights"]["advice"]) == (not text)
+
+
 def test_an_address_that_another_program_has(within, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -84,7 +105,7 @@ def test_every_address_of_a_broker_that_answers_is_its_own(within, tmp_path: Pat
 
 def test_an_address_of_another_machine_and_a_file_in_the_way(within, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    elsewhere = '[listeners.a]\naddress = "192.0.2.1:5466"\nplaintext = true\n'
+    elsewhere = '[listeners.a]\naddress = "192.0.2.1:5466"\nplaintext = true\nlogin = "none"\n'
     listeners = f'{elsewhere}[listeners.b]\naddress = "unix:{tmp_path}/file"\n'
     returncode, found = examined(within, tmp_path, listeners)
     assert returncode == 1

@@ -72,9 +72,23 @@ WITH_BROKER = [
     ("bench", "soak"),
     ("top", "--once"),
     ("ping",),
+    ("whoami",),
     ("connections",),
     ("connections", "list"),
     ("connections", "close", "1", "--yes"),
+    ("users",),
+    ("users", "list"),
+    ("users", "describe", "u"),
+    ("users", "create", "u"),
+    ("users", "alter", "u", "--uid", "1"),
+    ("users", "delete", "u", "--yes"),
+    ("roles",),
+    ("roles", "list"),
+    ("roles", "describe", "r"),
+    ("roles", "create", "r", "topic:t=see"),
+    ("roles", "alter", "r", "topic:t=see"),
+    ("roles", "delete", "r", "--yes"),
+    ("can", "u", "see", "topic:t"),
     ("route", "explain", "--exchange", "x"),
     ("definitions", "export"),
     ("definitions", "import", "/dev/null"),
@@ -124,12 +138,14 @@ def test_an_option_that_there_is_not_ends_with_2(within, path: str) -> None:
 
 @pytest.fixture(scope="module")
 def stock(broker: BrokerProcess) -> str:
-    """Make the things that the commands of ASKING can delete or move: a queue, a stream with a group, an exchange."""
+    """Make the things that the commands of ASKING can delete or move: topics, a group, an exchange, a user, a role."""
     with linn.sync.connect(broker.url) as client:
         client.admin.create_topic("q")
         client.admin.create_topic("t", kind="stream")
         client.admin.create_exchange("x")
         client.admin.create_subscription("t", "s")
+        client.admin.create_user("u")
+        client.admin.create_role("r", {"topic:t": ["see"]})
         with client.producer("t") as producer, client.consumer("t", group="g") as consumer:
             producer.publish(b"1")
             message = consumer.get()
@@ -153,6 +169,8 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
         assert client.admin.exchange("x")
         assert [place["offset"] for place in client.admin.group("g")["offsets"]] == [1]
         assert client.admin.subscription("t", "s")
+        assert client.admin.user("u")
+        assert client.admin.role("r")
 
 
 @pytest.mark.parametrize(
@@ -170,6 +188,9 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
         (("subscriptions", "delete", "t", "nothing"), "shared.unknown"),
         (("deliveries", "resolve", "q", "0", "1", "--consumer", "c", "--as", "done"), "delivery.not_current"),
         (("transactions", "abort", "nothing"), "transaction.unknown"),
+        (("users", "delete", "nobody"), "auth.unknown"),
+        (("roles", "delete", "nothing"), "auth.unknown"),
+        (("roles", "delete", "given"), "auth.exists"),
         (("groups", "reset", "read", "--to", "earliest"), "group.busy"),
         (("groups", "reset", "g", "--to", "earliest", "--partition", "7"), "topic.partition_unknown"),
     ],
@@ -183,6 +204,8 @@ def test_impossible_requests_are_refused_before_the_broker_is_asked(
         client.admin.create_topic("mortal", dead_letter="graves")
         client.admin.create_exchange("bound")
         client.admin.bind("bound", "q", "key")
+        client.admin.create_role("given", {"topic:t": ["see"]})
+        client.admin.create_user("holder", ["given"])
         with client.consumer("t", group="read") as reader:
             if "read" in command:
                 assert reader.get() is not None

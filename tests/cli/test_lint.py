@@ -16,6 +16,7 @@ EXCHANGE = (
     + ENDS
     + '[[topics.t.bindings]]\nexchange = "x"\n{binding}\n'
 )
+RIGHTS = '[topics.orders]\n[users.ada]\nroles = ["r"]\nuid = 7\n[users.anonymous]\n[roles.r]\n{rule}\n'
 
 
 def checked(within, tmp_path: Path, text: str, *options: str) -> tuple[int, list[str]]:
@@ -33,7 +34,7 @@ def checked(within, tmp_path: Path, text: str, *options: str) -> tuple[int, list
         ("[exchanges.x]\n", "warning exchanges.x: no binding leads away"),
         ('[exchanges.x]\nalternate = "y"\n[exchanges.y]\n', "warning exchanges.y: no binding leads away"),
         (
-            '[listeners.n]\naddress = "0.0.0.0:5466"\nplaintext = true\n',
+            '[listeners.n]\naddress = "0.0.0.0:5466"\nplaintext = true\nlogin = "none"\n',
             "warning listeners.n.address: anyone who reaches this address",
         ),
         ('[topics.t]\nkind = "stream"\nretention = "forever"\n', 'warning topics.t.retention: is "forever" without'),
@@ -76,6 +77,11 @@ def checked(within, tmp_path: Path, text: str, *options: str) -> tuple[int, list
             EXCHANGE.format(type="content", binding="when = 'size > 1 and false'"),
             "warning topics.t.bindings[0]: is never true",
         ),
+        (RIGHTS.format(rule='"topic:order" = ["see"]'), 'warning roles.r."topic:order": there is no topic order'),
+        (RIGHTS.format(rule='"topic:zebra" = ["see"]'), 'hint roles.r."topic:zebra": there is no topic zebra'),
+        (RIGHTS.format(rule='"exchange:zebra" = ["see"]'), 'hint roles.r."exchange:zebra": there is no exchange zebra'),
+        ('[roles.r]\nbroker = ["see"]\n', "hint roles.r: no user in this file has it"),
+        ('[users.ada]\nroles = ["administrator"]\n', "hint users.ada: can log in with a token only"),
     ],
 )
 def test_odd_settings_are_reported_and_the_file_is_still_valid(within, tmp_path: Path, text: str, said: str) -> None:
@@ -92,6 +98,14 @@ def test_attempts_that_end_are_not_hinted_at(within, tmp_path: Path, topic: str)
 def test_exactly_once_on_storage_that_survives_a_power_failure_is_not_reported(within, tmp_path: Path) -> None:
     text = '[storage.segmented-log]\nfsync = "always"\n[topics.d]\n[topics.t]\ndelivery = "exactly-once"\n' + ENDS
     assert checked(within, tmp_path, text, "--strict") == (0, [])
+
+
+@pytest.mark.parametrize(
+    "rule", ['"topic:orders" = ["see"]', '"topic:zebra*" = ["see"]', '"topic:__groups" = ["see"]', 'broker = ["see"]']
+)
+def test_rules_that_may_match_are_not_reported(within, tmp_path: Path, rule: str) -> None:
+    _, problems = checked(within, tmp_path, RIGHTS.format(rule=rule))
+    assert [problem for problem in problems if "topics.orders" not in problem] == []
 
 
 @pytest.mark.parametrize("binding", ['key = "a.*.#"', 'key = "#"', 'key = ""', 'key = "a.b"'])

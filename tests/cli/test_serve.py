@@ -212,7 +212,7 @@ def test_a_busy_port(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_not_of_this_machine(tmp_path: Path) -> None:
-    config = '[listeners.n]\naddress = "192.0.2.1:0"\nplaintext = true\n'
+    config = '[listeners.n]\naddress = "192.0.2.1:0"\nplaintext = true\nlogin = "none"\n'
     failure = refused(tmp_path, config, listen=[])
     assert failure.returncode == 6
     assert "[listener.address_invalid]" in failure.text

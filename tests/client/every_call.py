@@ -40,9 +40,12 @@ from linn.descriptions import (
     ExchangeDescription,
     GroupOffset,
     GroupSummary,
+    RightDescription,
+    RoleDescription,
     TopicDescription,
     TransactionDescription,
     TransactionSummaries,
+    UserDescription,
 )
 from linn.errors import ConnectionUnknown, DeliveryNotCurrent, LimitExceeded, TransactionUnknown
 from linn.participants import SqliteParticipant
@@ -156,6 +159,17 @@ async def administer(admin: Admin, topic: str) -> None:
     with suppress(ConnectionUnknown):
         await admin.close_connection(0, "reason")
     assert_type(await admin.broker(), BrokerDescription)
+    assert_type(await admin.create_role(topic, {f"topic:{topic}": ["see"]}), bool)
+    assert_type(await admin.alter_role(topic, {f"topic:{topic}": ["publish"]}), bool)
+    assert_type(await admin.role(topic), RoleDescription)
+    assert_type(await admin.roles(), list[RoleDescription])
+    assert_type(await admin.create_user(topic, [topic], scram="", certificate=topic, uid=123), bool)
+    assert_type(await admin.alter_user(topic, [topic], scram="", certificate="", uid=-1), bool)
+    assert_type(await admin.user(topic), UserDescription)
+    assert_type(await admin.users(), list[UserDescription])
+    assert_type(await admin.can(topic, "publish", f"topic:{topic}"), RightDescription)
+    await admin.delete_user(topic)
+    await admin.delete_role(topic)
 
 
 async def transact(client: Client, topic: str) -> None:

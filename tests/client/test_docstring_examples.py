@@ -100,12 +100,19 @@ def compiled(example: str, url: str, given: dict[str, Any], kind: str) -> Callab
 
 
 async def settle_world(client: Client) -> None:
-    """The topics and the exchange that examples speak of, as new, with something in them."""
+    """The topics, the exchange, the role and the user that examples speak of, as new, with something in them."""
     admin = client.admin
     for topic in [found["name"] for found in await admin.topics()]:
         await admin.delete_topic(topic)
     for exchange in [found["name"] for found in await admin.exchanges() if found["name"]]:
         await admin.delete_exchange(exchange)
+    for user in await admin.users():
+        await admin.delete_user(user["user"])
+    for role in await admin.roles():
+        if role["role"] != "administrator":
+            await admin.delete_role(role["role"])
+    await admin.create_role("shop", {"topic:orders": ["publish"]})
+    await admin.create_user("ada", ["shop"])
     await admin.create_exchange("news", type="topic")
     await admin.create_topic("orders")
     await admin.create_topic("prices", kind="stream", partitions=2)

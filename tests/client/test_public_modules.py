@@ -16,7 +16,7 @@ from linn.testing.process import BrokerNotReady
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    classes = ["Client", "Consumer", "Message", "Producer", "Tls"]
+    classes = ["Client", "Consumer", "Message", "Password", "Producer", "Tls", "Token"]
     rest = ["__version__", "client", "connect", "descriptions", "errors", "participants", "sync"]
     assert dir(linn) == [*classes, *rest]
     assert [getattr(linn, name) for name in classes] == [getattr(linn.client, name) for name in classes]
@@ -51,7 +51,9 @@ def shown(thing: object) -> list[str]:
     return [name for name in dir(thing) if not name.startswith("_")]
 
 
-CLIENT = "admin broker consumer describe env fetch find_offset options process producer shared_transactions transaction"
+CLIENT = (
+    "admin broker consumer describe env fetch find_offset options process producer shared_transactions transaction user"
+)
 PRODUCER = "aclose buffered_bytes flush id message_bytes_max publish publish_many publish_nowait"
 CONSUMER = "aclose batches commit next_batch partitions pause paused pull resume run seek topics"
 EXACTLY_ONCE = "aclose commit run topics"

@@ -146,6 +146,7 @@ WRONG = [
         "tape",
     ),
     ("[exchanges.x]\ntype = 'desk'\nsize = 3", "3: exchanges.x.size: unknown key", ConfigUnknownKey, "type"),
+    ("[users.ada]\nscram = 'secret'", "2: users.ada.scram: a password is stored as SCRAM-SHA-256$", ConfigError, ""),
     ("[plugins]\nload = 'x'", "2: plugins.load: must be an array, not text", ConfigError, ""),
 ]  # fmt: skip
 

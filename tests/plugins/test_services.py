@@ -108,7 +108,7 @@ async def test_a_service_that_nothing_configures_is_not_made(env: SimEnv) -> Non
         async with client_of(env) as client:
             with pytest.raises(ServiceUnknown, match="turns the service"):
                 await client.admin.perform("service.perform", service="bell", action="ring")
-            with pytest.raises(ServiceUnknown, match='did you mean "bell"'):
+            with pytest.raises(ServiceUnknown, match='there is no service "bel"'):
                 await client.admin.perform("service.perform", service="bel", action="ring")
     assert plugin.made == []
 

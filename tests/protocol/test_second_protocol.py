@@ -37,6 +37,8 @@ RESOURCES = {
     "blamed",
     "connections",
     "env",
+    "login",
+    "logins",
     "long_work",
     "memory",
     "name",

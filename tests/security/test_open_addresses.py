@@ -21,12 +21,33 @@ def problems(text: str) -> list[str]:
 @pytest.mark.parametrize("address", ["0.0.0.0:5466", "[::]:5466", "10.0.0.1:5466", "broker.example.com:5466"])
 @pytest.mark.parametrize("protocol", ["capnp", "metrics"])
 def test_one_without_tls_is_an_error_unless_it_says_so(address: str, protocol: str) -> None:
-    listener = f'[listeners.n]\nprotocol = "{protocol}"\naddress = "{address}"\n'
+    listener = f'[listeners.n]\nprotocol = "{protocol}"\naddress = "{address}"\nlogin = "none"\n'
     (error,) = problems(listener)
     assert error.startswith(f"error listeners.n.address: other machines reach {address}, and the listener has no TLS")
     assert "plaintext = true" in error
     assert problems(listener + "plaintext = true\n") == []
     assert problems(listener + 'tls = "edge"\n' + TABLE) == []
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:5466", "[::]:5466", "10.0.0.1:5466", "broker.example.com:5466"])
+def test_one_without_a_login_is_an_error_unless_it_says_so(address: str) -> None:
+    listener = f'[listeners.n]\naddress = "{address}"\nplaintext = true\n'
+    (error,) = problems(listener)
+    assert error.startswith(f"error listeners.n.address: other machines reach {address}, and the listener does not say")
+    assert problems(listener + 'login = "none"\n') == []
+    assert problems(listener + 'login = "required"\n') == []
+
+
+def test_a_protocol_without_logins_can_not_require_them() -> None:
+    (error,) = problems('[listeners.n]\nprotocol = "metrics"\nlogin = "required"\n')
+    assert error == 'error listeners.n.login: the protocol "metrics" has no logins'
+
+
+@pytest.mark.parametrize("scram", ["opensesame", "SCRAM-SHA-256$1:c2FsdA==$eA==:eA=="])
+def test_a_password_in_the_file_is_refused_without_being_shown(scram: str) -> None:
+    (error,) = problems(f'[users.ann]\nscram = "{scram}"\n')
+    assert error.startswith("error users.ann.scram: a password is stored as SCRAM-SHA-256")
+    assert scram not in error
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "localhost:1", "unix:linn.sock"])
@@ -42,7 +63,10 @@ def test_loopback_needs_neither(address: str) -> None:
             'address = "127.0.0.1:1"\nplaintext = true',
             "warning listeners.n.plaintext: has no effect: only this machine",
         ),
-        ('address = "0.0.0.0:1"\ntls = "edge"\nplaintext = true', "warning listeners.n.plaintext: has no effect: the"),
+        (
+            'address = "0.0.0.0:1"\ntls = "edge"\nplaintext = true\nlogin = "none"',
+            "warning listeners.n.plaintext: has no effect: the",
+        ),
         ('address = "unix:s"\ntls = "edge"', "error listeners.n.tls: a Unix socket needs no TLS"),
         ('tls = "egde"', 'error listeners.n.tls: there is no TLS table "egde"; did you mean "edge"?'),
     ],

@@ -14,9 +14,11 @@ from linn.core.errors.auth import Forbidden, UserExists, UserUnknown
 from linn.core.errors.tree import ConfigError, ConfigNotLive, LinnError
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest
+from linn.core.security.sasl.scram import make_verifier
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
+VERIFIER = make_verifier("secret", bytes(16), 4_096).text()
 FILE = """
 [roles.keeper]
 broker = ["admin"]
@@ -52,8 +54,8 @@ async def test_users_and_roles_are_made_shown_changed_and_deleted(broker: Broker
     assert await _perform(broker, "role.create", name="r", rules=rules) == {"created": False}
     assert await _perform(broker, "role.show", name="r") == {"role": "r", "rules": rules, "in_file": False}
     assert [role["role"] for role in await _perform(broker, "role.list")] == ["administrator", "keeper", "r"]
-    assert await _perform(broker, "user.create", name="alice", roles=["r"], scram="v", uid=7) == {"created": True}
-    assert await _perform(broker, "user.create", name="alice", roles=["r"], scram="v", uid=7) == {"created": False}
+    assert await _perform(broker, "user.create", name="alice", roles=["r"], scram=VERIFIER, uid=7) == {"created": True}
+    assert await _perform(broker, "user.create", name="alice", roles=["r"], scram=VERIFIER, uid=7) == {"created": False}
     shown = {"user": "alice", "roles": ["r"], "has_password": True, "certificate": "", "uid": 7, "limits": {}}
     shown["in_file"] = False
     assert await _perform(broker, "user.show", name="alice") == shown
@@ -76,6 +78,8 @@ async def test_wrong_requests_are_refused_and_change_nothing(broker: Broker) -> 
     before = await _perform(broker, "user.list"), await _perform(broker, "role.list")
     assert await _error(broker, "user.create", name="a\nb") is ConfigError
     assert await _error(broker, "user.create", name="alice", roles=["none"]) is UserUnknown
+    assert await _error(broker, "user.create", name="alice", scram="secret") is ConfigError
+    assert await _error(broker, "user.create", name="alice", scram=VERIFIER.replace("4096", "1")) is ConfigError
     assert await _error(broker, "user.create", name="root", roles=[]) is UserExists
     assert await _error(broker, "user.alter", name="root", roles=[]) is ConfigNotLive
     assert await _error(broker, "user.delete", name="root") is ConfigNotLive

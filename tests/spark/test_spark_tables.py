@@ -108,6 +108,20 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
         ('[spark]\ndrain_timeout = "0s"\n', "7: spark.drain_timeout: must be"),
         ("[spark]\nconf = { a = 1 }\n", "7: spark.conf: must be text"),
         ('[spark]\nenvironment = ["AWS_KEY", "*"]\n', "6: spark: environment lists names such as"),
+        (
+            '[spark]\npaths = ["lake", "lake/../x"]\n',
+            "7: spark.paths[1]: must be a folder or URL without .., wildcards",
+        ),
+        (
+            PIPELINE + 'format = "jdbc"\noptions = { connection = "db", dbtable = "t" }\n',
+            '10: spark.pipelines[0].options: there is no connection "db" in [spark]',
+        ),
+        (
+            '[spark.connections.db]\nuser = "x"\n'
+            + PIPELINE
+            + 'format = "jdbc"\noptions = { connection = "db", dbtable = "t" }\n',
+            '12: spark.pipelines[0].options: the connection "db" has no url',
+        ),
         ('[spark]\nenvironment = ["A=b"]\n', '6: spark: environment lists names such as "AWS_REGION" or "AWS_*"'),
         ('[sparc]\nmaster = "x"\n', '6: sparc: unknown key; did you mean "spark"?'),
         ('[topics.jobs.spark_sink]\npath = "x"\n', '6: topics.jobs.spark_sink: topic "jobs" is a queue'),
@@ -236,3 +250,16 @@ def test_neither_the_plugin_nor_its_service_imports_pyspark_or_pyarrow() -> None
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_connection_gives_its_options_to_a_pipeline_whose_own_come_first(kinds: PluginManager) -> None:
+    toml = (
+        '[spark.connections.db]\nurl = "jdbc:x"\nbatchsize = "10"\n'
+        + PIPELINE
+        + 'format = "jdbc"\noptions = { connection = "db", dbtable = "t", batchsize = "20" }\n'
+    )
+    config, errors = checked(kinds, TOPICS + toml)
+    assert errors == []
+    assert config is not None
+    pipeline = asked_for(config.services["spark"], {})["p"]
+    assert pipeline.spec.options == {"url": "jdbc:x", "dbtable": "t", "batchsize": "20"}

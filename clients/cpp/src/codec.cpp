@@ -156,9 +156,11 @@ Incoming read_member(Frame::Reader root) {
     case Frame::LEASE_ENDED: return read(root.getLeaseEnded());
     case Frame::DESCRIPTION: return read(root.getDescription());
     case Frame::ADMINISTERED: return Administered{read_text(root.getAdministered().getResult())};
+    case Frame::CHALLENGE: throw Error("auth.failed", "the broker requires a login, which this client does not have");
     case Frame::RESOLVED:
     case Frame::OPENED_TRANSACTIONS: malformed_frame("the broker answered what this client never asks");
     case Frame::HELLO:
+    case Frame::AUTHENTICATE:
     case Frame::PUBLISH:
     case Frame::FETCH:
     case Frame::FIND_OFFSET:

@@ -65,6 +65,22 @@ export const STRUCTS = {
       revoked: ["i32s", 1],
     },
   },
+  Authenticate: {
+    words: 0,
+    pointers: 2,
+    fields: {
+      mechanism: ["text", 0],
+      data: ["text", 1],
+    },
+  },
+  Challenge: {
+    words: 0,
+    pointers: 2,
+    fields: {
+      mechanisms: ["texts", 0],
+      data: ["text", 1],
+    },
+  },
   Commit: {
     words: 3,
     pointers: 1,
@@ -457,7 +473,7 @@ export const STRUCTS = {
   },
   Welcome: {
     words: 6,
-    pointers: 2,
+    pointers: 4,
     fields: {
       version: ["u16", 0],
       features: ["texts", 0],
@@ -470,6 +486,8 @@ export const STRUCTS = {
       subscriptionsMax: ["u32", 24],
       producerId: ["i64", 32],
       producerKey: ["u64", 40],
+      user: ["text", 2],
+      login: ["text", 3],
     },
   },
 } as const;
@@ -514,4 +532,6 @@ export const MEMBERS = [
   ["addBranch", "AddBranch"],
   ["settleInTransaction", "SettleInTransaction"],
   ["endTransaction", "EndTransaction"],
+  ["challenge", "Challenge"],
+  ["authenticate", "Authenticate"],
 ] as const;

@@ -11,7 +11,7 @@ from linn.cli.exit_code import complain, on_interrupt
 from linn.cli.options import DEFAULT_URL, Json, Url
 from linn.cli.render.console import print_result
 from linn.cli.render.progress import progress
-from linn.cli.session import RETRIES_MAX, broker_address, with_client
+from linn.cli.session import RETRIES_MAX, broker_address, login_of, tls_of, with_client
 
 if TYPE_CHECKING:
     from linn.cli.topic_copy import TopicCopy, TopicPlan
@@ -42,7 +42,9 @@ def copy(to: To, topics: Topics = None, url: Url = DEFAULT_URL, as_json: Json = 
     async def work(source: Client) -> None:
         import linn
 
-        async with linn.connect(to, name="linn-cli", retries_max=RETRIES_MAX) as target:
+        async with linn.connect(
+            to, name="linn-cli", retries_max=RETRIES_MAX, tls=tls_of(to), login=login_of()
+        ) as target:
             await _copy(source, target, topics or [], copies)
 
     with on_interrupt(lambda: complain(f"interrupted: {_done(copies)}")):

@@ -39,6 +39,7 @@ from linn.core.env.real.net import BACKLOG
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError
 from linn.core.plugins.manager import PluginManager, installed
+from linn.core.ports.principal import ANONYMOUS
 from linn.testing.process import BrokerProcess
 
 _MEMORY_BYTES_MIN = 512 << 20
@@ -78,6 +79,7 @@ def _surroundings(config: Config | None, plugins: PluginManager | None) -> Itera
     """Check the machine against the configuration."""
     yield _memory(config)
     if config is not None and plugins is not None:
+        yield _openness(config)
         yield _descriptors(config)
         yield from disk_findings(config.broker.data_dir)
         yield from kernel_findings(config.broker.data_dir)
@@ -129,6 +131,18 @@ def _configuration(file: str | None) -> tuple[Config | None, PluginManager | Non
         return config, plugins, Finding("configuration", "warning", text, f"linn check {source.file}")
     topics = counted(len(config.topics), "topic")
     return config, plugins, Finding("configuration", "ok", f"{source.file}: {topics}")
+
+
+def _openness(config: Config) -> Finding:
+    """Say what clients without a login may do."""
+    logs_in = any(listener.login.is_required for listener in config.listeners.values())
+    if not (config.roles or config.users or logs_in):
+        advice = 'give it users, and its listeners login = "required", before others can reach it'
+        return Finding("rights", "ok", "every client may do everything: there are no roles, users or logins", advice)
+    anonymous = config.users.get(ANONYMOUS)
+    allowed = f"may do what {', '.join(anonymous.roles)} may" if anonymous and anonymous.roles else "may do nothing"
+    users, roles = counted(len(config.users), "user"), counted(len(config.roles), "role")
+    return Finding("rights", "ok", f"{users} and {roles} in the file; a client without a login {allowed}")
 
 
 def _memory(config: Config | None) -> Finding:
@@ -261,11 +275,11 @@ def disk_findings(data_dir: str) -> Iterator[Finding]:
     """Run the checks. Writes a small file beside the data, and removes it."""
     yield _room(data_dir)
     yield _speed(data_dir)
-    yield from _rights(Path(data_dir))
+    yield from _data_folder(Path(data_dir))
     yield from _cut_logs(data_dir)
 
 
-def _rights(data_dir: Path) -> Iterator[Finding]:
+def _data_folder(data_dir: Path) -> Iterator[Finding]:
     """Warn of a folder of messages and settings that others may use: its files may be older, and theirs to read."""
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(data_dir.stat().st_mode)

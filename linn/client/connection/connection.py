@@ -15,9 +15,11 @@ import anyio
 import anyio.lowlevel
 
 from linn.client.connection.answer import Caller, again
+from linn.client.login import Exchange, Login, begin_login
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.flat_message import Buffer, without_first
 from linn.core.env.env import Clock, Interrupted, Stream
+from linn.core.errors.auth import AuthFailed
 from linn.core.errors.tree import (
     ClientClosed,
     ConnectionLost,
@@ -25,10 +27,11 @@ from linn.core.errors.tree import (
     ProtocolError,
     VersionUnsupported,
 )
+from linn.core.security.sasl.mechanism import SaslError
 from linn.wire import connection as wire
 from linn.wire.connection import Event, check_welcome, frames_of, hello
 from linn.wire.failure import error_of
-from linn.wire.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
+from linn.wire.messages import Authenticate, Challenge, Failed, Goodbye, Message, Ping, Pong, Welcome
 
 OUTGOING_BYTES_MAX = 1 << 20
 """Bytes that may wait for the socket before producers hold back: four default batches."""
@@ -38,6 +41,7 @@ _RECEIVES_IN_A_ROW_MAX = 8
 """Receives without a checkpoint. With batches of 256 KiB this is 2 MiB, about a millisecond for other tasks to wait."""
 _SILENT_INTERVALS_MAX = 3
 """Keepalive intervals without a byte from the broker before the connection is given up."""
+_LOGIN_MESSAGES_MAX = 8
 _ALONE_MIN = 8
 """Consecutive requests that were alone on their way before callers read their answers themselves."""
 _PATROL_S = 0.005
@@ -107,15 +111,27 @@ class Connection:
 
     # --- hello ---
 
-    async def greet(self, name: str, producer_id: int = 0, producer_key: int = 0) -> None:
-        """Say hello, with the producer ids of an earlier connection and their key, and wait for the welcome.
+    async def greet(
+        self,
+        name: str,
+        producer: tuple[int, int],
+        login: Login | None,
+        random_bytes: Callable[[int], bytes],
+        binding: bytes = b"",
+    ) -> None:
+        """Say hello, log in if the broker asks for it, and wait for the welcome.
 
-        Raises ProtocolError, VersionUnsupported, ProducerForeign or another refusal, ConnectionLost. Cancellation:
-        close the connection.
+        Args:
+            producer: the producer id of an earlier connection and its key, or zeros.
+            binding: the hash of the broker's certificate; b"" without TLS.
+
+        Raises AuthFailed, ProtocolError, VersionUnsupported, ProducerForeign or another refusal, ConnectionLost.
+        Cancellation: close the connection.
         """
-        await self._stream.send(frames_of(hello(name, producer_id, producer_key)))
         try:
-            message = (await self._first_event()).message
+            message = await self._asked(hello(name, *producer))
+            if isinstance(message, Challenge):
+                message = await self._log_in(begin_login(login, message.mechanisms, random_bytes, binding))
             if not isinstance(message, Failed):
                 self.welcome = check_welcome(message)
         except VersionUnsupported:
@@ -127,7 +143,28 @@ class Connection:
             raise error_of(message)
         self._codec.allow_frames(FRAME_BYTES_MAX)
 
+    async def _log_in(self, exchange: Exchange) -> Message:
+        """Log in; return the broker's answer to the last message. Raises AuthFailed."""
+        data = await exchange.begin()
+        try:
+            for _ in range(_LOGIN_MESSAGES_MAX):
+                message = await self._asked(Authenticate(exchange.mechanism, data.decode()))
+                if not isinstance(message, Challenge):
+                    if isinstance(message, Welcome):
+                        exchange.end(message.login.encode())
+                    return message
+                data = await exchange.answer(message.data.encode())
+        except SaslError as error:
+            raise AuthFailed(f"{self._stream.peer} can't be trusted: {error}") from None
+        raise AuthFailed(f"{self._stream.peer} does not end the login")
+
+    async def _asked(self, message: Message) -> Message:
+        await self._stream.send(frames_of(message))
+        return (await self._first_event()).message
+
     async def _first_event(self) -> Event:
+        for event in self._codec.received(0):
+            return event
         while True:
             count = await self._stream.receive_into(self._codec.buffer())
             if count == 0:

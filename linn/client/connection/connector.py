@@ -91,6 +91,11 @@ class Connector:
         """The broker's name; "" while there is no connection."""
         return self._connection.welcome.broker if self._connection is not None else ""
 
+    @property
+    def user(self) -> str:
+        """The client's user; "" while there is no connection."""
+        return self._connection.welcome.user if self._connection is not None else ""
+
     def retry(self) -> None:
         """Connect again if the connector had given up."""
         self._wanted.set()
@@ -136,9 +141,12 @@ class Connector:
         timeout_s = self.options.connect_timeout_s
         try:
             with anyio.move_on_after(timeout_s):
-                connection = Connection(await self._open_stream(), self.env.clock)
-                await connection.greet(self.options.name, self.producer_ids.first, self.producer_ids.key)
-                self.producer_ids.begin(connection.welcome.producer_id, connection.welcome.producer_key)
+                stream, binding = await self._open_stream()
+                connection = Connection(stream, self.env.clock)
+                options, ids = self.options, self.producer_ids
+                producer = ids.first, ids.key
+                await connection.greet(options.name, producer, options.login, self.env.rng.bytes, binding)
+                ids.begin(connection.welcome.producer_id, connection.welcome.producer_key)
                 return connection
             raise ConnectFailed(f"{self.address} did not answer within {timeout_s:g} s")
         except BaseException:
@@ -146,13 +154,15 @@ class Connector:
                 await connection.aclose()
             raise
 
-    async def _open_stream(self) -> Stream:
+    async def _open_stream(self) -> tuple[Stream, bytes]:
+        """Connect. Returns the stream, and the hash of the broker's certificate; b"" without TLS."""
         stream = await self.env.net.connect(self.address)
         if self._tls_host is None:
-            return stream
+            return stream, b""
         from linn.client.connection.secure import secured
 
-        return await secured(stream, self._tls_host, self.options.tls or Tls())
+        secure = await secured(stream, self._tls_host, self.options.tls or Tls())
+        return secure, secure.server_end_point or b""
 
     async def _run(self, connection: Connection) -> None:
         try:

@@ -43,7 +43,7 @@ from linn.core.config.decoder import encode_settings
 from linn.core.config.dotted_keys import without_dots
 from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem
-from linn.core.config.service_tables import check_services, not_live
+from linn.core.config.service_tables import check_live_tables, check_services
 from linn.core.config.topic_checks import decode_topic
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, changed_keys, encode_without_bindings
 from linn.core.connections.connections import Connections
@@ -196,6 +196,7 @@ class Administration:
                 _on(verbs.SHOW_USER, users.show_user),
                 _on(verbs.LIST_USERS, users.list_users),
                 _on_behalf(verbs.CAN_USER, users.can),
+                _on_behalf(verbs.SHOW_CALLER, users.whoami),
                 _on_behalf(verbs.CREATE_ROLE, users.create_role),
                 _on_behalf(verbs.ALTER_ROLE, users.alter_role),
                 _on_behalf(verbs.DELETE_ROLE, users.delete_role),
@@ -295,10 +296,7 @@ class Administration:
         return StoredTopics(topics, settings, entries)
 
     async def open_topics(self, stored: StoredTopics) -> Mapping[str, object]:
-        """Open the topics that the configuration and the store name. Returns entries for `save_opened`.
-
-        Raises LinnError.
-        """
+        """Open the topics of the configuration and the store. Returns entries for `save_opened`. Raises LinnError."""
         opened: dict[str, object] = {}
         for name in dict.fromkeys([*self.config.topics, *stored.topics]):
             entry, entries = stored.topics.get(name, {}), stored.entries.get(name, {})
@@ -343,9 +341,7 @@ class Administration:
             for line in replaced(name, self.config, before, stored_keys):
                 logger.warning("%(change)s", {"topic": name, "change": line})
         if before is not None:
-            settings, live_keys, refused = permitted(name, settings, live_keys, self.config, self.plugins)
-            for error in refused:
-                logger.warning("a stored table is dropped: %(error)s", {"topic": name} | log_fields(error))
+            settings, live_keys = permitted(name, settings, live_keys, self.config, self.plugins)
             if configured is None or "bindings" in live_keys:
                 settings = msgspec.structs.replace(settings, bindings=tuple(self._fitting(name, settings.bindings)))
             settings = self._known(name, settings)
@@ -408,9 +404,7 @@ class Administration:
         known = {topic.name: topic.settings for topic in self.catalog.topics.values()}
         if settings.services or name in known:
             check_services(around.services, self.config.services, {**known, name: settings}, FirstProblem())
-        present = known[name].services if name in known else {}
-        for error in not_live(name, settings, present, around.services, self.config.services).values():
-            raise error
+            check_live_tables(name, settings, known.get(name), around.services, self.config.services)
         return settings
 
     # --- topics ---

@@ -26,8 +26,9 @@ from linn.core.ports.principal import Principal
 from linn.core.security.policy import ADMINISTRATOR, Policy
 from linn.core.security.quota import Limits
 from linn.core.security.rule import Rule, described_rules, rules_of
+from linn.core.security.sasl.scram import Verifier
 from linn.core.security.users import NO_LIMITS, User, check_user_name
-from linn.descriptions import RightDescription, RoleDescription, UserDescription
+from linn.descriptions import CallerDescription, RightDescription, RoleDescription, UserDescription
 
 USERS_MAX = 100_000
 """Limit of the users: each takes about 1 KiB in memory and in the metadata store."""
@@ -120,6 +121,11 @@ class UserAdministration:
             "roles": self._policy.roles_that_allow(asked.user, *asked_for),
         }
 
+    async def whoami(self, _: verbs.NoArguments, caller: Principal) -> CallerDescription:
+        """The caller itself."""
+        roles = self._policy.roles_of(caller.name)
+        return {"user": caller.name, "login": caller.login, "roles": roles, "connection": caller.connection}
+
     def _user(self, name: str) -> User:
         found = self._policy.users.find(name)
         if found is None:
@@ -134,6 +140,8 @@ class UserAdministration:
 
     async def _put_user(self, user: User, asked: verbs.Change, caller: Principal) -> None:
         self._check_grant(user.roles, caller)
+        if user.scram:
+            Verifier.parse(user.scram)
         if not asked.validate_only:
             stored = StoredUser(user.roles, user.scram, user.certificate, user.uid, user.limits)
             await self._entries.put(USER + user.name, msgspec.to_builtins(stored))

@@ -33,6 +33,7 @@ from linn.core.broker.start_counter import StartCounter
 from linn.core.config.config import Config
 from linn.core.connections.certificates import RELOAD_INTERVAL_S, Certificates
 from linn.core.connections.connections import Connections
+from linn.core.connections.token_file import TokenFile
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
@@ -68,6 +69,7 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
+from linn.core.security.logins import Logins
 from linn.core.security.policy import Policy
 from linn.core.security.users import Users
 from linn.core.services.services import Services
@@ -120,6 +122,9 @@ class Broker:
         """Turns of busy connections."""
         self.connections = Connections(env.clock.monotonic)
         self.certificates = Certificates(config.tls, env.disk, env.clock)
+        self.token_file = TokenFile(config.tokens, env.disk)
+        threads = env.threads.run
+        self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, threads, env.process.user_id())
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -216,6 +221,7 @@ class Broker:
             self.connections,
             self.memory,
             self.turns,
+            self.logins,
             spawn=self.spawn,
             blamed=self.plugins.blamed,
             read_state=lambda: self.state,
@@ -258,6 +264,8 @@ class Broker:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         disk, data_dir = self.env.disk, self.config.broker.data_dir
         self.certificates.load()
+        self.token_file.load()
+        self.logins.tokens = self.token_file.keys
         await self._make_folder(data_dir)
         self._unlock = disk.lock(f"{data_dir}/lock")
         self.spawn(self.turns.run)
@@ -280,8 +288,9 @@ class Broker:
             await self._open_groups()
             await self._open_transactions()
             secret, drawn = self.administration.secret("producers")
-            await self.administration.save_opened({**opened, **drawn})
-            self.producer_ids.secret = secret
+            logins_secret, drawn_too = self.administration.secret("logins")
+            await self.administration.save_opened({**opened, **drawn, **drawn_too})
+            self.producer_ids.secret, self.logins.secret = secret, logins_secret
             if AUDIT_TOPIC in self.config.topics:
                 await self.audit.open(self.topics[AUDIT_TOPIC])
         except LinnError:
@@ -391,9 +400,11 @@ class Broker:
             await self._run_chore(self._watch_decisions)
 
     async def _keep_certificates(self) -> None:
-        while self.config.tls:
+        while self.config.tls or self.config.tokens.keys:
             await self.env.clock.sleep(RELOAD_INTERVAL_S)
             self.certificates.reload()
+            self.token_file.reload()
+            self.logins.tokens = self.token_file.keys
 
     async def _watch_decisions(self) -> None:
         """Warn of decided records without an answer from their consumer."""

@@ -130,7 +130,7 @@ class Listening:
             if kind.watches == watching:
                 server = self._plugins.make(kind, listener.settings)
                 bound = await self._gateway.env.net.listen(listener.address, socket_mode=listener.socket_mode)
-                traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name)
+                traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name, listener.login)
                 limit = self._watchers if watching else self._clients
                 listeners.append(BoundListener(bound, server, kind.refusal, traffic, limit, listener.tls))
                 self._listeners.append(listeners[-1])

@@ -30,12 +30,13 @@ from linn.core.config.tables import (
     PluginSettings,
     StorageTable,
     TlsTable,
+    TokensTable,
     UserTable,
 )
 from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.env.address import is_beyond_loopback, open_text, parse_address
+from linn.core.env.address import anonymous_text, is_beyond_loopback, open_text, parse_address
 from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
     AddressInvalid,
@@ -49,8 +50,10 @@ from linn.core.errors.tree import (
 from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
 from linn.core.routing.graph import circle_text, way_between
+from linn.core.security.logins import NO_LOGIN, LoginRules
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.rule import Rule, rules_of
+from linn.core.security.sasl.scram import Verifier
 from linn.core.security.users import User, check_user_name
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -99,6 +102,7 @@ class Listener:
     """The name of its `[tls.NAME]` table; None: it speaks no TLS."""
     socket_mode: int = 0o600
     """The mode of the file of a Unix socket."""
+    login: LoginRules = NO_LOGIN
 
 
 def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
@@ -161,9 +165,10 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                mode = int(head.socket_mode, 8)
-                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode)
+                login, mode = LoginRules(head.login == "required", head.methods), int(head.socket_mode, 8)
+                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
+                self._check_login(head, path)
                 self._check_open(head, path)
         self._check_addresses(found)
         return found
@@ -176,6 +181,12 @@ class ConfigChecker:
         }
         return {name: table for name, table in tables.items() if table is not None}
 
+    def _check_login(self, head: ListenerTable, path: Path) -> None:
+        """Refuse a login that the protocol does not have: all clients would be served without one."""
+        kind = self._kinds.protocols.get(head.protocol)
+        if head.login == "required" and kind is not None and not getattr(kind, "logs_in", False):
+            self.problems.add((*path, "login"), f'the protocol "{head.protocol}" has no logins')
+
     def _check_open(self, head: ListenerTable, path: Path) -> None:
         """Refuse an address that other machines reach, if nothing says that it may be without TLS."""
         if self.problems.any_wrong(path, "address", "tls", "plaintext"):
@@ -186,6 +197,8 @@ class ConfigChecker:
             return
         if reaches_others and head.tls is None and not head.plaintext:
             self.problems.add((*path, "address"), open_text(head.address))
+        elif reaches_others and head.login is None:
+            self.problems.add((*path, "address"), anonymous_text(head.address))
         if not reaches_others and head.plaintext:
             self.problems.warn((*path, "plaintext"), f"has no effect: only this machine reaches {head.address}")
         if head.tls is not None and head.address.startswith("unix:"):
@@ -219,6 +232,10 @@ class ConfigChecker:
                 found[name] = settings
                 self._check_assignor(settings.assignor, (*path, "assignor"))
         return found
+
+    def tokens(self) -> TokensTable:
+        """Decode `[tokens]`; the defaults if it is invalid."""
+        return decode_settings(TokensTable, self._data.get("tokens", {}), ("tokens",), self.problems) or TokensTable()
 
     def audit(self) -> AuditTable:
         """Decode `[audit]`; the defaults if it is invalid."""
@@ -258,6 +275,11 @@ class ConfigChecker:
             settings = decode_settings(UserTable, table, path, self.problems, partial=True)
             if settings is None:
                 continue
+            if settings.scram:
+                try:
+                    Verifier.parse(settings.scram)
+                except ConfigError as error:
+                    self.problems.add((*path, "scram"), error.text)
             for index, role in enumerate(settings.roles):
                 if role != ADMINISTRATOR:
                     must_exist(role, roles, "role", (*path, "roles", index), self.problems)

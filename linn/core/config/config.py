@@ -15,7 +15,15 @@ from typing import Any
 from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener, plugin_table
 from linn.core.config.kinds import Kinds
 from linn.core.config.problem import Problems
-from linn.core.config.tables import AuditTable, BrokerSettings, GroupTable, LogSettings, PluginSettings, TlsTable
+from linn.core.config.tables import (
+    AuditTable,
+    BrokerSettings,
+    GroupTable,
+    LogSettings,
+    PluginSettings,
+    TlsTable,
+    TokensTable,
+)
 from linn.core.config.toml_source import TomlSource
 from linn.core.config.topic_checks import Surroundings
 from linn.core.config.topic_settings import TopicSettings
@@ -44,6 +52,7 @@ class Config:
     topics: Mapping[str, TopicSettings]
     groups: Mapping[str, GroupTable]
     audit: AuditTable
+    tokens: TokensTable
     roles: Mapping[str, tuple[Rule, ...]]
     users: Mapping[str, User]
     services: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +66,8 @@ class Config:
     @property
     def is_open(self) -> bool:
         """Whether every client may do everything, because nothing says who may do what."""
-        return not (self.roles or self.users)
+        logs_in = any(listener.login.is_required for listener in self.listeners.values())
+        return not (self.roles or self.users or logs_in)
 
     def audit_settings(self) -> TopicSettings | None:
         """The settings of the audit trail's topic; None: there is none."""
@@ -156,6 +166,7 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
         topics={},
         groups=checker.groups(),
         audit=checker.audit(),
+        tokens=checker.tokens(),
         roles=roles,
         users=checker.users(roles),
         services=checker.services(),

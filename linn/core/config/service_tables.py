@@ -133,3 +133,16 @@ def not_live(
         if why is not None:
             found[key] = ConfigNotLive(f"{dotted(('topics', name, key))}: {why}")
     return found
+
+
+def check_live_tables(
+    name: str,
+    topic: TopicSettings,
+    before: TopicSettings | None,
+    services: Iterable[ServiceTables],
+    settings: Mapping[str, Any],
+) -> None:
+    """Check that a request may give a topic its tables. `before`: its present settings. Raises ConfigNotLive."""
+    present = before.services if before is not None else {}
+    for error in not_live(name, topic, present, services, settings).values():
+        raise error

@@ -92,6 +92,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("data_dir holds a NUL character")
 
 
+LoginSetting = Literal["none", "required"]
+LoginMethod = Literal["peer", "certificate", "scram", "token", "plain"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "human", "json"]
 
@@ -142,6 +144,21 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "then read and change what is sent."
         ),
     ] = False
+    login: Annotated[
+        LoginSetting | None,
+        msgspec.Meta(
+            description="required: clients say who they are before anything else; none: they need not. Default: none, "
+            "for an address that only this machine reaches; others must say it."
+        ),
+    ] = None
+    methods: Annotated[
+        tuple[LoginMethod, ...],
+        msgspec.Meta(
+            description="Ways to log in: peer (the user id at the other end of a Unix socket), certificate (of the "
+            "client, in TLS), scram (a password), token, and plain (a password that the broker sees; only in TLS or on "
+            "a Unix socket)."
+        ),
+    ] = ("peer", "certificate", "scram", "token")
 
 
 class TlsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -239,6 +256,30 @@ class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"]
+
+
+class TokensTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tokens]`: JSON Web Tokens with which users log in. Needs `linn[tokens]`. The file is read again every 10
+    seconds."""
+
+    keys: Annotated[
+        str | None,
+        msgspec.Meta(description="File with the public keys of the issuer, a JSON Web Key Set. Default: no tokens."),
+    ] = None
+    issuer: Annotated[str, msgspec.Meta(description="The `iss` that a token must have.")] = ""
+    audience: Annotated[str, msgspec.Meta(description="The `aud` that a token must have.")] = ""
+    algorithms: Annotated[
+        tuple[Algorithm, ...], msgspec.Meta(description="Algorithms of signatures that are taken.")
+    ] = ("RS256", "ES256", "Ed25519")
+    user_claim: Annotated[str, msgspec.Meta(description="The claim with the user's name.")] = "sub"
+
+    def __post_init__(self) -> None:
+        """Check that keys come with an issuer and an audience. Raises ValueError."""
+        if self.keys is not None and not (self.issuer and self.audience):
+            raise ValueError("keys need an issuer and an audience")
+
+
 class AuditTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[audit]`: the stream `__audit`, in which the broker writes logins, refusals and changes with their users."""
 
@@ -314,7 +355,8 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "topics": TopicSettings,
     "groups": GroupTable,
     "audit": AuditTable,
+    "tokens": TokensTable,
     "roles": RoleTable,
     "users": UserTable,
 }
-"""The top-level tables; all except `broker`, `log`, `plugins` and `audit` hold tables with user-defined names."""
+"""The top-level tables; all except `broker`, `log`, `plugins`, `audit` and `tokens` hold tables with a NAME."""

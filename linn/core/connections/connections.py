@@ -19,6 +19,7 @@ from linn.core.connections.listener_traffic import (
 )
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import ConnectionClosed, ConnectionUnknown
+from linn.core.security.logins import NO_LOGIN, LoginRules
 from linn.descriptions import ConnectionDescription
 
 CLIENT_CHARACTERS_MAX = 200
@@ -54,6 +55,10 @@ class Connections:
         """Register `read`, which returns a connection's traffic; ignored for a stream of no listener."""
         if stream in self._streams:
             self._streams[stream].open[stream].read = read
+
+    def login_rules(self, stream: AcceptedStream) -> LoginRules:
+        """The rules of logins on the connection's listener; none are required for a stream of no listener."""
+        return self._streams[stream].login if stream in self._streams else NO_LOGIN
 
     def introduce(self, stream: AcceptedStream, client: str, read: ReadSubscriptions) -> None:
         """Register a client's name and subscriptions, to be shown by `as_json`; ignored for a stream of no listener."""

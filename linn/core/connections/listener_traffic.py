@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import LinnError
+from linn.core.security.logins import NO_LOGIN, LoginRules
 
 
 class Traffic(NamedTuple):
@@ -72,9 +73,10 @@ class OpenConnection:
 class ListenerTraffic:
     """The traffic of one listener since the broker started."""
 
-    def __init__(self, listener: str, protocol: str) -> None:
+    def __init__(self, listener: str, protocol: str, login: LoginRules = NO_LOGIN) -> None:
         self.listener = listener
         self.protocol = protocol
+        self.login = login
         self.opened = 0
         self.refused = 0
         """Connections refused because of the limit."""

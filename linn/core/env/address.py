@@ -47,6 +47,14 @@ def is_beyond_loopback(address: str) -> bool:
         return place[0] != "localhost"
 
 
+def anonymous_text(address: str) -> str:
+    """Return the reason why a listener at this address must say whether it requires logins, worded as `open_text`."""
+    return (
+        f"other machines reach {address}, and the listener does not say whether they must log in: set login = "
+        '"required", or login = "none" if all of them may do what the user "anonymous" may'
+    )
+
+
 def open_text(address: str) -> str:
     """Return the reason why a listener at this address needs TLS, worded as the end of a message."""
     return (

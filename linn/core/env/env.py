@@ -198,6 +198,9 @@ class Stream(Protocol):
 class AcceptedStream(Stream, Protocol):
     """A connection accepted by a listener, which can also send pieces of files."""
 
+    def peer_uid(self) -> int | None:
+        """Return the user id of the process at the other end of a Unix socket; None: it is no Unix socket."""
+
     def send_nowait(self, sendables: Sequence[Sendable]) -> int:
         """Send as `Stream.send_nowait` does; may stop before a FileRegion, or send nothing if there is one."""
 
@@ -267,6 +270,9 @@ class Process(Protocol):
 
     def descriptors_max(self) -> int:
         """The limit of open file descriptors."""
+
+    def user_id(self) -> int | None:
+        """The user id of the process; None in a simulation."""
 
     def processor_s(self) -> float:
         """Processor time used so far, in seconds."""

@@ -213,6 +213,9 @@ class TlsStream:
 
     # --- receiving ---
 
+    def peer_uid(self) -> int | None:
+        return None
+
     async def receive_into(self, buffer: memoryview) -> int:
         buffers, count = [buffer], None
         while count is None:

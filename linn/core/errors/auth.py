@@ -1,8 +1,14 @@
-"""Errors about users and their rights; a part of the tree."""
+"""Errors about users, their logins and their rights; a part of the tree."""
 
 from __future__ import annotations
 
 from linn.core.errors.tree import LinnError
+
+
+class AuthFailed(LinnError):
+    """The login failed, or the broker requires one. The broker's log has the reason."""
+
+    code = "auth.failed"
 
 
 class Forbidden(LinnError):

@@ -11,7 +11,8 @@ from typing import Literal
 
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
-from linn.core.env.env import Env, Spawn
+from linn.core.env.env import AcceptedStream, Env, Spawn
+from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.auth import Forbidden
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.session import Session
@@ -19,9 +20,20 @@ from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.ports.principal import Principal
+from linn.core.security.logins import Login, Logins, Peer
 from linn.rights import Need
 
 State = Literal["starting", "ready", "stopping"]
+
+
+def peer_of(stream: AcceptedStream) -> Peer:
+    """The facts about the other end of a connection that a login goes by."""
+    if not isinstance(stream, TlsStream):
+        uid = stream.peer_uid()
+        return Peer(stream.peer, is_private=uid is not None, uid=uid)
+    certificate, binding = stream.peer_certificate(), stream.server_end_point or b""
+    names = (*certificate.uris, *certificate.dns_names) if certificate is not None else ()
+    return Peer(stream.peer, is_private=True, names=names, binding=binding)
 
 
 class Gateway:
@@ -35,6 +47,7 @@ class Gateway:
         connections: Connections,
         memory: MemoryBudget,
         turns: FairTurns,
+        logins: Logins,
         *,
         spawn: Spawn,
         blamed: Callable[[BaseException], str],
@@ -57,6 +70,7 @@ class Gateway:
         self.blamed = blamed
         """Names the plugin, or the part of linn, that raised an unforeseen error."""
         self._rooms = rooms
+        self._logins = logins
         self._read_state = read_state
         self._read_addresses = read_addresses
 
@@ -69,6 +83,10 @@ class Gateway:
     def addresses(self) -> Mapping[str, str]:
         """Bound address by listener; client listeners come first."""
         return self._read_addresses()
+
+    def login(self, stream: AcceptedStream) -> Login:
+        """Begin a connection's login. Its `identity` is the user of the connection's principal."""
+        return self._logins.begin(self.connections.login_rules(stream), peer_of(stream))
 
     def session(self, principal: Principal) -> Session:
         """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""

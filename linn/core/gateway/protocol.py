@@ -41,5 +41,7 @@ class ProtocolKind:
     are not counted as clients, and do not delay a stop. See `Listening`."""
     refusal: Callable[[LinnError], bytes] | None = None
     """Encodes the answer to a client refused with BrokerFull; None: the connection is closed without an answer."""
+    logs_in: bool = False
+    """Whether it lets clients log in, by `Gateway.login`; without it, `login = "required"` is refused."""
     url_scheme: str = "linn"
     """Scheme of the URLs that `linn serve` prints for its listeners."""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from linn.core.errors.texts import one_line
 from linn.core.security.access import Access
+from linn.core.security.users import ANONYMOUS as ANONYMOUS
 
-ANONYMOUS = "anonymous"
 NO_ACCESS = Access(ANONYMOUS)
 
 
@@ -22,6 +22,8 @@ class Principal(NamedTuple):
     """The user's name; `ANONYMOUS` without a login."""
     access: Access = NO_ACCESS
     """The user's rights, set by the gateway."""
+    login: str = "none"
+    """The way in which the user has logged in: "peer", "certificate", the name of a mechanism, or "none"."""
 
     def described(self) -> str:
         """The caller as text for a log line: name, address and client."""

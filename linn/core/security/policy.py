@@ -12,7 +12,8 @@ from linn.core.security.rule import ALL_RULES, Rule
 from linn.core.security.users import NO_LIMITS, User, Users
 
 ADMINISTRATOR = "administrator"
-"""The role that may do everything. It exists without a definition."""
+"""The role that may do everything, which exists without a definition; and the user with this role that stands for
+processes with the broker's own user id, over a Unix socket."""
 
 
 class Policy:
@@ -50,11 +51,18 @@ class Policy:
             found = self._accesses[user] = Access(user, self._rules_of(user), quota)
         return found
 
+    def roles_of(self, user: str) -> list[str]:
+        """Return the names of a user's roles."""
+        found = self.users.find(user)
+        if found is not None:
+            return list(found.roles)
+        return [ADMINISTRATOR] if user == ADMINISTRATOR else []
+
     def roles_that_allow(self, user: str, operation: str, kind: str, name: str) -> list[str]:
         """Return the user's roles that allow an operation on a resource."""
-        found = self.users.find(user)
-        roles = found.roles if found is not None else ()
-        return [role for role in roles if Access(user, self.roles.get(role, ())).may(operation, kind, name)]
+        return [
+            role for role in self.roles_of(user) if Access(user, self.roles.get(role, ())).may(operation, kind, name)
+        ]
 
     def put_role(self, name: str, rules: Sequence[Rule]) -> Steps[None]:
         """Add or replace a role. The steps apply it to each user, and end consumers that it no longer allows."""
@@ -81,8 +89,7 @@ class Policy:
         return user.limits if user is not None else NO_LIMITS
 
     def _rules_of(self, name: str) -> Iterator[Rule]:
-        user = self.users.find(name)
-        for role in user.roles if user is not None else ():
+        for role in self.roles_of(name):
             yield from self.roles.get(role, ())
 
     def _changed(self) -> Steps[None]:

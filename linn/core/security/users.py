@@ -10,6 +10,8 @@ import msgspec
 from linn.core.errors.tree import ConfigError
 from linn.core.security.quota import Limits
 
+ANONYMOUS = "anonymous"
+"""The user of clients without a login."""
 NO_LIMITS = Limits()
 NAME_BYTES_MAX = 255
 """Limit of a user's name."""

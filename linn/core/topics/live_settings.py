@@ -8,6 +8,7 @@ the larger one applies.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -18,10 +19,12 @@ from linn.core.config.decoder import encode_value, extra_of, fields_of, rest_of
 from linn.core.config.kinds import Kinds
 from linn.core.config.service_tables import not_live
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted
-from linn.core.errors.tree import ConfigNotLive
 from linn.verbs import FileWarning, LineWarning
+
+logger = logging.getLogger("linn.administration")
 
 _TABLES = rest_of(TopicSettings)
 _FIELDS = {field.encode_name: field for field in fields_of(TopicSettings) if field is not _TABLES}
@@ -66,10 +69,10 @@ def merged(
 
 def permitted(
     name: str, settings: TopicSettings, live_keys: tuple[str, ...], config: Config, kinds: Kinds
-) -> tuple[TopicSettings, tuple[str, ...], list[ConfigNotLive]]:
+) -> tuple[TopicSettings, tuple[str, ...]]:
     """The settings at a start and their live keys, without stored tables of services that only the file may have.
 
-    Each refused table has an error, and gives way to the file's.
+    Each refused table is logged, and gives way to the file's.
     """
     configured = config.topics.get(name)
     in_file = configured.services if configured is not None else {}
@@ -77,7 +80,9 @@ def permitted(
     services = {key: in_file.get(key) if key in refused else table for key, table in settings.services.items()}
     kept = {key: table for key, table in services.items() if table is not None}
     keys = tuple(key for key in live_keys if key not in refused)
-    return msgspec.structs.replace(settings, services=kept), keys, list(refused.values())
+    for error in refused.values():
+        logger.warning("a stored table is dropped: %(error)s", {"topic": name} | log_fields(error))
+    return msgspec.structs.replace(settings, services=kept), keys
 
 
 def replaced(name: str, config: Config, before: TopicSettings, live_keys: Collection[str]) -> list[str]:

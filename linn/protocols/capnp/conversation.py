@@ -88,19 +88,23 @@ class Conversation:
         "_subscribing",
         "_transacting",
         "_turn",
+        "_user",
         "peer",
         "slice",
     )
 
     def __init__(self, handshake: Handshake, gateway: Gateway, keepalive: Keepalive) -> None:
-        """`handshake`: the client has sent hello, and waits for its welcome."""
+        """`handshake`: the client has sent hello, is logged in, and waits for its welcome."""
         self._keepalive = keepalive
         self._handshake = handshake
         self._stream = stream = handshake.stream
         self.peer = stream.peer
         """The client's address."""
         self._gateway = gateway
-        principal = Principal(self.peer, handshake.client[:CLIENT_CHARACTERS_MAX])
+        assert handshake.identity is not None, "no conversation without a login"
+        self._user = handshake.identity.user
+        client, login = handshake.client[:CLIENT_CHARACTERS_MAX], handshake.identity.how
+        principal = Principal(self.peer, client, self._user, login=login)
         self._session = gateway.session(principal)
         self._quota = quota = self._session.quota
         bytes_max, clock = gateway.settings.connection_bytes_max, gateway.env.clock
@@ -224,6 +228,7 @@ class Conversation:
             settings.subscriptions_max,
             producer_id,
             self._session.producer_key(producer_id),
+            self._user,
         )
 
     def watch(self) -> None:

@@ -20,7 +20,7 @@ class CapnpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         msgspec.Meta(gt=0, description="Longest silence of a client; after three times this it is disconnected."),
     ] = msgspec.field(default=20.0, name="keepalive")
     hello_timeout_s: Annotated[
-        float, msgspec.Meta(gt=0, description="How long a new connection may take to send hello.")
+        float, msgspec.Meta(gt=0, description="How long a new client may take to say hello and to log in.")
     ] = msgspec.field(default=10.0, name="hello_timeout")
 
 
@@ -35,4 +35,4 @@ def _refusal(error: LinnError) -> bytes:
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
     """Register the native protocol."""
-    return ProtocolKind("capnp", CapnpSettings, _make, refusal=_refusal)
+    return ProtocolKind("capnp", CapnpSettings, _make, refusal=_refusal, logs_in=True)

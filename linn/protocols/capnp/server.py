@@ -19,10 +19,11 @@ class CapnpServer:
     async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         """Serve one client until either side ends the connection. Raises LinnError if the client broke the protocol."""
         connection = Connection(self._keepalive.free_buffers, from_client=True)
-        handshake = Handshake(stream, connection, TurnSlot(gateway.turns))
+        handshake = Handshake(stream, connection, TurnSlot(gateway.turns), self._hello_timeout_s)
         gateway.connections.report(stream, handshake.traffic)
         try:
-            await handshake.hello(self._hello_timeout_s)
+            await handshake.hello()
+            await handshake.log_in(gateway.login(stream))
             await Conversation(handshake, gateway, self._keepalive).run()
         finally:
             connection.close()

@@ -83,7 +83,7 @@ def connection_problem(settings: SparkSettings, sink: SinkSettings) -> str | Non
     if name is None:
         return None
     if name not in settings.connections:
-        return f'there is no connection "{name[:80]}" in [spark]{did_you_mean(name, settings.connections)}'
+        return f'there is no connection "{name[:80]}" in [spark]'  # A request is told of no other.
     if sink.format == "jdbc" and not {"url"} & (settings.connections[name].keys() | sink.options.keys()):
         return f'the connection "{name}" has no url'
     return None

@@ -11,6 +11,7 @@ from linn.client.admin import Admin as AsyncAdmin
 from linn.client.blocking.facade import Facade
 from linn.descriptions import (
     BrokerDescription,
+    CallerDescription,
     ConnectionDescription,
     DecidedDeliveries,
     ExchangeDescription,
@@ -20,11 +21,14 @@ from linn.descriptions import (
     MetricDescription,
     QueueDescription,
     QueueDetails,
+    RightDescription,
+    RoleDescription,
     TopicDescription,
     TopicSettings,
     TransactionDescription,
     TransactionState,
     TransactionSummaries,
+    UserDescription,
 )
 
 
@@ -408,6 +412,14 @@ class Admin(Facade[AsyncAdmin]):
         """
         self._thread.call(self._made.close_connection, number, reason)
 
+    def whoami(self) -> CallerDescription:
+        """Describe the client itself to the broker: its user, how it logged in, and the user's roles.
+
+        Example:
+            print(client.admin.whoami()["user"])
+        """
+        return self._thread.call(self._made.whoami)
+
     def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.
 
@@ -415,3 +427,135 @@ class Admin(Facade[AsyncAdmin]):
             print(client.admin.broker()["name"])
         """
         return self._thread.call(self._made.broker)
+
+    def create_user(
+        self,
+        name: str,
+        roles: Sequence[str] = (),
+        *,
+        scram: str = "",
+        certificate: str = "",
+        uid: int | None = None,
+        limits: Mapping[str, int] = {},
+    ) -> bool:
+        """Create a user; return False if it exists with the same settings.
+
+        Args:
+            roles: roles that exist. Their rights must be the caller's, too.
+            scram: verifier of the password, as `linn users verifier` prints it. "": no password.
+            certificate: the URI or DNS name in the user's certificate. "": none.
+            uid: the user's id on the broker's machine, for Unix sockets.
+            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`.
+
+        Raises UserExists, UserUnknown for a role, Forbidden, ConfigError, LimitExceeded.
+
+        Example:
+            client.admin.create_user("grace", ["shop"], certificate="spiffe://example.org/grace")
+        """
+        return self._thread.call(
+            self._made.create_user, name, roles, scram=scram, certificate=certificate, uid=uid, limits=limits
+        )
+
+    def alter_user(
+        self,
+        name: str,
+        roles: Sequence[str] | None = None,
+        *,
+        scram: str | None = None,
+        certificate: str | None = None,
+        uid: int | None = None,
+        limits: Mapping[str, int] = {},
+    ) -> bool:
+        """Change a user; return whether anything differed. Sessions of the user have the new rights on return.
+
+        None leaves a setting as it is. "" for `scram` and `certificate`, -1 for `uid`, and 0 for one of the `limits`
+        remove it. `roles` are all from then on. Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
+
+        Example:
+            client.admin.alter_user("ada", ["shop", "administrator"], certificate="")
+        """
+        return self._thread.call(
+            self._made.alter_user, name, roles, scram=scram, certificate=certificate, uid=uid, limits=limits
+        )
+
+    def delete_user(self, name: str) -> None:
+        """Delete a user, who may do nothing from then on. Raises UserUnknown, Forbidden, ConfigNotLive.
+
+        Example:
+            client.admin.delete_user("ada")
+        """
+        self._thread.call(self._made.delete_user, name)
+
+    def users(self) -> list[UserDescription]:
+        """Describe all users, each as `user` does.
+
+        Example:
+            print([user["user"] for user in client.admin.users() if not user["roles"]])
+        """
+        return self._thread.call(self._made.users)
+
+    def user(self, name: str) -> UserDescription:
+        """Describe a user: roles, and the ways to log in, without the password. Raises UserUnknown.
+
+        Example:
+            print(client.admin.user("ada")["roles"])
+        """
+        return self._thread.call(self._made.user, name)
+
+    def create_role(self, name: str, rules: Mapping[str, Sequence[str]]) -> bool:
+        """Create a role; return False if it exists with the same rules.
+
+        `rules`: operations by resource, as in TOML. Raises UserExists, Forbidden, ConfigError, LimitExceeded.
+
+        Example:
+            client.admin.create_role("clerks", {"topic:orders.*": ["publish"], "group:clerks": ["use"]})
+        """
+        return self._thread.call(self._made.create_role, name, rules)
+
+    def alter_role(self, name: str, rules: Mapping[str, Sequence[str]]) -> bool:
+        """Replace all rules of a role; return whether anything differed. Sessions have the new rights on return.
+
+        Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
+
+        Example:
+            rules = client.admin.role("shop")["rules"]
+            client.admin.alter_role("shop", {**rules, "topic:prices": ["consume"]})
+        """
+        return self._thread.call(self._made.alter_role, name, rules)
+
+    def delete_role(self, name: str) -> None:
+        """Delete a role that no user has. Raises UserUnknown, UserExists, Forbidden, ConfigNotLive.
+
+        Example:
+            client.admin.create_role("guests", {"topic:prices": ["consume"]})
+            client.admin.delete_role("guests")
+        """
+        self._thread.call(self._made.delete_role, name)
+
+    def roles(self) -> list[RoleDescription]:
+        """Describe all roles, each as `role` does.
+
+        Example:
+            print([role["role"] for role in client.admin.roles()])
+        """
+        return self._thread.call(self._made.roles)
+
+    def role(self, name: str) -> RoleDescription:
+        """Describe a role: the operations that it allows, by resource. Raises UserUnknown.
+
+        Example:
+            print(client.admin.role("shop")["rules"])
+        """
+        return self._thread.call(self._made.role, name)
+
+    def can(self, user: str, operation: str, resource: str) -> RightDescription:
+        """Tell whether a user may do something, and by which roles. Users may ask about themselves.
+
+        `resource`: a kind and a name, such as "topic:orders", or "broker". An unknown user may do nothing.
+
+        Raises Forbidden, ConfigError.
+
+        Example:
+            print(client.admin.can("ada", "publish", "topic:orders")["roles"])
+        """
+        return self._thread.call(self._made.can, user, operation, resource)

@@ -27,6 +27,7 @@ from linn.client.client import (
 )
 from linn.client.consume.consumer import Mode
 from linn.client.consume.start_position import Start
+from linn.client.login import Password, Token
 from linn.client.options import ClientOptions, Tls
 from linn.client.participants.participant import Participant
 from linn.client.produce.producer import AcksName
@@ -52,6 +53,11 @@ class Client(BaseClient):
     def broker(self) -> str:
         """The broker's name; "" while there is no connection."""
         return self._made.broker
+
+    @property
+    def user(self) -> str:
+        """The user's name to the broker, "anonymous" without a login; "" while there is no connection."""
+        return self._made.user
 
     def producer(
         self,
@@ -381,6 +387,7 @@ def connect(
     backoff_max_s: float = 2.0,
     metadata_age_max_s: float = 60.0,
     tls: Tls | None = None,
+    login: Password | Token | None = None,
 ) -> Client:
     """Connect to the broker at `url`: `with linn.sync.connect("linn://127.0.0.1") as client`.
 
@@ -390,8 +397,8 @@ def connect(
 
     Raises:
         MessageInvalid: an option is wrong. AddressInvalid: the URL is malformed. ConnectFailed: nothing listens
-            there, for `wait_s` seconds. TlsFailed: a certificate is not accepted. TlsRequired: the broker speaks only
-            TLS. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
+            there, for `wait_s` seconds. TlsFailed: a certificate is not accepted. TlsRequired: it speaks only TLS.
+            AuthFailed: no login, or a wrong one. VersionUnsupported, ProtocolError: it is no linn broker of this age.
     An exception of the block is raised as it is, not in a group. Leaving the block closes its
     producers and consumers first.
 
@@ -410,4 +417,5 @@ def connect(
         backoff_max_s=backoff_max_s,
         metadata_age_max_s=metadata_age_max_s,
         tls=tls,
+        login=login,
     )

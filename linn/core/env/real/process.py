@@ -43,6 +43,9 @@ class RealProcess:
     def descriptors_max(self) -> int:
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
+    def user_id(self) -> int | None:
+        return os.geteuid()
+
     def processor_s(self) -> float:
         used = resource.getrusage(resource.RUSAGE_SELF)
         return used.ru_utime + used.ru_stime

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from typing import cast
 
@@ -22,6 +23,7 @@ from linn.core.errors.tree import ConnectionLost
 
 _JOIN_BYTES_MAX = 16 * 1024
 """Largest total for which one copy and `send` are faster than a `sendmsg` of many buffers."""
+_PEER = struct.Struct("3i")
 _MSG_MORE = socket.MSG_MORE
 
 
@@ -52,6 +54,16 @@ class RealStream:
 
     def _notify_closing(self) -> None:
         trio.lowlevel.notify_closing(self._socket)
+
+    def peer_uid(self) -> int | None:
+        try:
+            if self._socket.family != socket.AF_UNIX:
+                return None
+            # struct ucred of Linux: process, user and group at the time of the connect.
+            found = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        except self._CLOSED:
+            return None
+        return int(_PEER.unpack(found)[1])
 
     # --- receiving ---
 

@@ -1,0 +1,271 @@
+"""Logins: which users the connections of a broker belong to.
+
+A listener that requires logins knows some clients by their connection: by the certificate in TLS, or by the user id at
+the other end of a Unix socket. Others log in with a mechanism of SASL.
+
+Laws: a failure has one text, whatever the reason, which only the broker's log has. From the fifth failure of a user's
+name from one address on, answers to both wait, up to `WAIT_MAX_S`, whether they are right or wrong; nothing is locked.
+A connection gets one attempt. Memory is bounded, whatever names clients make up.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection
+from typing import NamedTuple, Protocol
+
+from linn.core.errors.auth import AuthFailed
+from linn.core.errors.texts import one_line
+from linn.core.errors.tree import ConfigError
+from linn.core.security.policy import ADMINISTRATOR
+from linn.core.security.sasl.mechanism import SaslError, Step
+from linn.core.security.sasl.plain import PLAIN, PlainPasswords, parse_plain
+from linn.core.security.sasl.scram import NONCE_BYTES, SCRAM, SCRAM_PLUS, ScramServer, Verifier
+from linn.core.security.sasl.tokens import BEARER, TokenKeys, parse_bearer
+from linn.core.security.users import ANONYMOUS, Users
+
+logger = logging.getLogger("linn.logins")
+
+MESSAGES_MAX = 8
+"""Messages of one login; SCRAM has two."""
+FAILURES_FREE = 5
+"""Failures of one name from one address after which answers wait."""
+FAILURES_FORGOTTEN_S = 60.0
+WAIT_MAX_S = 30.0
+COUNTED_MAX = 10_000
+"""Pairs of address and name whose failures are counted, each in 300 bytes; the oldest is forgotten first."""
+REFUSED = "the login failed"
+"""The text of every failure."""
+
+
+class LoginRules(NamedTuple):
+    """A listener's settings."""
+
+    is_required: bool = False
+    methods: Collection[str] = ("peer", "certificate", "scram", "token")
+    """Ways to log in that it takes: these, and "plain"."""
+
+
+NO_LOGIN = LoginRules()
+"""The rules of a listener that requires no login."""
+
+
+class Peer(NamedTuple):
+    """Facts about the other end of a connection."""
+
+    address: str
+    is_private: bool = False
+    """Whether others can't read the traffic: in TLS, and on a Unix socket."""
+    uid: int | None = None
+    """The process's user id, on a Unix socket."""
+    names: Collection[str] = ()
+    """URIs and DNS names in its certificate, which was checked."""
+    binding: bytes = b""
+    """Hash of the certificate that the broker showed on this connection; b"" without TLS."""
+
+
+class Identity(NamedTuple):
+    """The outcome of a login."""
+
+    user: str
+    how: str
+    """ "peer", "certificate", the name of a mechanism, or "none" where no login is required."""
+    ends_s: float = math.inf
+    """Unix time at which it ends, as a token does."""
+
+
+class LoginClock(Protocol):
+    """The clock that logins go by."""
+
+    def now_ms(self) -> int: ...
+    def monotonic(self) -> float: ...
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Logins:
+    """The logins of all connections of a broker."""
+
+    def __init__(
+        self,
+        users: Users,
+        clock: LoginClock,
+        random_bytes: Callable[[int], bytes],
+        in_thread: Callable[[Callable[[], bool]], Awaitable[bool]],
+        own_uid: int | None,
+    ) -> None:
+        """
+        Args:
+            in_thread: runs a computation in a thread, in order.
+            own_uid: the user id of the broker's process.
+        """
+        self.users = users
+        self.clock = clock
+        self.random_bytes = random_bytes
+        self.own_uid = own_uid
+        self.secret = random_bytes(32)
+        """Makes the answers to unknown users, which tell them apart if it changes; replaced by a stored one."""
+        self.tokens: TokenKeys | None = None
+        """The keys of tokens; None: there are none."""
+        self.failures = Failures(clock.monotonic)
+        self.passwords = PlainPasswords(self.verifier, random_bytes(32), clock.monotonic, in_thread)
+
+    def begin(self, rules: LoginRules, peer: Peer) -> Login:
+        """Begin the login of a new connection."""
+        return Login(self, rules, peer)
+
+    def verifier(self, name: str) -> Verifier | None:
+        """Return the verifier of a user's password; None: there is no such user, or no password."""
+        user = self.users.find(name)
+        try:
+            return Verifier.parse(user.scram) if user is not None and user.scram else None
+        except ConfigError:  # A file is checked when it is read, so that this is an entry that was damaged.
+            return None
+
+
+class Login:
+    """The login of one connection."""
+
+    def __init__(self, logins: Logins, rules: LoginRules, peer: Peer) -> None:
+        self._logins = logins
+        self._peer = peer
+        self._mechanism = ""
+        self._scram: ScramServer | None = None
+        self._claimed = ""
+        """The name that the client has given."""
+        self._messages = 0
+        self._is_over = False
+        self.identity: Identity | None = self._known(rules)
+        """The client's user; None: it has to log in."""
+        self.mechanisms: list[str] = self._offered(rules)
+        """Names of the mechanisms that the client may choose from."""
+
+    async def step(self, mechanism: str, data: bytes) -> bytes:
+        """Take the client's next message and return the answer; after the last one there is an `identity`.
+
+        Raises AuthFailed: the connection is to be closed. Cancellation: likewise.
+        """
+        try:
+            answer = await self._advance(mechanism, data)
+        except SaslError as error:
+            await self._refuse(str(error))
+        if self.identity is not None:
+            self._is_over = True
+            await self._wait()
+        return answer
+
+    def _known(self, rules: LoginRules) -> Identity | None:
+        """Tell who the client is without asking it."""
+        logins, peer = self._logins, self._peer
+        if not rules.is_required:
+            return Identity(ANONYMOUS, "none")
+        if "peer" in rules.methods and peer.uid is not None:
+            if peer.uid == logins.own_uid:  # It could read all files and all memory anyway.
+                return Identity(ADMINISTRATOR, "peer")
+            user = logins.users.of_uid(peer.uid)
+            if user is not None:
+                return Identity(user.name, "peer")
+        if "certificate" in rules.methods and peer.names:
+            user = logins.users.of_certificate(peer.names)
+            if user is not None:
+                return Identity(user.name, "certificate")
+        return None
+
+    def _offered(self, rules: LoginRules) -> list[str]:
+        offered: list[str] = []
+        if "scram" in rules.methods:
+            offered += [SCRAM_PLUS, SCRAM] if self._peer.binding else [SCRAM]
+        if "token" in rules.methods and self._logins.tokens is not None and self._peer.is_private:
+            offered.append(BEARER)
+        if "plain" in rules.methods and self._peer.is_private:
+            offered.append(PLAIN)
+        return offered
+
+    async def _advance(self, mechanism: str, data: bytes) -> bytes:
+        """Take a message. Raises SaslError."""
+        self._messages += 1
+        if self._is_over or self._messages > MESSAGES_MAX:
+            raise SaslError("more messages than a login has")
+        if mechanism not in self.mechanisms or self._mechanism not in ("", mechanism):
+            raise SaslError("a mechanism that was not offered, or another one than before")
+        self._mechanism = mechanism
+        if mechanism == PLAIN:
+            self._claimed, password = parse_plain(data)
+            await self._logins.passwords.check(self._claimed, password)
+            self.identity = Identity(self._claimed, PLAIN)
+            return b""
+        if mechanism == BEARER:
+            self.identity = self._bearer(parse_bearer(data))
+            return b""
+        step = self._scram_step(data)
+        if step.user:
+            self.identity = Identity(step.user, mechanism)
+        return step.data
+
+    def _bearer(self, token: str) -> Identity:
+        logins = self._logins
+        assert logins.tokens is not None, "offered only with keys"
+        bearer = logins.tokens.check(token, logins.clock.now_ms() / 1000)
+        self._claimed = bearer.name
+        if logins.users.find(bearer.name) is None:
+            raise SaslError("a token of an unknown user")
+        return Identity(bearer.name, BEARER, bearer.ends_s)
+
+    def _scram_step(self, data: bytes) -> Step:
+        if self._scram is None:
+            logins, plus = self._logins, self._mechanism == SCRAM_PLUS
+            binding, nonce = self._peer.binding, logins.random_bytes(NONCE_BYTES)
+            self._scram = ScramServer(logins.verifier, logins.secret, nonce, binding=binding, plus=plus)
+        try:
+            return self._scram.step(data)
+        finally:
+            self._claimed = self._scram.user
+
+    async def _refuse(self, reason: str) -> None:
+        """Count a failure, and wait if there were several. Raises AuthFailed."""
+        self._is_over = True
+        self._logins.failures.count(self._key)
+        about = {"connection": self._peer.address, "user": one_line(self._claimed), "reason": reason}
+        logger.warning('%(connection)s: login as "%(user)s" refused: %(reason)s', about)
+        await self._wait()
+        raise AuthFailed(REFUSED)
+
+    async def _wait(self) -> None:
+        wait_s = self._logins.failures.wait_s(self._key)
+        if wait_s:
+            await self._logins.clock.sleep(wait_s)
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        address = self._peer.address
+        host = address if address.startswith("unix:") else address.rpartition(":")[0]
+        return host, self._claimed
+
+
+class Failures:
+    """Failed logins by address and name."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._counts: dict[tuple[str, str], tuple[int, float]] = {}
+        """Count, and the time of the last one; the oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def count(self, key: tuple[str, str]) -> None:
+        """Count a failure."""
+        count = self._recent(key) + 1
+        self._counts.pop(key, None)
+        self._counts[key] = count, self._monotonic()
+        if len(self._counts) > COUNTED_MAX:
+            del self._counts[next(iter(self._counts))]
+
+    def wait_s(self, key: tuple[str, str]) -> float:
+        """Return how long an answer has to wait."""
+        beyond = self._recent(key) - FAILURES_FREE
+        return min(WAIT_MAX_S, 2.0**beyond) if beyond >= 0 else 0.0
+
+    def _recent(self, key: tuple[str, str]) -> int:
+        count, last_s = self._counts.get(key, (0, 0.0))
+        return count if self._monotonic() - last_s < FAILURES_FORGOTTEN_S else 0

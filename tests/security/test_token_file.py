@@ -1,0 +1,94 @@
+"""The file of keys for tokens: read at the start and every 10 seconds, and never replaced by what can't be used."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+import linn
+from linn.core.config.tables import TokensTable
+from linn.core.connections.token_file import TokenFile
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.auth import AuthFailed
+from linn.core.errors.tree import ConfigError, StorageError
+from linn.testing.plugin_broker import plugin_broker
+
+KEY, OTHER = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+
+
+def write(path: Path, *keys: ec.EllipticCurvePrivateKey) -> None:
+    algorithm: Any = jwt.algorithms.ECAlgorithm
+    path.write_text(json.dumps({"keys": [json.loads(algorithm.to_jwk(key.public_key())) for key in keys]}))
+
+
+def table(path: Path) -> TokensTable:
+    return TokensTable(keys=str(path), issuer="https://id.example", audience="linn")
+
+
+def token(user: str, key: ec.EllipticCurvePrivateKey = KEY) -> str:
+    ends = datetime.now(UTC) + timedelta(hours=1)
+    return jwt.encode({"iss": "https://id.example", "aud": "linn", "sub": user, "exp": ends}, key, algorithm="ES256")
+
+
+def test_a_file_that_can_not_be_used_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    write(path, KEY)
+    file = TokenFile(table(path), RealEnv().disk)
+    file.load()
+    first = file.keys
+    assert first is not None
+    for content in ("", '{"keys": []}', path.read_text()[:50], "x" * (1 << 20)):
+        path.write_text(content)
+        file.reload()
+        assert file.keys is first
+    path.unlink()
+    file.reload()
+    assert file.keys is first
+    write(path, OTHER)
+    file.reload()
+    assert file.keys is not first
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, Path.touch])
+def test_a_broker_does_not_start_without_its_keys(tmp_path: Path, make: Any) -> None:
+    make(tmp_path / "keys.json")
+    with pytest.raises((ConfigError, StorageError), match=r"keys\.json"):
+        TokenFile(table(tmp_path / "keys.json"), RealEnv().disk).load()
+
+
+def test_keys_need_an_issuer_and_an_audience() -> None:
+    with pytest.raises(ValueError, match="an issuer and an audience"):
+        TokensTable(keys="keys.json")
+
+
+async def test_users_log_in_with_tokens_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "keys.json", KEY)
+    text = f"""
+[broker]
+data_dir = "{tmp_path}/data"
+default_storage = "dram"
+[listeners.local]
+address = "unix:{tmp_path}/s"
+login = "required"
+methods = ["token"]
+[tokens]
+keys = "{tmp_path}/keys.json"
+issuer = "https://id.example"
+audience = "linn"
+[users.ann]
+"""
+    async with plugin_broker(RealEnv(), text):
+        url = f"linn+unix://{tmp_path}/s"
+        async with linn.connect(url, login=linn.Token(token("ann"))) as client:
+            assert client.user == "ann"
+        for wrong in (token("bob"), token("ann", OTHER), "x"):
+            with pytest.raises(AuthFailed, match="the login failed"):
+                async with linn.connect(url, login=linn.Token(wrong)):
+                    raise AssertionError
