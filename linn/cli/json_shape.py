@@ -155,6 +155,9 @@ SHAPES: Mapping[str, Any] = {
     "linn roles alter": _result(verbs.ALTER_ROLE),
     "linn roles delete": {"deleted": "text"},
     "linn can": _result(verbs.CAN_USER),
+    "linn whoami": _result(verbs.SHOW_CALLER),
+    "linn audit tail": "any",
+    "linn audit verify": _fields("records: number, last: text", problems=["text"]),
     "linn publish": _fields("count copies: number, topic: text?", partitions={"PARTITION": ["number"]}),
     "linn consume": _MESSAGE,
     "linn move": _MOVED,
@@ -223,6 +226,7 @@ EACH_LINE = {
     "linn consume": "--format json",
     "linn browse": "--format json",
     "linn spark logs": "--json",
+    "linn audit tail": "--json",
     "linn dump": "--json",
     "linn dump --records": "--json",
 }

@@ -118,9 +118,9 @@ def login_of(*, asks: bool = True) -> Password | Token | None:
     user = _user or os.environ.get("LINN_USER") or None
     token, password = os.environ.get("LINN_TOKEN_FILE"), os.environ.get("LINN_PASSWORD_FILE")
     if user is None:
-        return Token(lambda: _secret(token, "LINN_TOKEN_FILE")) if token else None
+        return Token(lambda: secret_in(token, "LINN_TOKEN_FILE")) if token else None
     if password:
-        return Password(user, _secret(password, "LINN_PASSWORD_FILE"))
+        return Password(user, secret_in(password, "LINN_PASSWORD_FILE"))
     if asks and sys.stdin.isatty() and sys.stderr.isatty():
         return Password(user, typer.prompt(f"Password of {user}", hide_input=True, err=True))
     if not asks:
@@ -130,8 +130,8 @@ def login_of(*, asks: bool = True) -> Password | Token | None:
     )
 
 
-def _secret(path: str, variable: str) -> str:
-    """Return the first line of a file that only its owner may use. Raises BadParameter."""
+def secret_in(path: str, variable: str) -> str:
+    """Return the first line of a file that only its owner may use. Raises BadParameter, which names the variable."""
     try:
         with open(path, encoding="utf-8") as file:
             status = os.fstat(file.fileno())

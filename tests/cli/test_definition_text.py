@@ -29,13 +29,14 @@ def test_toml_reads_back_what_was_written(exchanges: Any, topics: Any, bindings:
     assert tomllib.loads(toml_text(found)) == expected
 
 
-def test_what_has_no_effect_for_a_kind_and_is_filled_in_is_left_out() -> None:
+def test_own_topics_and_defaults_without_effect_for_a_kind_are_left_out() -> None:
     filled = {"retention": "14d", "retention_bytes": "unlimited", "lease": "30s", "redelivery_backoff": "fixed"}
     topics: Any = [
         {"name": "queue", "settings": {"kind": "queue", **filled}},
         {"name": "set", "settings": {"kind": "queue", "retention": "3d"}},
         {"name": "stream", "settings": {"kind": "stream", **filled, "dead_letter": "queue"}},
         {"name": "both", "settings": {"kind": "both", **filled}},
+        {"name": "__audit", "settings": {"kind": "stream", **filled}},
     ]
     assert {name: list(table)[1:] for name, table in tables_of([], topics)["topics"].items()} == {
         "both": list(filled),

@@ -86,11 +86,13 @@ SCENE = [
     ("users", "alter", "ada", "--certificate", "ada.example", "--json"),
     ("users", "list", "--json"),
     ("users", "describe", "ada", "--json"),
-    ("users", "verifier", "--password-file", "sample.json", "--json"),
+    ("users", "verifier", "--password-file", "password", "--json"),
     ("can", "ada", "browse", "topic:t", "--json"),
     ("users", "delete", "ada", "--yes", "--json"),
     ("roles", "delete", "readers", "--yes", "--json"),
     ("whoami", "--json"),
+    ("audit", "tail", "--json"),
+    ("audit", "verify", "--json"),
     ("purge", "queue", "--yes", "--json"),
     ("topics", "delete", "passing", "--yes", "--json"),
     ("plugins", "list", "--json"),
@@ -117,7 +119,7 @@ SCENE = [
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker with a Spark pipeline whose driver is a stand-in."""
     folder = tmp_path_factory.mktemp("broker")
-    config = f"{stand_in(folder / 'programs')}[topics.streamed]\n{STREAMED}"
+    config = f"{stand_in(folder / 'programs')}[audit]\nenabled = true\n[topics.streamed]\n{STREAMED}"
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("JAVA_HOME", str(folder / "programs"))
         with BrokerProcess(folder, config) as process:
@@ -157,6 +159,8 @@ def test_every_command_prints_the_shape_that_the_page_has(
 ) -> None:
     (tmp_path / "odd.toml").write_text(CONFIG)
     (tmp_path / "sample.json").write_text('{"value": "v", "routing_key": "a.b"}')
+    (tmp_path / "password").touch(0o600)
+    (tmp_path / "password").write_text("secret")
     batch = RecordBatch(bytearray(build_from_records([Record(value=b"v", key=b"k")] * 2, base_id=1).message))
     batch.stamp(base_offset=0, append_time_ms=1)
     (tmp_path / "segment.log").write_bytes(batch.message)

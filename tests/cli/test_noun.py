@@ -25,6 +25,8 @@ def furnished(linn: Any, broker: BrokerProcess, tmp_path_factory: pytest.TempPat
     linn("exchanges", "create", "front")
     linn("bindings", "create", "front", "river")
     linn("publish", "river", "drop")
+    linn("roles", "create", "fishers", "topic:river=consume")
+    linn("users", "create", "peter", "--role", "fishers")
     linn("consume", "river", "--group", "readers", "--count", "1")
     linn("subscriptions", "create", "river", "anglers")
     linn("topics", "create", "ledgers", "delivery=exactly-once")
@@ -65,6 +67,8 @@ def test_show_is_describe(quick: Any, furnished: str, name: str) -> None:
         "deliveries": ["ledgers", "0", furnished],
         "transactions": ["tide"],
         "plugins": ["dram"],
+        "users": ["peter"],
+        "roles": ["fishers"],
     }
     described = quick(name, "describe", *arguments.get(name, ["river"]), "--json")
     shown = quick(name, "show", *arguments.get(name, ["river"]), "--json")

@@ -143,6 +143,7 @@ def test_where_everybody_may_do_everything_can_says_so(within, tmp_path: Path) -
 def test_a_password_comes_from_a_file_or_a_pipe(quick, linn, run, line_of, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("correct horse\nanother line\n")
+    file.chmod(0o600)
     assert quick("users", "create", "eve", "--password-file", str(file)).stdout == "created eve\n"
     assert json.loads(quick("users", "describe", "eve", "--json").stdout)["has_password"]
     assert quick("users", "alter", "eve", "--scram", "").stdout == "changed eve\n"
@@ -153,11 +154,14 @@ def test_a_password_comes_from_a_file_or_a_pipe(quick, linn, run, line_of, tmp_p
         assert Verifier.parse(made.strip()).accepts("correct horse")
         assert not Verifier.parse(made.strip()).accepts("correct horse\n")
     assert quick("users", "create", "eve2", "--password", "--password-file", str(file)).returncode == 2
+    (tmp_path / "open").write_text("secret\n")
+    (tmp_path / "open").chmod(0o640)
     file.write_text("\n")
-    for wrong in (str(file), str(tmp_path), str(tmp_path / "none")):
+    for wrong in (str(file), str(tmp_path), str(tmp_path / "none"), str(tmp_path / "open")):
         done = quick("users", "verifier", "--password-file", wrong)
-        assert (done.returncode, done.stdout) == (3, "")
-        assert wrong in line_of(done.stderr)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "--password-file" in done.stderr
+    assert "is empty" in line_of(run("users", "verifier", stdin="\n").stderr)
     quick("users", "delete", "eve", "--yes")
 
 

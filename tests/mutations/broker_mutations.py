@@ -39,7 +39,7 @@ BROKER_MUTATIONS = (
         original="return bool(self.waiting) and self.waiting[0][0] <= self.offset",
         planted="return bool(self.waiting) and self.waiting[0][0] <= self.offset + 9",
         simulation="broker",
-        seed=21,
+        seed=40,
         says="[confirmed means readable]",
     ),
     Mutation(

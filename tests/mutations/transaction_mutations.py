@@ -23,8 +23,8 @@ TRANSACTION_MUTATIONS = (
         """,
         planted="self.committed += 1",
         simulation="transactions",
-        seed=3,
-        says="was committed, and is not there",
+        seed=254,
+        says="what was read is not stored any more",
     ),
     Mutation(
         name="anybody ends a transaction by its numbers",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linn.cli.moment import moment_text
-from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url
 from linn.cli.render.console import print_result
 from linn.cli.session import with_client
@@ -20,7 +19,9 @@ from linn.cli.session import with_client
 if TYPE_CHECKING:
     from linn.client.client import Client
 
-app = noun("Read and verify the audit trail: logins, refusals and changes, and by whom.")
+app = typer.Typer(
+    help="Read and verify the audit trail: logins, refusals and changes, and by whom.", no_args_is_help=True
+)
 
 TOPIC = "__audit"
 CountShown = Annotated[

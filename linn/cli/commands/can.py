@@ -20,9 +20,9 @@ Resource = Annotated[
 ]
 
 
-def can(user: User, operation: Operation, resource: Resource, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def can(subject: User, operation: Operation, resource: Resource, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Tell whether a user may do something, and by which roles. Ends with 1 if not."""
-    answer = with_client(url, lambda client: client.admin.can(user, operation, resource))
+    answer = with_client(url, lambda client: client.admin.can(subject, operation, resource))
     if answer["roles"]:
         text = f"yes: {', '.join(answer['roles'])}"
     elif answer["allowed"]:

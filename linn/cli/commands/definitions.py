@@ -24,8 +24,8 @@ def export(file: To = "-", url: Url = DEFAULT_URL, as_json: Json = False) -> Non
     """Write the topics, exchanges and bindings of a broker as TOML, with --json as JSON. Never overwrites a file.
 
     Every setting that has an effect is written, defaults included, so that the file means the same on every broker.
-    Messages and consumer groups are not exported. Neither are the tables that a topic's storage, delivery or
-    interceptors name: they belong to the broker's configuration.
+    Messages, consumer groups, users and roles are not exported. Neither are the tables that a topic's storage, delivery
+    or interceptors name: they belong to the broker's configuration.
     """
     from linn.cli.definitions.export import export
 

@@ -21,6 +21,7 @@ from linn.core.config.problem import dotted
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import FROM_DELIVERY, BindingSettings, TopicSettings
 from linn.core.errors.tree import ConfigError
+from linn.core.security.rule import OWN_PREFIX
 from linn.descriptions import ExchangeDescription, TopicDescription
 
 Table = Mapping[str, Any]
@@ -63,6 +64,8 @@ def tables_of(exchanges: Iterable[ExchangeDescription], topics: Iterable[TopicDe
             key = {"key": made["key"]} if made["key"] else {}
             bindings.setdefault(target, []).append({"exchange": exchange["name"], **key, **arguments})
     for topic in topics:
+        if topic["name"].startswith(OWN_PREFIX):
+            continue  # The broker makes it itself.
         found["topics"][topic["name"]] = _settings(topic["settings"])
     for (top, name), bound in bindings.items():
         if name in found[top]:

@@ -79,7 +79,7 @@ def _surroundings(config: Config | None, plugins: PluginManager | None) -> Itera
     """Check the machine against the configuration."""
     yield _memory(config)
     if config is not None and plugins is not None:
-        yield _rights(config)
+        yield _openness(config)
         yield _descriptors(config)
         yield from disk_findings(config.broker.data_dir)
         yield from kernel_findings(config.broker.data_dir)
@@ -133,7 +133,7 @@ def _configuration(file: str | None) -> tuple[Config | None, PluginManager | Non
     return config, plugins, Finding("configuration", "ok", f"{source.file}: {topics}")
 
 
-def _rights(config: Config) -> Finding:
+def _openness(config: Config) -> Finding:
     """Say what clients without a login may do."""
     logs_in = any(listener.login.is_required for listener in config.listeners.values())
     if not (config.roles or config.users or logs_in):
