@@ -39,7 +39,7 @@ from linn.core.env.env import AcceptedStream, Clock, Disk, Env, File, Program, R
 from linn.core.env.file_region import Sendable, behind
 from linn.core.env.log_fields import log_fields
 from linn.core.env.real.env import RealEnv
-from linn.core.errors.auth import Forbidden
+from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.group import raise_once
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import (
@@ -150,6 +150,7 @@ __all__ = [
     "AnyConsumer",
     "Assignor",
     "AssignorKind",
+    "AuthFailed",
     "BatchColumns",
     "BatchCorrupt",
     "BatchError",

@@ -546,3 +546,29 @@ def test_randomness_keeps_its_ranges(env: Env) -> None:
     assert env.rng.bytes(16) != env.rng.bytes(16)
     assert {env.rng.integer(3) for _ in range(200)} == {0, 1, 2}
     assert all(2.0 <= env.rng.uniform(2.0, 2.5) <= 2.5 for _ in range(200))
+
+
+# --- computations ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_computation_gives_what_it_returns_or_raises(env: Env, time: MockClock) -> None:
+    assert await env.threads.run(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await env.threads.run(lambda: 1 // 0)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await env.threads.run(lambda: pytest.fail("it begins"))
+    assert scope.cancelled_caught
+
+
+# --- small files of the operator --------------------------------------------------------------------------------------
+
+
+async def test_a_named_file_is_read_whole_or_refused(env: Env, time: MockClock, folder: str) -> None:
+    file = env.disk.open(f"{folder}/named", create=True)
+    file.write([b"content"])
+    file.close()
+    assert env.disk.read_named(f"{folder}/named", 7) == b"content"
+    for path, bytes_max in ((f"{folder}/named", 6), (f"{folder}/missing", 7), (folder, 1 << 20)):
+        with pytest.raises(StorageError, match=path):
+            env.disk.read_named(path, bytes_max)

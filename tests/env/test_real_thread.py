@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from linn.core.env.real.disk import in_thread
+from linn.core.env.real.threads import THREADS_MAX, RealThreads
 
 
 async def test_a_thread_gives_what_the_work_returns_or_raises() -> None:
@@ -56,3 +57,29 @@ async def test_a_cancellation_waits_for_what_has_begun_and_begins_nothing() -> N
     with trio.move_on_after(0):
         await in_thread(work)
     assert ended == [True]
+
+
+async def test_two_computations_run_at_a_time_and_all_are_done() -> None:
+    threads, running, most = RealThreads(), [0], [0]
+    lock = threading.Lock()
+
+    def compute() -> int:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        together.wait(10)  # Passes when two are here.
+        with lock:
+            running[0] -= 1
+        return 7
+
+    together = threading.Barrier(2)
+    results: list[int] = []
+
+    async def run() -> None:
+        results.append(await threads.run(compute))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(run)
+    assert results == [7] * 6
+    assert most == [THREADS_MAX]

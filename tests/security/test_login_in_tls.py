@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from tls_world import pair, tls_table
 
 import linn
@@ -82,6 +83,29 @@ async def test_a_token_is_asked_for_at_each_connection(tmp_path: Path) -> None:
             assert await how(broker, tmp_path, linn.Token(next_token)) == ("ann", "OAUTHBEARER")
         with pytest.raises(AuthFailed):
             await how(broker, tmp_path, linn.Token(next_token))
+
+
+async def test_a_connection_ends_with_its_token(tmp_path: Path) -> None:
+    """The client connects again, with the next token, and its requests go on."""
+
+    class Keys:
+        def check(self, token: str, now_s: float) -> TokenUser:
+            return TokenUser("ann", None, now_s + (0.05 if token == "short" else 3_600))
+
+    asked: list[str] = []
+
+    def next_token() -> str:
+        asked.append("short" if not asked else "long")
+        return asked[-1]
+
+    async with broker_at(tmp_path) as broker:
+        broker.logins.tokens = Keys()  # type: ignore[assignment]
+        url, tls = f"linns://{broker.addresses['native']}", linn.Tls(ca=tmp_path / "ca.pem")
+        async with linn.connect(url, tls=tls, login=linn.Token(next_token)) as client:
+            with trio.fail_after(60):
+                while asked != ["short", "long"]:
+                    await trio.lowlevel.checkpoint()
+            assert (await client.admin.whoami())["login"] == "OAUTHBEARER"
 
 
 def test_a_login_shows_no_secret() -> None:

@@ -196,6 +196,20 @@ def test_the_count_of_failures_is_bounded() -> None:
     assert failures.wait_s(("10.0.0.1", "ann")) == WAIT_MAX_S
 
 
+async def test_outcomes_are_noted_for_the_audit_trail(logins: Logins) -> None:
+    noted: list[tuple[str, ...]] = []
+
+    def note(*outcome: str) -> None:
+        noted.append(outcome)
+
+    await scram(logins.begin(ALL, FAR, note))
+    with pytest.raises(AuthFailed):
+        await scram(logins.begin(ALL, FAR, note), password="wrong")
+    logins.begin(ALL, Peer("unix:x", uid=8), note)
+    logins.begin(LoginRules(), FAR, note)
+    assert noted == [("ann", SCRAM, "done"), ("ann", SCRAM, "auth.failed"), ("bob", "peer", "done")]
+
+
 async def test_the_log_has_the_reason_in_one_line(logins: Logins, caplog: pytest.LogCaptureFixture) -> None:
     await refused(logins.begin(ALL, TLS), PLAIN, b"\0ann\0wrong")
     assert 'login as "ann" refused: a wrong password, or an unknown user' in caplog.text

@@ -13,6 +13,7 @@ and closed; a request that fails is answered with its error and the connection c
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from linn.api import (
     CLIENT_CHARACTERS_MAX,
     RESERVE_BYTES,
     TURN_S,
+    AuthFailed,
     ConnectionLost,
     Gateway,
     LinnError,
@@ -54,6 +56,8 @@ RECEIVES_IN_A_ROW_MAX = 8
 wait."""
 REQUESTS_IN_A_ROW_MAX = 64
 """Small requests carried out without a pause, in about the same time; later ones wait until other tasks have run."""
+LOGIN_CHECK_S = 60.0
+"""Longest sleep until the end of a token: a clock that is set is followed."""
 LAST_WORDS_S = 5.0
 """Time that a client has to read the error for which its connection is closed."""
 HEARD_BYTES_MIN = 16 << 10
@@ -140,6 +144,8 @@ class Conversation:
                 try:
                     self._gateway.connections.ends_by(self._stream, self._end_soon)
                     self._keepalive.join(self, self._gateway)
+                    if self._handshake.ends_s < math.inf:
+                        self._responder.spawn(self._end_with_login)
                     await self._read()
                     self._end_waits()
                     self._subscribing.close()
@@ -263,6 +269,13 @@ class Conversation:
     def _end_soon(self, error: LinnError) -> None:
         """End the connection for a reason outside of it."""
         self._responder.spawn(partial(self._end_for, error))
+
+    async def _end_with_login(self) -> None:
+        """End the connection when its token ends; its client connects again, with another one."""
+        clock = self._gateway.env.clock
+        while (left_s := self._handshake.ends_s - clock.now_ms() / 1000) > 0:
+            await clock.sleep(min(left_s, LOGIN_CHECK_S))
+        await self._end_for(AuthFailed("the token with which the client has logged in has ended"))
 
     async def _end_for(self, error: LinnError) -> None:
         await self._send_reason(error)

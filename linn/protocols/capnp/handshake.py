@@ -5,6 +5,7 @@ Law: until the client is welcome, nothing but a login's messages is read, in sma
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 
 import trio
@@ -55,6 +56,11 @@ class Handshake:
         self._correlation = 0
         self._last_words = ""
         """The mechanism's last message, which goes with the welcome."""
+
+    @property
+    def ends_s(self) -> float:
+        """The Unix time at which the login ends; infinite for most."""
+        return self.identity.ends_s if self.identity is not None else math.inf
 
     def traffic(self) -> Traffic:
         """The bytes of the handshake so far."""
