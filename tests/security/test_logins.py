@@ -214,3 +214,18 @@ async def test_the_log_has_the_reason_in_one_line(logins: Logins, caplog: pytest
     await refused(logins.begin(ALL, TLS), PLAIN, b"\0ann\0wrong")
     assert 'login as "ann" refused: a wrong password, or an unknown user' in caplog.text
     assert "wrong\0" not in caplog.text
+
+
+async def test_each_login_is_told_once_with_its_way_and_its_outcome(logins: Logins) -> None:
+    told: list[tuple[str, str, str, str]] = []
+    logins.on_end = lambda *end: told.append(end)
+    await scram(logins.begin(REQUIRED, FAR))
+    with pytest.raises(AuthFailed):
+        await scram(logins.begin(REQUIRED, FAR), password="wrong")
+    logins.begin(REQUIRED, Peer("unix:x", uid=1))
+    logins.begin(LoginRules(), FAR)
+    assert told == [
+        (FAR.address, "ann", SCRAM, "done"),
+        (FAR.address, "ann", SCRAM, AuthFailed.code),
+        ("unix:x", "administrator", "peer", "done"),
+    ]

@@ -364,7 +364,7 @@ class Session:
     def _owner(self, producer_id: int, epoch: int) -> Owner:
         """The owner of a name with these numbers. Raises ProducerForeign: it is not this session's; Forbidden."""
         self._producers.check(producer_id)
-        if name := self._rooms.transactions.name_of(producer_id):
+        if name := self._rooms.transactions.name_with(producer_id):
             self._access.check(USE, TRANSACTION, name)
         return Owner(producer_id, epoch, self.principal.name)
 

@@ -257,7 +257,7 @@ class TransactionCoordinator:
         producer.check_owner(owner)
         return producer
 
-    def name_of(self, producer_id: int) -> str:
+    def name_with(self, producer_id: int) -> str:
         """The name of transactions with this producer id; "": none."""
         return named.name if (named := self._by_id.get(producer_id)) is not None else ""
 
