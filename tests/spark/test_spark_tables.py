@@ -228,6 +228,8 @@ def test_defaults_are_those_of_the_specification() -> None:
         ([("capnp", "unix:/run/a b.sock")], "linn+unix:///run/a%20b.sock"),
         ([("capnp", "10.0.0.7:5466", True), ("capnp", "unix:/run/linn.sock")], "linn+unix:///run/linn.sock"),
         ([("capnp", "10.0.0.7:5466", True)], None),
+        ([("capnp", "10.0.0.7:5466", False, True), ("capnp", "127.0.0.1:5467")], "linn://127.0.0.1:5467"),
+        ([("capnp", "10.0.0.7:5466", False, True)], None),
         ([("metrics", "127.0.0.1:9000")], None),
         ([], None),
     ],

@@ -26,6 +26,8 @@ class ServiceListener(NamedTuple):
     """The address as bound, with the real port."""
     has_tls: bool = False
     """Whether it speaks only TLS."""
+    needs_login: bool = False
+    """Whether a process of the broker's own user has to log in there."""
 
 
 class ServiceHost(Protocol):

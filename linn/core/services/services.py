@@ -51,10 +51,13 @@ class Host:
         """The bound listeners."""
         bound: Mapping[str, str] = self._addresses()
         protocols = self._config.listeners
-        return [
-            ServiceListener(name, protocols[name].protocol, address, protocols[name].tls is not None)
-            for name, address in bound.items()
-        ]
+        found: list[ServiceListener] = []
+        for name, address in bound.items():
+            listener = protocols[name]
+            knows_us = address.startswith("unix:") and "peer" in listener.login.methods
+            needs_login = listener.login.is_required and not knows_us
+            found.append(ServiceListener(name, listener.protocol, address, listener.tls is not None, needs_login))
+        return found
 
     def topics(self) -> dict[str, ServiceTopic]:
         """All topics, by name."""

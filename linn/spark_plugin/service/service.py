@@ -56,11 +56,12 @@ _DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
 
 
 def bootstrap_url(listeners: Sequence[ServiceListener]) -> str | None:
-    """The URL of the broker's native listener without TLS, by TCP if there is one; None if there is no such listener.
+    """The URL of the broker's native listener without TLS and logins, by TCP if there is one; None if there is none.
 
-    Drivers have no options for TLS yet.
+    Drivers have no options for TLS and logins yet. A Unix socket knows them by their user id.
     """
-    addresses = [listener.address for listener in listeners if listener.protocol == NATIVE and not listener.has_tls]
+    native = [listener for listener in listeners if listener.protocol == NATIVE]
+    addresses = [listener.address for listener in native if not (listener.has_tls or listener.needs_login)]
     addresses.sort(key=lambda address: address.startswith("unix:"))
     if not addresses:
         return None
@@ -173,7 +174,8 @@ class SparkService:
         # Another Python has packages of its own: its driver checks them.
         missing = missing_package() if self._python == sys.executable else None
         if missing is None and self._bootstrap() is None:
-            missing = f"there is no listener of the protocol {NATIVE} without TLS: add one, or set bootstrap in [spark]"
+            missing = f"there is no listener of the protocol {NATIVE} without TLS and logins"
+            missing += ": add one, or set bootstrap in [spark]"
         return missing or await missing_java(self._host.env.programs)
 
     # --- looking ---
