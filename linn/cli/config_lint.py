@@ -15,6 +15,7 @@ from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.config.units import format_size_bytes
 from linn.core.env.address import is_beyond_loopback
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import counted, nearest
 from linn.core.errors.tree import AddressInvalid, LinnError
 from linn.core.ports.principal import ANONYMOUS
@@ -64,7 +65,7 @@ def _unreached_topics(config: Config, problems: Problems) -> None:
     """Hint at topics without bindings, if there are exchanges: without any, clients publish to topics by name."""
     dead_letters = {topic.dead_letter for topic in config.topics.values()}
     for name, topic in config.topics.items():
-        if config.exchanges and not topic.bindings and name not in dead_letters:
+        if config.exchanges and not topic.bindings and name not in dead_letters and name != AUDIT_TOPIC:
             problems.hint(("topics", name), "no exchange leads to it: it gets what is published to it by name")
 
 

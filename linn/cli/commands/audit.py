@@ -94,7 +94,8 @@ def _read(url: str, take: Callable[[bytes], object]) -> None:
 
 def _line(record: dict[str, Any]) -> str:
     """One record for a person."""
-    on = record.get("on") or " ".join(str(value) for value in record.get("arguments", {}).values())
+    arguments = record.get("arguments", {}).values()
+    on = record.get("on") or " ".join(", ".join(it) if isinstance(it, list | dict) else str(it) for it in arguments)
     changed = f" ({', '.join(record['changed'])})" if record.get("changed") else ""
     times = f", {record['times']} times" if record.get("times", 1) > 1 else ""
     by = f"{record['user']} at {record['address']}" if record["user"] else "others"
