@@ -65,6 +65,7 @@ WHERE = {
     "predicates/test_predicate_truth.py": "test",
     "protocol": "quick",
     "security/test_open_addresses.py": "quick",
+    "security/test_planted_holes.py": "system",
     "security/test_tls_commands.py": "system",
     "spark": "quick",
     "spark/test_spark_processes.py": "system",

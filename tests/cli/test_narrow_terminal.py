@@ -34,6 +34,8 @@ LISTENER, ADDRESS = "for-the-machines-of-the-warehouse-in-rotterdam", "[2001:db8
 CONFIG = f"""
 [listeners.{LISTENER}]
 address = "{ADDRESS}"
+plaintext = true
+login = "none"
 [exchanges."{SHOP}"]
 type = "topic"
 alternate = "{SPARE}"

@@ -16,10 +16,12 @@ from linn.core.admin.audit import COUNTED_S, KINDS_MAX
 from linn.core.broker.broker import Broker
 from linn.core.ports.principal import Principal
 from linn.core.security.audit_chain import AuditChain, ChainVerifier
+from linn.core.security.sasl.scram import make_verifier
 from linn.testing.sim_env import SimEnv
 from linn.verbs import VERBS
 from linn.wire import messages as m
 
+SECRET = make_verifier("secret", b"s" * 16, 4096).text()
 CHANGES = [row for row in ROWS if row.name in VERBS and VERBS[row.name].acts]
 
 
@@ -64,7 +66,7 @@ async def test_a_change_by_each_verb_is_on_the_trail_with_its_caller(env: SimEnv
 @served(FILE)
 async def test_names_are_recorded_and_values_and_secrets_are_not(broker: Broker, env: SimEnv) -> None:
     client = await _as_administrator(env, broker)
-    await client.administer("user.create", name="alice", roles=["administrator"], scram="SECRET")
+    await client.administer("user.create", name="alice", roles=["administrator"], scram=SECRET)
     await client.administer("topic.alter", name="q", settings={"lease": "77s"})
     await client.administer("topic.alter", name="q", settings={"lease": "78s"}, validate_only=True)
     (*_, user, topic) = await _trail(client)
@@ -72,7 +74,7 @@ async def test_names_are_recorded_and_values_and_secrets_are_not(broker: Broker,
     assert user["changed"] == ["scram"]
     assert (topic["arguments"], topic["changed"]) == ({"name": "q"}, ["settings.lease"])
     text = "".join(await _texts(client))
-    assert "SECRET" not in text
+    assert SECRET not in text
     assert "77s" not in text
 
 

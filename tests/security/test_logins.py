@@ -197,20 +197,6 @@ def test_the_count_of_failures_is_bounded() -> None:
     assert failures.wait_s(("10.0.0.1", "ann")) == WAIT_MAX_S
 
 
-async def test_outcomes_are_noted_for_the_audit_trail(logins: Logins) -> None:
-    noted: list[tuple[str, ...]] = []
-
-    def note(*outcome: str) -> None:
-        noted.append(outcome)
-
-    await scram(logins.begin(ALL, FAR, note))
-    with pytest.raises(AuthFailed):
-        await scram(logins.begin(ALL, FAR, note), password="wrong")
-    logins.begin(ALL, Peer("unix:x", uid=8), note)
-    logins.begin(LoginRules(), FAR, note)
-    assert noted == [("ann", SCRAM, "done"), ("ann", SCRAM, "auth.failed"), ("bob", "peer", "done")]
-
-
 async def test_the_log_has_the_reason_in_one_line(logins: Logins, caplog: pytest.LogCaptureFixture) -> None:
     await refused(logins.begin(ALL, TLS), PLAIN, b"\0ann\0wrong")
     assert 'login as "ann" refused: a wrong password, or an unknown user' in caplog.text
@@ -222,3 +208,18 @@ def test_a_user_has_a_name_that_can_log_in(name: str) -> None:
     """One with a second form would be made, and could never log in; or be taken for another one."""
     with pytest.raises(ConfigError, match="not a user's name"):
         check_user_name(name)
+
+
+async def test_each_login_is_told_once_with_its_way_and_its_outcome(logins: Logins) -> None:
+    told: list[tuple[str, str, str, str]] = []
+    logins.on_end = lambda *end: told.append(end)
+    await scram(logins.begin(REQUIRED, FAR))
+    with pytest.raises(AuthFailed):
+        await scram(logins.begin(REQUIRED, FAR), password="wrong")
+    logins.begin(REQUIRED, Peer("unix:x", uid=1))
+    logins.begin(LoginRules(), FAR)
+    assert told == [
+        (FAR.address, "ann", SCRAM, "done"),
+        (FAR.address, "ann", SCRAM, AuthFailed.code),
+        ("unix:x", "administrator", "peer", "done"),
+    ]

@@ -307,3 +307,19 @@ def test_every_request_verb_and_method_has_a_row() -> None:
         "check_verb",
         "perform",
     }
+
+
+@simulated
+async def test_a_transaction_can_only_be_ended_with_the_right_to_use_its_name(env: SimEnv) -> None:
+    async with broker_on(env, FILE) as broker:
+        client, rights = await connected(env), Rights(broker)
+        await rights.begin()
+        await rights.are({"transaction:tx": ["use"]})
+        opened = await client.call(m.OpenTransactions("tx", 10_000))
+        numbers = opened.producer_id, opened.epoch, opened.number
+        await rights.are({})
+        assert await code_of(_call(m.EndTransaction(*numbers, True, producer_key=opened.producer_key)), client) == (
+            "auth.forbidden"
+        )
+        await rights.are({"transaction:tx": ["use"]})
+        assert await code_of(_call(m.EndTransaction(*numbers, True, producer_key=opened.producer_key)), client) == ""

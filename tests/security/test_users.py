@@ -111,6 +111,7 @@ async def test_a_caller_gives_and_takes_no_right_that_he_lacks(broker: Broker) -
         ("user.create", {"name": "u", "roles": ["administrator"]}),
         ("user.alter", {"name": "weak", "roles": ["wider"]}),
         ("user.alter", {"name": "strong", "scram": "known to the keeper"}),
+        ("user.alter", {"name": "strong", "roles": []}),
         ("user.delete", {"name": "strong"}),
     ]:
         assert await _error(broker, verb, "keeper", **arguments) is Forbidden, (verb, arguments)
@@ -241,3 +242,43 @@ async def test_a_page_of_metrics_needs_the_right_to_see_the_broker(broker: Broke
 async def test_without_users_and_roles_in_the_file_everything_is_allowed(client: RawClient) -> None:
     await client.publish("q", ["a"])
     assert (await client.administer("broker.show"))["topics"] == 1
+
+
+@served(
+    '[users.root]\nroles = ["administrator"]\n',
+    head='[broker]\ndata_dir = "data"\ndrain_timeout = "2s"\nauto_create_topics = true\n',
+)
+async def test_a_topic_that_is_made_by_using_it_needs_the_right_to_configure_it(
+    broker: Broker, client: RawClient
+) -> None:
+    rights = Rights(broker)
+    await rights.begin()
+    for name in ("new", "late"):
+        for lacking in (["publish", "consume"], ["configure"]):
+            await rights.are({f"topic:{name}": lacking})
+            with pytest.raises(Refused, match="may not"):
+                await (client.publish(name, ["a"]) if name == "new" else client.call(m.Subscribe(name)))
+            assert name not in broker.topics
+    await rights.are({"topic:*": ["publish", "consume", "configure"]})
+    await client.publish("new", ["a"])
+    await client.call(m.Subscribe("late"))
+    assert {"new", "late"} <= broker.topics.keys()
+
+
+@served(FILE)
+async def test_changing_the_bindings_of_a_topic_needs_the_right_to_each_exchange_before_and_after(
+    broker: Broker, client: RawClient
+) -> None:
+    rights = Rights(broker)
+    for name in ("x", "y"):
+        await rights.perform("exchange.create", name=name)
+    await rights.perform("topic.alter", name="q", settings={"bindings": [{"exchange": "x"}]})
+    await rights.begin()
+    changes = {"topic:q": ["configure"]}
+    for granted, code in (({}, "auth.forbidden"), ({"exchange:y": ["bind"]}, "auth.forbidden")):
+        await rights.are(changes | granted)
+        with pytest.raises(Refused) as refused:
+            await client.administer("topic.alter", name="q", settings={"bindings": [{"exchange": "y"}]})
+        assert refused.value.code == code
+    await rights.are(changes | {"exchange:*": ["bind"]})
+    await client.administer("topic.alter", name="q", settings={"bindings": [{"exchange": "y"}]})

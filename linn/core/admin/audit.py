@@ -81,6 +81,10 @@ class AuditTrail:
         """Write that a change was not made."""
         self._try_to_write(_fields(verb.name, caller, error.code, **_shown(asked)))
 
+    def login(self, address: str, user: str, how: str, outcome: str) -> None:
+        """Note the end of a login."""
+        self.seen("login", Principal(address, name=user), how, outcome)
+
     def seen(self, action: str, caller: Principal, on: str, outcome: str) -> None:
         """Note a refusal, a login, or a reading of records without consuming them."""
         if self._topic is None:

@@ -125,6 +125,7 @@ class Broker:
         self.token_file = TokenFile(config.tokens, env.disk)
         threads = env.threads.run
         self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, threads, env.process.user_id())
+        self.logins.on_end = self.audit.login
         self.topic_maker = TopicMaker(
             config=config,
             env=env,

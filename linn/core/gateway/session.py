@@ -140,11 +140,7 @@ class Session:
         return self.subscribe_nowait(request, on_assigned).consumer
 
     def is_missing(self, request: SubscribeRequest) -> bool:
-        """Whether a topic or a shared subscription must be made before a client can subscribe to it.
-
-        Raises Forbidden, whether or not they exist.
-        """
-        self._access.check_all(needs_of(request))
+        """Whether a topic or a shared subscription must be made before a client can subscribe to it."""
         return is_missing(self._rooms, request)
 
     async def make_missing(self, request: SubscribeRequest) -> None:
@@ -366,8 +362,10 @@ class Session:
         )
 
     def _owner(self, producer_id: int, epoch: int) -> Owner:
-        """The owner of a name with these numbers. Raises ProducerForeign: it is not this session's."""
+        """The owner of a name with these numbers. Raises ProducerForeign: it is not this session's; Forbidden."""
         self._producers.check(producer_id)
+        if name := self._rooms.transactions.name_with(producer_id):
+            self._access.check(USE, TRANSACTION, name)
         return Owner(producer_id, epoch, self.principal.name)
 
     def _transaction(self, owner: tuple[int, int, int]) -> TransactionId:

@@ -192,6 +192,8 @@ class GroupMember:
             except TopicUnknown:
                 raise self._ended_error() from None
             if not delivery.batches:
+                if self._reason is not None:
+                    raise self._reason
                 return delivery
             epoch, place = self._since(delivery.partition), self.reader.place(delivery.partition)
             if epoch and (not self.commits_on_delivery or await self._commit_first(delivery)):

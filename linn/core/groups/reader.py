@@ -179,7 +179,7 @@ class StreamReader:
             else:
                 if self._wakeup is None:
                     self._wakeup = trio.Event()
-                if not await deadline.wait(self._wakeup.wait):
+                if not await deadline.wait(self._wakeup.wait) and not self._reason:
                     return NOTHING
 
     async def _read_first(self, records_max: int, bytes_max: int) -> Delivery | None:

@@ -105,7 +105,7 @@ class Plan:
             elif batch.transaction or batch.attributes & TRANSACTIONAL:
                 raise BatchMalformed("a batch of a transaction has a producer id")
             try:
-                refusals: list[LinnError] = yield from _label_refusals(batch)
+                refusals: list[LinnError] = (yield from _label_refusals(batch)) if batch.pair_count else []
                 planned = Planned([], []) if refusals else (yield from self._attempt(batch, refusals))
                 if refusals:
                     planned = yield from self._without(batch, refusals)

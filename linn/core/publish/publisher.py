@@ -168,10 +168,8 @@ class Publisher:
 
     def begin(self, request: PublishRequest, access: Access) -> BegunPlan:
         """Begin a plan, if the caller may publish there. Raises BrokerStopping, Forbidden."""
-        if not request.to_exchange:
-            access.check(PUBLISH, TOPIC, request.target)
-        elif request.target != DEFAULT_EXCHANGE:  # For that one, the plan checks the topics that the batches name.
-            access.check(PUBLISH, EXCHANGE, request.target)
+        if not request.to_exchange or request.target != DEFAULT_EXCHANGE:  # The plan checks topics named for that one.
+            access.check(PUBLISH, EXCHANGE if request.to_exchange else TOPIC, request.target)
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
         plan = Plan(self.catalog, self.limits, self.formats, request, access)

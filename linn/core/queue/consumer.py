@@ -290,6 +290,8 @@ class QueueConsumer:
             self._check_open()
             wanted = min(max(records_max, self._unreadable_left), LEASE_RECORDS_MAX)
             if not self._acquire(wanted) and not await deadline.wait(ready.wait):
+                if self._reason is not None:
+                    raise self._reason  # Both came at once: the reason is news.
                 return False
         return True
 

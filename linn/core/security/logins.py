@@ -75,15 +75,6 @@ class Identity(NamedTuple):
     """Unix time at which it ends, as a token does."""
 
 
-Note = Callable[[str, str, str], None]
-"""Takes the outcome of a login: the user's name as given, how, and `DONE` or an error's code."""
-DONE = "done"
-
-
-def ignore(user: str, how: str, outcome: str) -> None:
-    """Note nothing."""
-
-
 class LoginClock(Protocol):
     """The clock that logins go by."""
 
@@ -116,12 +107,14 @@ class Logins:
         """Makes the answers to unknown users, which tell them apart if it changes; replaced by a stored one."""
         self.tokens: TokenKeys | None = None
         """The keys of tokens; None: there are none."""
+        self.on_end: Callable[[str, str, str, str], None] = lambda *_: None
+        """Called with address, user, way and outcome of each login: "done" or an error's code."""
         self.failures = Failures(clock.monotonic)
         self.passwords = PlainPasswords(self.verifier, random_bytes(32), clock.monotonic, in_thread)
 
-    def begin(self, rules: LoginRules, peer: Peer, note: Note = ignore) -> Login:
-        """Begin the login of a new connection; `note` is called with its outcome."""
-        return Login(self, rules, peer, note)
+    def begin(self, rules: LoginRules, peer: Peer) -> Login:
+        """Begin the login of a new connection."""
+        return Login(self, rules, peer)
 
     def verifier(self, name: str) -> Verifier | None:
         """Return the verifier of a user's password; None: there is no such user, or no password."""
@@ -135,10 +128,9 @@ class Logins:
 class Login:
     """The login of one connection."""
 
-    def __init__(self, logins: Logins, rules: LoginRules, peer: Peer, note: Note = ignore) -> None:
+    def __init__(self, logins: Logins, rules: LoginRules, peer: Peer) -> None:
         self._logins = logins
         self._peer = peer
-        self._note = note
         self._mechanism = ""
         self._scram: ScramServer | None = None
         self._claimed = ""
@@ -147,10 +139,10 @@ class Login:
         self._is_over = False
         self.identity: Identity | None = self._known(rules)
         """The client's user; None: it has to log in."""
-        if self.identity is not None and rules.is_required:
-            note(*self.identity[:2], DONE)
         self.mechanisms: list[str] = self._offered(rules)
         """Names of the mechanisms that the client may choose from."""
+        if self.identity is not None and rules.is_required:
+            logins.on_end(peer.address, self.identity.user, self.identity.how, "done")
 
     async def step(self, mechanism: str, data: bytes) -> bytes:
         """Take the client's next message and return the answer; after the last one there is an `identity`.
@@ -163,8 +155,8 @@ class Login:
             await self._refuse(str(error))
         if self.identity is not None:
             self._is_over = True
-            self._note(*self.identity[:2], DONE)
             await self._wait()
+            self._logins.on_end(self._peer.address, self.identity.user, self.identity.how, "done")
         return answer
 
     def _known(self, rules: LoginRules) -> Identity | None:
@@ -238,8 +230,8 @@ class Login:
         """Count a failure, and wait if there were several. Raises AuthFailed."""
         self._is_over = True
         self._logins.failures.count(self._key)
+        self._logins.on_end(self._peer.address, self._claimed, self._mechanism, AuthFailed.code)
         about = {"connection": self._peer.address, "user": one_line(self._claimed), "reason": reason}
-        self._note(self._claimed, self._mechanism, AuthFailed.code)
         logger.warning('%(connection)s: login as "%(user)s" refused: %(reason)s', about)
         await self._wait()
         raise AuthFailed(REFUSED)

@@ -257,6 +257,10 @@ class TransactionCoordinator:
         producer.check_owner(owner)
         return producer
 
+    def name_with(self, producer_id: int) -> str:
+        """The name of transactions with this producer id; "": none."""
+        return named.name if (named := self._by_id.get(producer_id)) is not None else ""
+
     def add_branch(self, owner: Owner, branch: int) -> None:
         """Let a producer write in a client's transactions. Raises TransactionError, LimitExceeded."""
         producer = self.owned(owner)
