@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from linn.core.errors.auth import AuthFailed
+from linn.core.errors.tree import ConfigError
 from linn.core.security.logins import (
     COUNTED_MAX,
     FAILURES_FORGOTTEN_S,
@@ -23,7 +24,7 @@ from linn.core.security.logins import (
 from linn.core.security.sasl.plain import PLAIN
 from linn.core.security.sasl.scram import SCRAM, SCRAM_PLUS, ScramClient, make_verifier, salt_password
 from linn.core.security.sasl.tokens import BEARER, TokenUser, bearer_message
-from linn.core.security.users import User, Users
+from linn.core.security.users import User, Users, check_user_name
 
 pytestmark = pytest.mark.quick
 
@@ -196,24 +197,17 @@ def test_the_count_of_failures_is_bounded() -> None:
     assert failures.wait_s(("10.0.0.1", "ann")) == WAIT_MAX_S
 
 
-async def test_outcomes_are_noted_for_the_audit_trail(logins: Logins) -> None:
-    noted: list[tuple[str, ...]] = []
-
-    def note(*outcome: str) -> None:
-        noted.append(outcome)
-
-    await scram(logins.begin(ALL, FAR, note))
-    with pytest.raises(AuthFailed):
-        await scram(logins.begin(ALL, FAR, note), password="wrong")
-    logins.begin(ALL, Peer("unix:x", uid=8), note)
-    logins.begin(LoginRules(), FAR, note)
-    assert noted == [("ann", SCRAM, "done"), ("ann", SCRAM, "auth.failed"), ("bob", "peer", "done")]
-
-
 async def test_the_log_has_the_reason_in_one_line(logins: Logins, caplog: pytest.LogCaptureFixture) -> None:
     await refused(logins.begin(ALL, TLS), PLAIN, b"\0ann\0wrong")
     assert 'login as "ann" refused: a wrong password, or an unknown user' in caplog.text
     assert "wrong\0" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["\uff41nn", "a\u00adnn", "ann\u200b", " ann", "ann\0", "", "a" * 256, "\ud800"])
+def test_a_user_has_a_name_that_can_log_in(name: str) -> None:
+    """One with a second form would be made, and could never log in; or be taken for another one."""
+    with pytest.raises(ConfigError, match="not a user's name"):
+        check_user_name(name)
 
 
 async def test_each_login_is_told_once_with_its_way_and_its_outcome(logins: Logins) -> None:

@@ -86,11 +86,7 @@ class Gateway:
 
     def login(self, stream: AcceptedStream) -> Login:
         """Begin a connection's login. Its `identity` is the user of the connection's principal."""
-
-        def note(user: str, how: str, outcome: str) -> None:
-            self._rooms.audit.seen("login", Principal(stream.peer, name=user), how, outcome)
-
-        return self._logins.begin(self.connections.login_rules(stream), peer_of(stream), note)
+        return self._logins.begin(self.connections.login_rules(stream), peer_of(stream))
 
     def session(self, principal: Principal) -> Session:
         """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""

@@ -75,15 +75,6 @@ class Identity(NamedTuple):
     """Unix time at which it ends, as a token does."""
 
 
-Note = Callable[[str, str, str], None]
-"""Takes the outcome of a login: the user's name as given, how, and `DONE` or an error's code."""
-DONE = "done"
-
-
-def ignore(user: str, how: str, outcome: str) -> None:
-    """Note nothing."""
-
-
 class LoginClock(Protocol):
     """The clock that logins go by."""
 
@@ -121,9 +112,9 @@ class Logins:
         self.failures = Failures(clock.monotonic)
         self.passwords = PlainPasswords(self.verifier, random_bytes(32), clock.monotonic, in_thread)
 
-    def begin(self, rules: LoginRules, peer: Peer, note: Note = ignore) -> Login:
-        """Begin the login of a new connection; `note` is called with its outcome."""
-        return Login(self, rules, peer, note)
+    def begin(self, rules: LoginRules, peer: Peer) -> Login:
+        """Begin the login of a new connection."""
+        return Login(self, rules, peer)
 
     def verifier(self, name: str) -> Verifier | None:
         """Return the verifier of a user's password; None: there is no such user, or no password."""
@@ -137,10 +128,9 @@ class Logins:
 class Login:
     """The login of one connection."""
 
-    def __init__(self, logins: Logins, rules: LoginRules, peer: Peer, note: Note = ignore) -> None:
+    def __init__(self, logins: Logins, rules: LoginRules, peer: Peer) -> None:
         self._logins = logins
         self._peer = peer
-        self._note = note
         self._mechanism = ""
         self._scram: ScramServer | None = None
         self._claimed = ""
@@ -149,8 +139,6 @@ class Login:
         self._is_over = False
         self.identity: Identity | None = self._known(rules)
         """The client's user; None: it has to log in."""
-        if self.identity is not None and rules.is_required:
-            note(*self.identity[:2], DONE)
         self.mechanisms: list[str] = self._offered(rules)
         """Names of the mechanisms that the client may choose from."""
         if self.identity is not None and rules.is_required:
@@ -167,7 +155,6 @@ class Login:
             await self._refuse(str(error))
         if self.identity is not None:
             self._is_over = True
-            self._note(*self.identity[:2], DONE)
             await self._wait()
             self._logins.on_end(self._peer.address, self.identity.user, self.identity.how, "done")
         return answer
@@ -245,7 +232,6 @@ class Login:
         self._logins.failures.count(self._key)
         self._logins.on_end(self._peer.address, self._claimed, self._mechanism, AuthFailed.code)
         about = {"connection": self._peer.address, "user": one_line(self._claimed), "reason": reason}
-        self._note(self._claimed, self._mechanism, AuthFailed.code)
         logger.warning('%(connection)s: login as "%(user)s" refused: %(reason)s', about)
         await self._wait()
         raise AuthFailed(REFUSED)

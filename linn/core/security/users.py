@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from linn.core.errors.tree import ConfigError
 from linn.core.security.quota import Limits
+from linn.core.security.sasl.prepare import check_name
 
 ANONYMOUS = "anonymous"
 """The user of clients without a login."""
 NO_LIMITS = Limits()
-NAME_BYTES_MAX = 255
-"""Limit of a user's name."""
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,11 +31,11 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_user_name(name: str) -> None:
-    """Check a user's name: 1 to 255 bytes of UTF-8 without control characters. Raises ConfigError."""
-    if not name or len(name) > NAME_BYTES_MAX or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
-        raise ConfigError(f"a user's name has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
-    if any(unicodedata.category(character) in ("Cc", "Cf", "Cs") for character in name):
-        raise ConfigError(f"a user's name has no control characters: {name!r:.80}")
+    """Check a user's name: 1 to 255 bytes of UTF-8, in the one form of SASLprep. Raises ConfigError."""
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise ConfigError(f"not a user's name: {name!r:.80}: {error}") from None
 
 
 class Users:

@@ -56,6 +56,6 @@ def prepared_password(password: str) -> bytes:
 def check_name(name: str) -> None:
     """Check that a user's name has one form only. Raises ValueError, whose text says why it has not."""
     if not 0 < len(name.encode(errors="surrogatepass")) <= NAME_BYTES_MAX:
-        raise ValueError(f"a name has 1 to {NAME_BYTES_MAX} bytes")
+        raise ValueError(f"it has 1 to {NAME_BYTES_MAX} bytes of UTF-8")
     if not name.isprintable() or name != name.strip() or saslprep(name) != name:
-        raise ValueError("a name without characters that look like others, or like nothing")
+        raise ValueError("it has no control characters, and none that look like others or like nothing")
