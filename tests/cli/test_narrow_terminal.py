@@ -46,6 +46,7 @@ dead_letter = "{GRAVES}"
 max_deliveries = 3
 bindings = [{{exchange = "{SHOP}", key = "{JOBS}"}}]
 """
+ROLE, USER = "packs-" + "the-warehouse." * 4 + "end", "packer@" + "the-warehouse." * 4 + "end"
 SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("topics", "list"), (JOBS, VISITS)),
     (("topics", "describe", JOBS), (GRAVES,)),
@@ -67,6 +68,10 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("transactions", "describe", GROUP), (GROUP, ORDERS)),
     (("spark", "status"), (VISITS,)),
     (("connections", "list"), ()),
+    (("roles", "list"), (ROLE,)),
+    (("roles", "describe", ROLE), (JOBS,)),
+    (("users", "list"), (USER, ROLE)),
+    (("users", "describe", USER), (ROLE,)),
     (("plugins", "list"), ("consistent-hash",)),
     (("plugins", "describe", "dram"), ()),
     (("top", "--once", "--interval", "0.1"), (JOBS, VISITS, GROUP)),
@@ -98,7 +103,10 @@ WITHOUT_A_TABLE = {
         "definitions export",
         "definitions import",
     ),
-    *("dead-letters replay", "plugins new", "demo"),
+    *("dead-letters replay", "plugins new", "demo", "can", "whoami"),
+    *(f"audit {verb}" for verb in ("tail", "export", "verify")),
+    *(f"{noun} {verb}" for noun in ("users", "roles") for verb in ("create", "alter", "delete")),
+    "users verifier",
     *(f"spark {verb}" for verb in ("start", "stop", "restart", "logs", "files")),
 }
 """Commands that print lines, or as the demo a picture of their own."""
@@ -122,6 +130,8 @@ def furnished(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -
         admin.create_topic(VISITS, kind="stream")
         admin.perform("topic.alter", name=VISITS, settings={"spark_sink": {"path": "lake"}})
         admin.create_subscription(VISITS, GROUP)
+        admin.create_role(ROLE, {f"topic:{JOBS}": ["consume"]})
+        admin.create_user(USER, roles=[ROLE])
         admin.create_exchange(SPARE)
         admin.create_exchange(SHOP, type="topic", alternate=SPARE)
         admin.bind(SHOP, JOBS, JOBS)
