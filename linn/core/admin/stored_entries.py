@@ -31,7 +31,7 @@ EXCHANGE = "exchanges/"
 """Prefix of the exchanges' keys in the metadata store."""
 TOPIC = "topics/"
 """Prefix of the topics' keys in the metadata store."""
-SECRET = "secrets/"
+SECRET = "secrets/"  # noqa: S105  A prefix of keys.
 """Prefix of the keys of secrets that the broker has drawn itself, stored as hexadecimal digits."""
 SECRET_BYTES = 32
 ROLE = "roles/"

@@ -46,7 +46,7 @@ Sample = tuple[tuple[str, ...], int | float]
 
 NATIVE = "capnp"
 """The protocol that drivers speak with the broker."""
-_ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+_ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  No address to bind.
 """Addresses that mean every interface, and the one to connect to."""
 INHERITED = ("JAVA_HOME", "PYTHON*", "SPARK_*", "PYSPARK_*", "HADOOP_*")
 """Variables of the broker's environment that drivers get beside `linn.core.env.env.INHERITED`."""
