@@ -16,7 +16,6 @@ from linn.core.delivery.consumer import AnyConsumer, Consumer, OnAssigned, do_no
 from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
-from linn.core.errors.auth import Forbidden
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, RequestUnknown, SubscriptionWrongKind
 from linn.core.gateway.fetch import Fetch
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
@@ -205,9 +204,8 @@ class Session:
     def _rights_changed(self) -> None:
         """End the consumers that the user may no longer have."""
         for consumer, needs in list(self._needs.items()):
-            try:
-                self._access.check_all(needs)
-            except Forbidden as error:
+            error = self._access.lacks(needs)
+            if error is not None:
                 consumer.end(error)
 
     def refuse_subscriptions(self) -> None:

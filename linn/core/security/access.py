@@ -85,7 +85,14 @@ class Access:
         answer = self._answers.get((operation, kind, name))
         if not (self._decided(operation, kind, name) if answer is None else answer):
             self.on_refused(Need(operation, kind, name))
-            raise Forbidden(f'user "{self.user[:80]}" may not {Need(operation, kind, name).described()}')
+            raise self._forbidden(Need(operation, kind, name))
+
+    def lacks(self, needs: Iterable[Need]) -> Forbidden | None:
+        """Return the error about the first right that the user lacks; None: the user has all."""
+        return next((self._forbidden(need) for need in needs if not self.may(*need)), None)
+
+    def _forbidden(self, need: Need) -> Forbidden:
+        return Forbidden(f'user "{self.user[:80]}" may not {need.described()}')
 
     def check_all(self, needs: Iterable[Need]) -> None:
         """Raise Forbidden unless the user has all these rights."""
