@@ -169,9 +169,9 @@ def test_a_stream_holds_all_its_partitions() -> None:
 
 def test_an_unknown_topic_is_an_error_at_once() -> None:
     with BrokerThread(topics=QUEUE) as broker:
-        with pytest.raises(TopicUnknown, match="orders"):
+        with pytest.raises(TopicUnknown, match="ordres"):
             broker.records("ordres")
-        with pytest.raises(TopicUnknown, match="orders"):
+        with pytest.raises(TopicUnknown, match="ordres"):
             broker.wait_settled_blocking("ordres")
 
 

@@ -56,10 +56,11 @@ class TopicChange:
         for chore in chores:
             self._spawn(chore)
 
-    async def abandon(self) -> None:
+    async def abandon(self, *, keeps_empty: bool = False) -> None:
         """Delete new logs and close unchanged ones. Raises SyncFailed.
 
-        A log that can't be deleted is harmless: an empty one, which the next try reuses.
+        A log that can't be deleted is harmless: an empty one, which the next try reuses. `keeps_empty`: delete nothing,
+        for a start, whose empty logs are not new: on a full disk there may be no room to make them again.
         """
         for partition_queue in self.partition_queues:
             await partition_queue.close()
@@ -70,7 +71,8 @@ class TopicChange:
         ]
         for partition in (*states, *self.partitions.values()):
             # A log that has ever been written to is not new, whatever its origin.
-            await (close_log(partition) if partition.log.bounds()[1] else _tolerate(partition, partition.delete))
+            is_kept = keeps_empty or partition.log.bounds()[1]
+            await (close_log(partition) if is_kept else _tolerate(partition, partition.delete))
 
 
 async def close_log(partition: Partition) -> None:

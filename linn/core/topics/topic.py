@@ -143,7 +143,7 @@ class Topic:
                 self.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
         except LinnError:
-            await change.abandon()
+            await change.abandon(keeps_empty=True)
             await self.close()
             raise
         await self._adopt(change)
