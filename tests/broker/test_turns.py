@@ -102,11 +102,12 @@ async def test_the_longer_a_step_was_the_more_turns_others_get(env: SimEnv) -> N
 
     async with broker_on(env, "") as broker:
         assert await turns_after(broker, env, TURN_S / 2) == 0
+        # The count begins and ends within a round.
         short, long = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 3)]
-        assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
-        assert 3 * TURNS_OF_OTHERS <= long <= 3 * TURNS_OF_OTHERS + 2
+        assert TURNS_OF_OTHERS - 1 <= short <= TURNS_OF_OTHERS + 2
+        assert 3 * TURNS_OF_OTHERS - 1 <= long <= 3 * TURNS_OF_OTHERS + 2
         longest = await turns_in(partial(yield_turns, env.clock.monotonic, 1_000 * TURN_S))
-        assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
+        assert TURNS_OF_OTHERS_MAX - 1 <= longest <= TURNS_OF_OTHERS_MAX + 2
 
 
 @simulated
