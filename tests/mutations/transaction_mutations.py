@@ -23,8 +23,8 @@ TRANSACTION_MUTATIONS = (
         """,
         planted="self.committed += 1",
         simulation="transactions",
-        seed=254,
-        says="what was read is not stored any more",
+        seed=129,
+        says="never made into out",
     ),
     Mutation(
         name="anybody ends a transaction by its numbers",
@@ -73,7 +73,7 @@ TRANSACTION_MUTATIONS = (
         original="if producer is not None and producer.was_committed(number):",
         planted="if producer is not None and producer.was_committed(number) and not is_commit:",
         simulation="transactions",
-        seed=5,
+        seed=10,
         says="was aborted",
     ),
     Mutation(
