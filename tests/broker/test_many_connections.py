@@ -56,7 +56,7 @@ def say_nothing(those: Crowd) -> None:
 def half_open(address: str, count: int) -> Iterator[None]:
     """Connections of clients that say the first part of a hello, and no more."""
     host, port = address.split(":")
-    part = b"".join(frames_of(hello("x" * 60_000), 1))[:HALF_HELLO_BYTES]
+    part = b"".join(frames_of(hello("x" * 12_000), 1))[:HALF_HELLO_BYTES]
     with ExitStack() as stack:
         for _ in range(count):
             stack.enter_context(socket.create_connection((host, int(port)))).sendall(part)

@@ -45,6 +45,20 @@ takes 350 bytes, so that all of them take 11 MiB, and leaving them takes 50 ms."
 class Session:
     """One principal's session. Its consumers end with it."""
 
+    __slots__ = (
+        "__weakref__",
+        "_access",
+        "_consumers",
+        "_ended",
+        "_fetching",
+        "_left",
+        "_needs",
+        "_producers",
+        "_rooms",
+        "principal",
+        "quota",
+    )
+
     def __init__(self, rooms: Rooms, principal: Principal) -> None:
         self.principal = principal
         self._access = principal.access
@@ -58,7 +72,7 @@ class Session:
         """The rights that each consumer needs for as long as it exists."""
         self._left: list[Steps[None]] = []
         """Remaining steps to end consumers whose connection was lost."""
-        self._fetching = trio.Lock()
+        self._fetching: trio.Lock | None = None  # Most sessions fetch nothing.
         self._ended = False
 
     # --- looking ---
@@ -262,6 +276,8 @@ class Session:
             among = RecordFilter.parse(request.where) if request.where else None
             unsettled = Unsettled(topic.queue.partition_queue(request.partition).subscription, among)
             selection = Selection(unsettled, self._rooms.long_work, accepts)
+        if self._fetching is None:
+            self._fetching = trio.Lock()
         return Fetch(partition, selection, request, accepts, self._fetching, self._access)
 
     def _readable(self, name: str, where: str = "") -> Topic:

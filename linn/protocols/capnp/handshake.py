@@ -25,7 +25,8 @@ from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, agree, frames_of
 from linn.wire.failure import failed_by
 
-DISCARD_BYTES = 64 << 10
+_DISCARDED = memoryview(bytearray(64 << 10))
+"""Takes the input that nothing reads, of all connections."""
 FRAME_BYTES_MAX = 16 << 10
 """Limit of a frame until the client is welcome; a token of 8 KiB fits."""
 REST_S = 1.0
@@ -151,7 +152,6 @@ async def discard_rest(stream: AcceptedStream) -> None:
     """Read and discard input for a while. Closing with unread bytes resets the connection, which loses the
     last output.
     """
-    scratch = memoryview(bytearray(DISCARD_BYTES))
     with trio.move_on_after(REST_S), suppress(ConnectionLost):
-        while await stream.receive_into(scratch):
+        while await stream.receive_into(_DISCARDED):
             pass
