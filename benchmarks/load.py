@@ -222,7 +222,8 @@ async def _said(socket: trio.socket.SocketType, data: bytes) -> str:
 
 def _offset_of(reply: bytes) -> int:
     message = codec.decode(memoryview(reply)).message
-    assert isinstance(message, messages.Published), "its head was looked at"
+    if not isinstance(message, messages.Published):  # A refusal may be as long as a confirmation.
+        raise LoadFailed(f"a publish was answered with {message}")
     return message.placements[0].base_offset
 
 

@@ -45,8 +45,8 @@ def test_a_frame_of_no_length_or_of_gigabytes_is_refused_by_its_length_alone(bro
         attack.tries(cases, greeted=place != "before hello")
 
 
-def test_before_hello_nothing_above_64_kib_is_taken(broker: WatchedBroker) -> None:
-    largest = (64 << 10) - 8
+def test_before_hello_nothing_above_16_kib_is_taken(broker: WatchedBroker) -> None:
+    largest = (16 << 10) - 8
     greeting = wire.control("hello", hello_of(b"x" * (largest - 100)))
     assert largest - 100 < len(greeting) <= largest + 8
     cases = {

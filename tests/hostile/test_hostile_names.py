@@ -125,7 +125,7 @@ def test_clients_name_themselves_as_they_like_and_no_log_repeats_it(broker: Watc
             greeting = request(hello(name), 1)
             peer.send(greeting)
             correlation, answer = peer.frame()
-            if len(greeting) > 64 << 10:
+            if len(greeting) > 16 << 10:
                 assert isinstance(answer, m.Failed)
             else:
                 assert (correlation, type(answer)) == (1, m.Welcome)

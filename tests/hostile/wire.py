@@ -15,7 +15,7 @@ MEMBERS: Final = (
     "findOffset", "foundOffset", "subscribe", "subscribed", "unsubscribe", "credit", "deliver", "pull", "settle",
     "settled", "assigned", "describe", "description", "administer", "administered", "ended", "leaseEnded",
     "heartbeat", "seek", "commit", "resolve", "resolved", "openTransactions", "openedTransactions", "addBranch",
-    "settleInTransaction", "endTransaction",
+    "settleInTransaction", "endTransaction", "challenge", "authenticate",
 )  # fmt: skip
 """The union of Frame, in the schema's order."""
 BYTES, POINTERS, STRUCTS = 2, 6, 7

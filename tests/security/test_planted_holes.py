@@ -33,6 +33,7 @@ HOLES = [
     (SESSION, "self._access.check(CONSUME, TOPIC, name)", "Fetch"),
     (SESSION, "self._access.check(BROWSE, TOPIC, name)", "Fetch"),
     (SESSION, "self._access.check(USE, TRANSACTION, name)", "OpenTransactions"),
+    (SESSION, "self._access.check_all([Need(USE, TRANSACTION, name)])", "transaction_can_only"),
     (SESSION, "consumer.end(error)", "lost_right_ends"),
     ("linn.core.gateway.fetch", "self._access.check(BROWSE, TOPIC, self._topic)", "lost_right_ends"),
     (PUBLISHER, "access.check(CONFIGURE, TOPIC, request.target)", "made_by_using"),

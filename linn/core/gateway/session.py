@@ -379,7 +379,7 @@ class Session:
         """The owner of a name with these numbers. Raises ProducerForeign: it is not this session's; Forbidden."""
         self._producers.check(producer_id)
         if name := self._rooms.transactions.name_with(producer_id):
-            self._access.check(USE, TRANSACTION, name)
+            self._access.check_all([Need(USE, TRANSACTION, name)])
         return Owner(producer_id, epoch, self.principal.name)
 
     def _transaction(self, owner: tuple[int, int, int]) -> TransactionId:
