@@ -58,7 +58,7 @@ def test_lives_end_in_every_way_and_most_settlements_count() -> None:
     }
     codes = Counter(event.code for event in happened if isinstance(event, events.Answered))
     assert codes[""] > sum(codes.values()) / 2
-    assert {"delivery.not_current", "group.fenced"} <= set(codes)
+    assert "delivery.not_current" in codes
     attempts = [event.attempt for event in happened if isinstance(event, events.Delivered)]
     assert max(attempts) > 2
     read = [copy for event in happened if isinstance(event, events.Read) for copy in event.copies]
