@@ -19,8 +19,8 @@ from linn.core.env.real.env import RealEnv
 from linn.core.plugins.manager import built_in
 from linn.wire import messages as m
 
-PUBLISH_CALLS_MAX = 93
-ROUTED_CALLS_MAX = 113
+PUBLISH_CALLS_MAX = 92
+ROUTED_CALLS_MAX = 110
 ACK_CALLS_MAX = 118
 HERE = str(Path(linn.__file__).parent)
 NOT_THE_BROKER = str(Path(HERE) / "testing")

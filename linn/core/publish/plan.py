@@ -86,6 +86,7 @@ class Plan:
         self._version = catalog.exchanges.version
         self._refused_numbers = 0
         self._seen: list[tuple[Topic, tuple[object, ...]]] = []
+        """Topics with the state that decides whether they take a batch, and into which partition."""
         self.budget = PublishBudget()
 
     def made(self) -> Steps[list[Planned]]:
@@ -105,7 +106,9 @@ class Plan:
             elif batch.transaction or batch.attributes & TRANSACTIONAL:
                 raise BatchMalformed("a batch of a transaction has a producer id")
             try:
-                refusals: list[LinnError] = (yield from _label_refusals(batch)) if batch.pair_count else []
+                refusals: list[LinnError] = []
+                if batch.pair_count and _RESERVED in bytes(batch.routes or b""):
+                    refusals = yield from _label_refusals(batch)
                 planned = Planned([], []) if refusals else (yield from self._attempt(batch, refusals))
                 if refusals:
                     planned = yield from self._without(batch, refusals)
@@ -223,7 +226,7 @@ class Plan:
             raise Forbidden(f"only the broker writes to {topic.name}")
         if partition >= 0:
             topic.partition(partition)
-        self._seen.append((topic, _admission_state(topic)))
+        self._seen.append((topic, (topic.settings, topic.interceptors, len(topic.partitions))))
         limit = topic.settings.message_bytes_max
         may_be_over = limit is not None and (batch.body_bytes > limit or batch.format)
         if may_be_over and not topic.interceptors:  # Or each may become another.
@@ -242,7 +245,10 @@ class Plan:
     def is_current(self) -> bool:
         """Whether all its topics still exist, and are as they were when they admitted their parts."""
         topics = self._catalog.topics
-        return all(topics.get(topic.name) is topic and _admission_state(topic) == seen for topic, seen in self._seen)
+        return all(
+            topics.get(topic.name) is topic and (topic.settings, topic.interceptors, len(topic.partitions)) == seen
+            for topic, seen in self._seen
+        )
 
     def may_have_lost_a_topic(self) -> bool:
         """Whether an unknown topic may have been deleted after an exchange had named it."""
@@ -258,9 +264,6 @@ def _label_refusals(batch: RecordBatch) -> Steps[list[LinnError]]:
 
     Raises BatchMalformed.
     """
-    routes = batch.routes
-    if routes is None or _RESERVED not in bytes(routes):
-        return []
     names = [next((name for name, _ in pair.labels if name.startswith(RESERVED_LABELS)), "") for pair in batch.pairs()]
     yield
     if not (wrong := next(filter(None, names), "")):
@@ -309,11 +312,6 @@ def _recognized(destination: Destination, numbers: Numbered) -> Destination:
             raise
         known = OFFSET_UNKNOWN
     return destination if known is None else destination._replace(known=known)
-
-
-def _admission_state(topic: Topic) -> tuple[object, ...]:
-    """The state of a topic that decides whether it takes a batch, and into which partition."""
-    return topic.settings, topic.interceptors, len(topic.partitions)
 
 
 def shown_to(access: Access, error: LinnError, topic: str) -> LinnError:

@@ -309,7 +309,8 @@ class PublishLane:
                 planned = self._planned_inline(begun[1])
                 if planned is not None:
                     begun = None
-                    planned = recognize(request, planned)
+                    if request.batches[0].producer_id:
+                        planned = recognize(request, planned)
                     if without_room(planned, self._access) is None:
                         self._answers.stored(ticket, *publisher.store(request, planned, self._access))
                         if order.missing:
