@@ -75,8 +75,9 @@ async def test_one_task_of_long_work_runs_between_the_turns_of_others(broker: Br
     assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])  # A count begins within a round: elsewhere it may be one turn less.
 @simulated
-async def test_the_longer_a_step_was_the_more_turns_others_get(env: SimEnv) -> None:
+async def test_the_longer_a_step_was_the_more_turns_others_get(env: SimEnv, seed: int) -> None:
     async def turns_in(work: Callable[[], Awaitable[None]]) -> int:
         count = 0
 
@@ -102,12 +103,11 @@ async def test_the_longer_a_step_was_the_more_turns_others_get(env: SimEnv) -> N
 
     async with broker_on(env, "") as broker:
         assert await turns_after(broker, env, TURN_S / 2) == 0
-        # The count begins and ends within a round.
         short, long = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 3)]
-        assert TURNS_OF_OTHERS - 1 <= short <= TURNS_OF_OTHERS + 2
-        assert 3 * TURNS_OF_OTHERS - 1 <= long <= 3 * TURNS_OF_OTHERS + 2
+        assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
+        assert 3 * TURNS_OF_OTHERS <= long <= 3 * TURNS_OF_OTHERS + 2
         longest = await turns_in(partial(yield_turns, env.clock.monotonic, 1_000 * TURN_S))
-        assert TURNS_OF_OTHERS_MAX - 1 <= longest <= TURNS_OF_OTHERS_MAX + 2
+        assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
 
 
 @simulated
