@@ -131,7 +131,7 @@ def _scram(plan: Plan) -> Line:
 
 
 def _login(plan: Plan, pid: int, plain: str, login: str) -> Line:
-    """What a connection with a login costs the broker, beside one without."""
+    """Compare what a connection costs the broker with a login and without."""
 
     def cpu_us(url: str) -> float:
         before = cpu_s(pid)
