@@ -7,9 +7,14 @@
 //                                              for each line of standard input: publish NAME and the numbers below it
 //                                              that were not published before, in small batches, and print how many are
 //                                              confirmed after each; or, for "flush", wait for all, and print "flushed"
+//
+// With LOGIN_USER and LOGIN_PASSWORD, or LOGIN_TOKEN_FILE, in the environment it logs in.
 #include <chrono>
+#include <cstdlib>
 #include <deque>
+#include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +22,19 @@
 #include <linn/linn.h>
 
 namespace {
+
+std::optional<linn::Login> login() {
+  const char* user = std::getenv("LOGIN_USER");
+  const char* token_file = std::getenv("LOGIN_TOKEN_FILE");
+  if (user != nullptr) return linn::Password(user, std::getenv("LOGIN_PASSWORD"));
+  if (token_file == nullptr) return std::nullopt;
+  return linn::Token([path = std::string(token_file)] {
+    std::string token;
+    std::getline(std::ifstream(path) >> std::ws, token);
+    std::cout << "token" << std::endl;
+    return token;
+  });
+}
 
 void work(const linn::Client& client, const std::string& topic, std::chrono::milliseconds job) {
   linn::Consumer consumer = client.consumer({.topic = topic});
@@ -97,7 +115,7 @@ void count(const linn::Client& client, std::string name, linn::ProducerOptions o
 
 int main(int, char** argv) {
   try {
-    const linn::Client client = linn::Client::connect(argv[1]);
+    const linn::Client client = linn::Client::connect(argv[1], {.login = login()});
     const std::string command = argv[2];
     if (command == "work") {
       work(client, argv[3], std::chrono::milliseconds(std::stoi(argv[4])));
