@@ -8,8 +8,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "login.h"
-
 namespace linn::detail {
 namespace {
 
@@ -48,19 +46,21 @@ Connection::Connection(Socket socket, ClientOptions options, std::shared_ptr<Ala
 std::shared_ptr<Connection> Connection::open(std::string_view url, ClientOptions options,
                                              std::shared_ptr<Alarm> alarm, ProducerClaim ids) {
   const Deadline deadline = deadline_in(options.connect_timeout);
+  const Address address = parse_url(url);
   const std::shared_ptr<Connection> connection(
-      new Connection(Socket::connect(parse_url(url), deadline, options.tls), options, std::move(alarm)));
-  connection->welcome(deadline, ids);
+      new Connection(Socket::connect(address, deadline, options.tls), options, std::move(alarm)));
+  connection->welcome(deadline, ids, address.is_tls || !address.path.empty());
   connection->reader_ = std::thread([raw = connection.get()] { raw->run(); });
   return connection;
 }
 
 /// Say hello, log in where the broker asks for it, and wait for welcome.
-void Connection::welcome(Deadline deadline, ProducerClaim ids) {
+void Connection::welcome(Deadline deadline, ProducerClaim ids, bool is_private) {
   Hello hello{version, version, {}, options_.name, ids};
   if (zstd_available()) hello.features.emplace_back("zstd");
   Incoming message = asked(hello, deadline);
-  if (const auto* challenge = std::get_if<Challenge>(&message)) message = log_in(*challenge, deadline);
+  if (const auto* challenge = std::get_if<Challenge>(&message))
+    message = log_in({challenge->mechanisms, socket_.server_end_point(), is_private}, deadline);
   auto* welcome = std::get_if<Welcome>(&message);
   if (welcome == nullptr) throw no_broker();
   if (welcome->broker.version != version)
@@ -76,8 +76,8 @@ void Connection::welcome(Deadline deadline, ProducerClaim ids) {
 }
 
 /// The broker's answer to the login's last message, which has proved what it had to.
-Incoming Connection::log_in(const Challenge& challenge, Deadline deadline) {
-  const auto exchange = begin_login(options_.login, challenge.mechanisms, socket_.server_end_point());
+Incoming Connection::log_in(const Offer& offer, Deadline deadline) {
+  const auto exchange = begin_login(options_.login, offer);
   std::string data = exchange->begin();
   for (int count = 0; count < login_messages_max; ++count) {
     Incoming message = asked(Authenticate{exchange->mechanism(), data}, deadline);

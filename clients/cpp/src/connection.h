@@ -26,6 +26,7 @@
 #include "alarm.h"
 #include "codec.h"
 #include "frame_reader.h"
+#include "login.h"
 #include "messages.h"
 #include "socket.h"
 #include "subscription.h"
@@ -146,8 +147,9 @@ class Connection {
 
   // --- before there are threads ---
 
-  void welcome(Deadline deadline, ProducerClaim ids);
-  Incoming log_in(const Challenge& challenge, Deadline deadline);
+  /// `is_private`: nobody in between can read what is sent.
+  void welcome(Deadline deadline, ProducerClaim ids, bool is_private);
+  Incoming log_in(const Offer& offer, Deadline deadline);
   template <typename Message>
   Incoming asked(const Message& message, Deadline deadline);
 

@@ -22,8 +22,8 @@ constexpr std::string_view bearer = "OAUTHBEARER";
 struct Range {
   char32_t first, last;
 };
-/// Characters beyond ASCII that SASLprep (RFC 4013) leaves as they are, whatever is beside them: a table of all would be
-/// larger than the rest of the client.
+/// Characters beyond ASCII that SASLprep (RFC 4013) leaves as they are, whatever is beside them. A table for all others
+/// would be larger than the rest of the client.
 constexpr std::array<Range, 11> unchanged{{{0xa1, 0xa7},
                                            {0xbf, 0x131},
                                            {0x134, 0x13e},
@@ -125,22 +125,22 @@ class TokenExchange final : public Exchange {
   throw Error("auth.failed", offered.empty() ? text + "nothing" : text);
 }
 
-bool has(const std::vector<std::string>& offered, std::string_view mechanism) {
-  return std::find(offered.begin(), offered.end(), mechanism) != offered.end();
+bool has(const Offer& offer, std::string_view mechanism) {
+  return std::find(offer.mechanisms.begin(), offer.mechanisms.end(), mechanism) != offer.mechanisms.end();
 }
 
 }  // namespace
 
-std::unique_ptr<Exchange> begin_login(const std::optional<Login>& login, const std::vector<std::string>& offered,
-                                      const std::string& binding) {
+std::unique_ptr<Exchange> begin_login(const std::optional<Login>& login, const Offer& offer) {
   if (!login)
     throw Error("auth.failed", "the broker requires a login: .login = linn::Password(...) or linn::Token(...)");
   if (const auto* password = std::get_if<Password>(&*login)) {
-    const bool is_plus = !binding.empty() && has(offered, scram_plus);
-    if (!is_plus && !has(offered, scram)) not_offered("the broker takes no passwords by SCRAM", offered);
-    return std::make_unique<ScramExchange>(password->kept_, binding, is_plus);
+    const bool is_plus = !offer.binding.empty() && has(offer, scram_plus);
+    if (!is_plus && !has(offer, scram)) not_offered("the broker takes no passwords by SCRAM", offer.mechanisms);
+    return std::make_unique<ScramExchange>(password->kept_, offer.binding, is_plus);
   }
-  if (!has(offered, bearer)) not_offered("the broker takes no tokens on this connection", offered);
+  if (!has(offer, bearer)) not_offered("the broker takes no tokens on this connection", offer.mechanisms);
+  if (!offer.is_private) throw Error("auth.failed", "a token is sent in TLS and on Unix sockets alone: use linns://");
   return std::make_unique<TokenExchange>(std::get<Token>(*login).present_);
 }
 

@@ -33,6 +33,15 @@ class KeptPassword {
   std::shared_ptr<const Secret> salted_;
 };
 
+/// What a broker offers on one connection.
+struct Offer {
+  std::vector<std::string> mechanisms;
+  /// The hash of the broker's certificate; empty without TLS.
+  std::string binding;
+  /// TLS or a Unix socket: nobody in between can read a token.
+  bool is_private = false;
+};
+
 /// `begin`, `answer` for each further challenge, then `end`. All throw Error auth.failed where the login can't go on.
 class Exchange {
  public:
@@ -46,10 +55,9 @@ class Exchange {
   virtual void end(const std::string& data) = 0;
 };
 
-/// Begin the login that a broker asks for. `binding`: the hash of its certificate; empty without TLS.
+/// Begin the login that a broker asks for.
 ///
 /// Throws Error auth.failed: there is no login, or none of the mechanisms is for it.
-std::unique_ptr<Exchange> begin_login(const std::optional<Login>& login, const std::vector<std::string>& offered,
-                                      const std::string& binding);
+std::unique_ptr<Exchange> begin_login(const std::optional<Login>& login, const Offer& offer);
 
 }  // namespace linn::detail

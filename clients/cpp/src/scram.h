@@ -29,8 +29,8 @@ struct Salting {
 class ScramClient {
  public:
   /// `nonce`: printable ASCII without a comma. `binding`: the hash of the broker's certificate; empty without TLS.
-  /// `is_plus`: the broker offers PLUS. Where it does not, it is told that this client could: it refuses the login if it
-  /// did, and a proxy has changed the offer.
+  /// `is_plus`: the broker offers PLUS. Where it does not, it is told that this client could: it refuses the login if
+  /// it has offered PLUS, and a proxy has changed that.
   ScramClient(std::string_view user, std::string nonce, std::string binding, bool is_plus);
 
   std::string mechanism() const { return std::string(is_plus_ ? scram_plus : scram); }

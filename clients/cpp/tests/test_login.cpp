@@ -123,9 +123,15 @@ void a_listener_that_requires_a_login_says_what_it_takes() {
   CHECK(connecting(std::nullopt, offering({offered_scram})) == "auth.failed");
   CHECK(connecting(Token("t"), offering({offered_scram})) == "auth.failed");
   CHECK(connecting(Password("ann", "opensesame"), offering({"PLAIN", "OAUTHBEARER"})) == "auth.failed");
-  const std::string text = text_of([] { begin_login(Password("ann", "opensesame"), {"PLAIN", "OAUTHBEARER"}, ""); });
+  const std::string text = text_of([] { begin_login(Password("ann", "opensesame"), {{"PLAIN", "OAUTHBEARER"}, ""}); });
   CHECK(text.find("takes no passwords by SCRAM; it takes PLAIN, OAUTHBEARER") != std::string::npos);
   CHECK(text.find("opensesame") == std::string::npos);
+}
+
+void a_token_is_sent_where_nobody_can_read_it() {
+  const Token token([]() -> std::string { throw std::logic_error("the token was asked for"); });
+  CHECK(code_of([&] { begin_login(token, {{"OAUTHBEARER"}, "", false}); }) == "auth.failed");
+  CHECK(begin_login(token, {{"OAUTHBEARER"}, "", true})->mechanism() == "OAUTHBEARER");
 }
 
 void a_password_is_text_that_is_its_own_prepared_form() {
@@ -178,7 +184,7 @@ void a_token_that_can_not_be_sent_is_not() {
       }
     };
   };
-  for (const std::string& text : {std::string(), std::string("token\n"), std::string("tok\1en"), std::string("t\u00f6")})
+  for (const char* text : {"", "token\n", "tok\1en", "t\u00f6"})
     CHECK(code_of(connecting_with(Token(text))) == "message.invalid");
   CHECK(text_of(connecting_with(Token("secret-token\n"))).find("secret") == std::string::npos);
   CHECK(code_of([] { Token(std::function<std::string()>()); }) == "message.invalid");
@@ -192,8 +198,9 @@ void a_token_that_can_not_be_sent_is_not() {
 
 void a_login_ends() {
   const Token token("t");
-  CHECK(connecting(token, [](Peer& peer) { peer.fail(hear_first(peer, {"OAUTHBEARER"}).correlation, "auth.failed"); }) ==
-        "auth.failed");
+  CHECK(connecting(token, [](Peer& peer) {
+          peer.fail(hear_first(peer, {"OAUTHBEARER"}).correlation, "auth.failed");
+        }) == "auth.failed");
   CHECK(connecting(token, [](Peer& peer) {
           challenge(peer, hear_first(peer, {"OAUTHBEARER"}).correlation, {}, "more");
           peer.until_closed();
@@ -330,10 +337,10 @@ void names_are_escaped_and_flags_say_what_is_bound() {
   CHECK(last.starts_with("c=" + base64_encode("p=tls-server-end-point,," + hash) + ",r=Nx,p="));
   const Login login = Password("ann", "opensesame");
   const std::vector<std::string> both{"SCRAM-SHA-256-PLUS", "SCRAM-SHA-256"};
-  CHECK(begin_login(login, both, hash)->mechanism() == "SCRAM-SHA-256-PLUS");
-  CHECK(begin_login(login, both, "")->mechanism() == "SCRAM-SHA-256");
-  CHECK(begin_login(login, {offered_scram}, hash)->begin().starts_with("y,,"));
-  CHECK(begin_login(login, {offered_scram}, hash)->begin() != begin_login(login, {offered_scram}, hash)->begin());
+  CHECK(begin_login(login, {both, hash})->mechanism() == "SCRAM-SHA-256-PLUS");
+  CHECK(begin_login(login, {both, ""})->mechanism() == "SCRAM-SHA-256");
+  CHECK(begin_login(login, {{offered_scram}, hash})->begin().starts_with("y,,"));
+  CHECK(begin_login(login, {{offered_scram}, hash})->begin() != begin_login(login, {{offered_scram}, hash})->begin());
 }
 
 void a_salted_password_is_kept_for_the_next_login() {
@@ -403,7 +410,7 @@ void a_wrong_password_and_a_broker_without_proof_are_refused() {
 #else
 
 void a_build_without_openssl_says_so() {
-  const std::string text = text_of([] { begin_login(Password("ann", "opensesame"), {offered_scram}, ""); });
+  const std::string text = text_of([] { begin_login(Password("ann", "opensesame"), {{offered_scram}, ""}); });
   CHECK(text.find("without OpenSSL") != std::string::npos && text.find("[auth.failed]") != std::string::npos);
 }
 
@@ -415,6 +422,7 @@ int main() {
   std::vector<Case> cases{
       {"a listener that requires a login says what it takes", a_listener_that_requires_a_login_says_what_it_takes},
       {"a password is text that is its own prepared form", a_password_is_text_that_is_its_own_prepared_form},
+      {"a token is sent where nobody can read it", a_token_is_sent_where_nobody_can_read_it},
       {"a token is asked for at each connection", a_token_is_asked_for_at_each_connection},
       {"a token that can't be sent is not", a_token_that_can_not_be_sent_is_not},
       {"a login ends", a_login_ends},

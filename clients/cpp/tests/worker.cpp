@@ -8,7 +8,8 @@
 //                                              that were not published before, in small batches, and print how many are
 //                                              confirmed after each; or, for "flush", wait for all, and print "flushed"
 //
-// With LOGIN_USER and LOGIN_PASSWORD, or LOGIN_TOKEN_FILE, in the environment it logs in.
+// With TLS_CA in the environment it trusts that authority; with LOGIN_USER and LOGIN_PASSWORD it logs in, and with
+// LOGIN_TOKEN_FILE too: it prints "token" when it is asked for the token.
 #include <chrono>
 #include <cstdlib>
 #include <deque>
@@ -34,6 +35,12 @@ std::optional<linn::Login> login() {
     std::cout << "token" << std::endl;
     return token;
   });
+}
+
+linn::ClientOptions options() {
+  linn::ClientOptions chosen{.login = login()};
+  if (const char* ca = std::getenv("TLS_CA")) chosen.tls = linn::TlsOptions{.ca = ca};
+  return chosen;
 }
 
 void work(const linn::Client& client, const std::string& topic, std::chrono::milliseconds job) {
@@ -115,7 +122,7 @@ void count(const linn::Client& client, std::string name, linn::ProducerOptions o
 
 int main(int, char** argv) {
   try {
-    const linn::Client client = linn::Client::connect(argv[1], {.login = login()});
+    const linn::Client client = linn::Client::connect(argv[1], options());
     const std::string command = argv[2];
     if (command == "work") {
       work(client, argv[3], std::chrono::milliseconds(std::stoi(argv[4])));

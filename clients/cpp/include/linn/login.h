@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <variant>
-#include <vector>
 
 namespace linn {
 
@@ -21,8 +20,8 @@ using Login = std::variant<Password, Token>;
 namespace detail {
 class Exchange;
 class KeptPassword;
-std::unique_ptr<Exchange> begin_login(const std::optional<Login>& login, const std::vector<std::string>& offered,
-                                      const std::string& binding);
+struct Offer;
+std::unique_ptr<Exchange> begin_login(const std::optional<Login>& login, const Offer& offer);
 }  // namespace detail
 
 /// A user's name and password. The password is not sent: both sides prove that they know it (SCRAM-SHA-256), inside TLS
@@ -42,13 +41,12 @@ class Password {
   const std::string& user() const noexcept;
 
  private:
-  friend std::unique_ptr<detail::Exchange> detail::begin_login(const std::optional<Login>& login,
-                                                               const std::vector<std::string>& offered,
-                                                               const std::string& binding);
+  friend std::unique_ptr<detail::Exchange> detail::begin_login(const std::optional<Login>&, const detail::Offer&);
   std::shared_ptr<detail::KeptPassword> kept_;
 };
 
-/// A token of an identity provider, which the broker takes inside TLS or on a Unix socket.
+/// A token of an identity provider. It is sent inside TLS or on a Unix socket alone; elsewhere connecting fails with
+/// auth.failed.
 class Token {
  public:
   explicit Token(std::string token);
@@ -58,9 +56,7 @@ class Token {
   explicit Token(std::function<std::string()> present);
 
  private:
-  friend std::unique_ptr<detail::Exchange> detail::begin_login(const std::optional<Login>& login,
-                                                               const std::vector<std::string>& offered,
-                                                               const std::string& binding);
+  friend std::unique_ptr<detail::Exchange> detail::begin_login(const std::optional<Login>&, const detail::Offer&);
   std::function<std::string()> present_;
 };
 
