@@ -33,7 +33,7 @@ def test_the_files_are_what_the_generator_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("script", "written"), [("layout.py", "layout.ts"), ("saslprep.py", "stringprep.ts")])
 def test_the_tables_of_the_typescript_client_are_what_their_scripts_write(script: str, written: str) -> None:
-    command = [sys.executable, "-W", "error", TYPESCRIPT / script, "--print"]
+    command = [sys.executable, "-W", "error", str(TYPESCRIPT / script), "--print"]
     wanted = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert (TYPESCRIPT / "src" / written).read_text(encoding="utf-8") == wanted
 
