@@ -17,7 +17,6 @@ constexpr std::uint16_t version = 1;
 constexpr std::uint16_t batches_max = 1'024;
 constexpr std::size_t receive_bytes = 256 << 10;
 constexpr int login_messages_max = 8;
-constexpr std::size_t frame_bytes_max_before_welcome = 64 << 10;  // Of a peer that has proved nothing yet.
 constexpr milliseconds keepalive_min{100};   // Whatever a broker asks for.
 constexpr milliseconds closing_time{1'000};  // For a broker to read what was sent and to close.
 
@@ -38,7 +37,7 @@ Connection::Connection(Socket socket, ClientOptions options, std::shared_ptr<Ala
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       options_(std::move(options)),
       alarm_(std::move(alarm)),
-      frames_(std::min(options_.receive_bytes_max, frame_bytes_max_before_welcome)),
+      frames_(options_.receive_bytes_max),
       buffer_(receive_bytes) {
   if (wake_.descriptor() < 0) throw Error("connection.failed", "no descriptor is left", true);
 }
@@ -68,7 +67,6 @@ void Connection::welcome(Deadline deadline, ProducerClaim ids, bool is_private) 
                 "the broker speaks version " + std::to_string(welcome->broker.version));
   broker_ = std::move(welcome->broker);
   user_ = std::move(welcome->user);
-  frames_.allow(options_.receive_bytes_max);
   keepalive_ =
       broker_.keepalive_ms == 0 ? milliseconds(0) : std::max(keepalive_min, milliseconds(broker_.keepalive_ms));
   last_heard_ = last_pinged_ = Clock::now();

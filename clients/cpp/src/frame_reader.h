@@ -15,9 +15,6 @@ class FrameReader {
  public:
   explicit FrameReader(std::size_t message_bytes_max) noexcept : message_bytes_max_(message_bytes_max) {}
 
-  /// Let messages be of another size from the next one on.
-  void allow(std::size_t message_bytes_max) noexcept { message_bytes_max_ = message_bytes_max; }
-
   /// Throws Error protocol.malformed, protocol.frame_too_large; nothing can be read behind that.
   void feed(std::string_view bytes);
 
@@ -28,7 +25,7 @@ class FrameReader {
   void begin(std::size_t size);
   std::string_view take_head(std::string_view bytes);
 
-  std::size_t message_bytes_max_;
+  const std::size_t message_bytes_max_;
   std::string current_;
   /// Of `current_`, once its segment table is there; 0 before.
   std::size_t size_ = 0;

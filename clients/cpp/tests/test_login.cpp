@@ -240,14 +240,6 @@ void a_refused_login_is_reported_and_not_tried_again() {
   broker.finish();
 }
 
-void a_message_before_the_welcome_is_small() {
-  CHECK(connecting(std::nullopt, [](Peer& peer) {
-          peer.read();
-          peer.send_bytes(std::string("\0\0\0\0\1\x20\0\0", 8));  // The head of 64 KiB and a word.
-          peer.until_closed();
-        }) == "protocol.frame_too_large");
-}
-
 // --- SCRAM ---
 
 #if LINN_WITH_OPENSSL
@@ -426,8 +418,7 @@ int main() {
       {"a token is asked for at each connection", a_token_is_asked_for_at_each_connection},
       {"a token that can't be sent is not", a_token_that_can_not_be_sent_is_not},
       {"a login ends", a_login_ends},
-      {"a refused login is reported and not tried again", a_refused_login_is_reported_and_not_tried_again},
-      {"a message before the welcome is small", a_message_before_the_welcome_is_small}};
+      {"a refused login is reported and not tried again", a_refused_login_is_reported_and_not_tried_again}};
 #if LINN_WITH_OPENSSL
   cases.insert(
       cases.end(),
