@@ -143,7 +143,7 @@ def test_a_policy_follows_users_and_roles() -> None:
     policy = Policy({"reader": rules_of({"topic:a": ["consume"]})}, Users([User(name="alice", roles=("reader",))]))
     alice, nobody = policy.access("alice"), policy.access("bob")
     assert policy.access("alice") is alice
-    alice.watchers.add(lambda: told.append("alice"))
+    alice.watchers[lambda: told.append("alice")] = {}
     assert (alice.may("consume", "topic", "a"), nobody.may("see", "topic", "a")) == (True, False)
     assert policy.roles_that_allow("alice", "consume", "topic", "a") == ["reader"]
     run_steps(policy.put_role("reader", rules_of({"topic:b": ["consume"]})))

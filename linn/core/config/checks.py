@@ -18,8 +18,11 @@ from linn.core.config.kinds import Kind, Kinds
 from linn.core.config.problem import Problems
 from linn.core.config.service_tables import check_services
 from linn.core.config.tables import (
+    LOGIN_METHODS,
     TABLES,
     AuditTable,
+    AuthenticatorTable,
+    AuthorizerTable,
     BrokerSettings,
     DeliveryTable,
     ExchangeTable,
@@ -58,7 +61,7 @@ from linn.core.security.users import User, check_user_name
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_SELECTORS = ("protocol", "engine", "semantics", "interceptor", "type")
+_SELECTORS = ("protocol", "engine", "semantics", "interceptor", "authenticator", "authorizer", "type")
 """Keys by which a table chooses a kind."""
 
 _NOUNS = {
@@ -67,6 +70,8 @@ _NOUNS = {
     "delivery": "delivery semantics",
     "exchanges": "exchange type",
     "interceptors": "interceptor",
+    "authenticators": "authenticator",
+    "authorizers": "authorizer",
 }
 
 
@@ -139,6 +144,8 @@ class ConfigChecker:
         self._exists("default_delivery", "delivery", settings.default_delivery, self._kinds.semantics)
         if settings.group_storage is not None:
             self._exists("group_storage", "storage", settings.group_storage, self._kinds.engines)
+        if settings.authorizer is not None:
+            self._exists("authorizer", "authorizers", settings.authorizer, self._kinds.authorizers)
         self._check_assignor(settings.default_assignor, ("broker", "default_assignor"))
         return settings
 
@@ -169,6 +176,9 @@ class ConfigChecker:
                 found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
                 self._check_login(head, path)
+                known = {*LOGIN_METHODS, *self.names("authenticators"), *self._kinds.authenticators}
+                for index, method in enumerate(head.methods):
+                    must_exist(method, known, "way to log in", (*path, "methods", index), self.problems)
                 self._check_open(head, path)
         self._check_addresses(found)
         return found
@@ -217,6 +227,17 @@ class ConfigChecker:
     def interceptors(self) -> dict[str, Configured]:
         """Decode `[interceptors.*]`, and add every interceptor under its own name."""
         return self._configured("interceptors", InterceptorTable, "interceptor", self._kinds.interceptors)
+
+    def authenticators(self) -> dict[str, Configured]:
+        """Decode `[authenticators.*]`, and add every authenticator under its own name."""
+        for name in self.names("authenticators"):
+            if name in LOGIN_METHODS:
+                self.problems.add(("authenticators", name), f'"{name}" is a way to log in already')
+        return self._configured("authenticators", AuthenticatorTable, "authenticator", self._kinds.authenticators)
+
+    def authorizers(self) -> dict[str, Configured]:
+        """Decode `[authorizers.*]`, and add every authorizer under its own name."""
+        return self._configured("authorizers", AuthorizerTable, "authorizer", self._kinds.authorizers)
 
     def groups(self) -> dict[str, GroupTable]:
         """Decode `[groups.*]`. A group's name may be any text."""

@@ -140,7 +140,8 @@ class Conversation:
             await self._say(200 if state == "ready" else 503, state, is_head=is_head)
         else:
             try:
-                families = self._session.collect_metrics(per_connection=self._server.per_connection)
+                session, per_connection = self._session, self._server.per_connection
+                families = await session.decided(lambda: session.collect_metrics(per_connection=per_connection))
             except Forbidden as error:
                 await self._say(403, error.text, is_head=is_head)
                 return
