@@ -147,7 +147,7 @@ class Authority:
         except Exception as error:
             self._log(f"failed: {type(error).__name__} in {self._blamed(error)}")
             return Decision(False, FAILED_HOLD_S)
-        problem = _DENIED_LATE if scope.cancel_called else _problem_with(found)
+        problem = _DENIED_LATE if scope.cancel_called else problem_with(found)
         if problem is None:
             assert isinstance(found, Decision), "checked just now"
             return found
@@ -177,7 +177,7 @@ class Authority:
             self._logged = problem, self._monotonic()
 
 
-def _problem_with(found: object) -> str | None:
+def problem_with(found: object) -> str | None:
     """The reason why an answer is none; None if it is one."""
     if not isinstance(found, Decision):
         return f"answered with a {type(found).__name__}, not with a Decision"
