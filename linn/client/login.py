@@ -21,13 +21,13 @@ SALTED_MAX = 4
 
 
 class Channel(NamedTuple):
-    """What a login needs to know of its connection."""
+    """Facts about a connection that its login goes by."""
 
     random_bytes: Callable[[int], bytes]
     binding: bytes = b""
     """The hash of the broker's certificate; b"" without TLS."""
     is_private: bool = False
-    """Whether nobody else reads along: in TLS, and over a Unix socket."""
+    """Whether others can't read the traffic: in TLS, and over a Unix socket."""
 
 
 class Exchange(Protocol):

@@ -68,7 +68,7 @@ class AuthorizerConformance:
             assert problem_with(await authorizer.may(*question)) is None, question
 
     async def test_who_may_do_something_may_see_it(self, harness: AuthorizerHarness) -> None:
-        """As with roles: a client that publishes to a topic looks at it first."""
+        """Roles do the same: a client describes a topic before it publishes."""
         authorizer = harness.make()
         for user, _, kind, name in harness.allows:
             assert (await authorizer.may(user, "see", kind, name)).allowed, f"{user} does not see {kind}:{name}"

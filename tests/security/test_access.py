@@ -155,6 +155,21 @@ def test_a_policy_follows_users_and_roles() -> None:
     assert told == ["alice"] * 3
 
 
+def test_roles_of_a_login_are_added_and_share_the_users_limits() -> None:
+    reader, writer = rules_of({"topic:a": ["consume"]}), rules_of({"topic:a": ["publish"]})
+    policy = Policy({"reader": reader}, Users([User(name="alice", roles=("reader",))]))
+    alone, more = policy.access("alice"), policy.access("alice", ["writer", "none"])
+    assert policy.access("alice", ("none", "writer")) is more
+    assert more is not alone
+    assert more.quota is alone.quota
+    assert not more.may("publish", "topic", "a")
+    run_steps(policy.put_role("writer", writer))
+    assert [access.may("publish", "topic", "a") for access in (alone, more)] == [False, True]
+    run_steps(policy.put_user(User(name="alice")))
+    assert [access.may("consume", "topic", "a") for access in (alone, more)] == [False, False]
+    assert more.may("publish", "topic", "a"), "the token has it until it ends"
+
+
 def test_an_open_policy_allows_everything_and_an_administrator_no_name_of_the_brokers_own() -> None:
     assert Policy({}, Users(), is_open=True).access("anonymous").may("run", "broker")
     access = Policy({}, Users([User(name="root", roles=(ADMINISTRATOR,))])).access("root")

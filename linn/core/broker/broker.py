@@ -161,8 +161,10 @@ class Broker:
         """Make the authenticators that listeners name. Raises PluginError."""
         plugins, found = self.plugins, dict[str, BoundAuthenticator]()
         for listener in self.config.listeners.values():
-            for name in {*listener.login.methods} & {*self.config.authenticators} - {*found}:
-                configured = self.config.authenticators[name]
+            for name in listener.login.methods:
+                configured = self.config.authenticators.get(name)
+                if configured is None or name in found:
+                    continue
                 kind = plugins.authenticators[configured.kind]
                 made: Authenticator = plugins.make(kind, configured.settings, self.env)
                 found[name] = BoundAuthenticator(name, kind.mechanisms, made.authenticate, plugins.blamed)

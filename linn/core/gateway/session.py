@@ -46,7 +46,7 @@ takes 350 bytes, so that all of them take 11 MiB, and leaving them takes 50 ms."
 
 
 ASKED_AGAIN_MAX = 200
-"""How often a verb is carried out anew because the authorizer had to be asked; each time it decides up to 256 names."""
+"""Limit of the attempts at a verb while the authorizer decides, up to 256 names at a time."""
 
 T = TypeVar("T")
 

@@ -37,4 +37,4 @@ class AuthenticatorKind:
     make: Callable[[Any, Env], Authenticator]
     """(own settings or None, the broker's Env) -> the authenticator. Does no I/O but reading files."""
     mechanisms: tuple[str, ...] = (PLAIN,)
-    """What it checks: "PLAIN" (a user's name and password), "OAUTHBEARER" (a token), or both."""
+    """Mechanisms of which it checks the credentials: "PLAIN" (name and password), "OAUTHBEARER" (a token), or both."""

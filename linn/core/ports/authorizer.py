@@ -16,7 +16,7 @@ class Authorizer(Protocol):
     async def may(self, user: str, operation: str, kind: str, name: str) -> Decision:
         """Decide whether a user may do this to a resource, whether or not it exists, and for how long that holds.
 
-        Operations and kinds are those of roles: "publish" on a "topic". `name` is "" for the broker.
+        Operations and kinds are the same as in roles: "publish" on a "topic". `name` is "" for the broker.
 
         It runs in the broker's loop, so it waits with `await`. It has 5 seconds, waiting for a turn included; up to 64
         calls run at a time, and each answer is kept for as long as it holds: publishing 10,000 batches a second asks

@@ -26,7 +26,7 @@ class Principal(NamedTuple):
     login: str = "none"
     """The way in which the user has logged in: "peer", "certificate", the name of a mechanism, or "none"."""
     roles: Collection[str] = ()
-    """Roles that the login gave, such as those of a token, besides the user's own; unknown ones allow nothing."""
+    """Roles that the login gave, as a token does, besides the user's own; unknown ones allow nothing."""
 
     def described(self) -> str:
         """The caller as text for a log line: name, address and client."""

@@ -45,7 +45,7 @@ class Access:
     is_full = False
     """Whether everything is allowed."""
     misses = 0
-    """How often an authorizer had to be asked."""
+    """The number of times that an authorizer had to be asked."""
 
     def __init__(self, user: str, rules: Iterable[Rule] = (), quota: Quota | None = None) -> None:
         self.user = user

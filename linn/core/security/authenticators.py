@@ -29,7 +29,7 @@ MECHANISMS = (PLAIN, BEARER)
 
 
 class Credentials:
-    """What a client shows. Its text has no secret."""
+    """A client's name and password, or its token. The text of this object has no secret."""
 
     __slots__ = ("address", "mechanism", "secret", "user")
 
@@ -51,9 +51,9 @@ class Authenticated(NamedTuple):
     """The answer of an authenticator: who the client is."""
 
     user: str
-    """The name of the user, 1 to 255 bytes of UTF-8. It need not be one of `[users]`."""
+    """The name of the user, 1 to 255 bytes of UTF-8. It need not be in `[users]`."""
     roles: Sequence[str] = ()
-    """Roles that the session has, besides those of the user, up to 100. Unknown ones are ignored."""
+    """Roles of the session besides the user's own, up to 100. Unknown ones are ignored."""
     ends_s: float = math.inf
     """Unix time at which the login ends, as a token does."""
 

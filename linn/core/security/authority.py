@@ -1,8 +1,8 @@
 """The authority: the authorizer, a plugin that is asked for rights that no role gives, and what its answers allow.
 
 Laws: an answer holds for the time that it says, and no longer. An exception, an answer of another type and one after
-`ANSWER_S` are denials that hold for `FAILED_HOLD_S`. Nobody waits for an answer in a look-up: `check` raises a
-`Forbidden` with the rights that are `undecided`, and whoever can wait awaits `decide`, and checks again. Rights that a
+`ANSWER_S` are denials that hold for `FAILED_HOLD_S`. A look-up does not wait for an answer: `check` raises a
+`Forbidden` with the rights that are `undecided`; a caller that can wait awaits `decide`, and checks again. Rights that a
 consumer needs are asked for again before the answer ends; a denial ends the consumer.
 """
 
@@ -39,7 +39,7 @@ HOLD_S_MIN, HOLD_S_MAX = 1.0, 3_600.0
 FAILED_HOLD_S = 1.0
 """Time for which a failure is a denial, so that an authorizer that fails is asked once a second for each right."""
 COMPACTED_AT = 100_000
-"""Entries of the list of ends, each of 200 bytes, beyond which those of users without a session are removed."""
+"""Entries of the list of ends, each of 200 bytes, beyond which entries of users without a session are removed."""
 LOGGED_AGAIN_S = 60.0
 """Time after which the same failure is logged again."""
 
@@ -229,7 +229,7 @@ class AskedAccess(Access):
             super().check_any(needs)
 
     def lacks(self, needs: Iterable[Need]) -> Forbidden | None:
-        """See `Access.lacks`. What is undecided is not lacking yet."""
+        """See `Access.lacks`. An undecided right is not lacking yet."""
         return super().lacks(need for need in needs if self.may(*need) or not self._is_undecided(need))
 
     def visible(self, kind: str, names: Iterable[str]) -> list[str]:
@@ -306,5 +306,5 @@ class AskedAccess(Access):
 
 
 def _asked_for(need: Need) -> Need:
-    """The right on which one depends: what is done with the audit trail needs `audit`."""
+    """The right on which one depends: `audit`, for the audit trail."""
     return Need(AUDIT, BROKER) if need.kind == TOPIC and need.name == AUDIT_TOPIC else need

@@ -76,7 +76,7 @@ class Identity(NamedTuple):
     ends_s: float = math.inf
     """Unix time at which it ends, as a token does."""
     roles: Collection[str] = ()
-    """Roles that the login gives, besides those of the user."""
+    """Roles that the login gives, besides the user's own."""
 
 
 class LoginClock(Protocol):
