@@ -2,8 +2,8 @@
 
 Laws: an answer holds for the time that it says, and no longer. An exception, an answer of another type and one after
 `ANSWER_S` are denials that hold for `FAILED_HOLD_S`. A look-up does not wait for an answer: `check` raises a
-`Forbidden` with the rights that are `undecided`; a caller that can wait awaits `decide`, and checks again. Rights that a
-consumer needs are asked for again before the answer ends; a denial ends the consumer.
+`Forbidden` with the rights that are `undecided`; a caller that can wait awaits `decide`, and checks again. Rights of
+consumers are asked for again before the answer ends; a denial ends the consumer.
 """
 
 from __future__ import annotations
