@@ -39,6 +39,7 @@ from linn.core.env.env import AcceptedStream, Clock, Disk, Env, File, Program, R
 from linn.core.env.file_region import Sendable, behind
 from linn.core.env.log_fields import log_fields
 from linn.core.env.real.env import RealEnv
+from linn.core.env.secret import HOW_TO_WRITE_SECRETS, MASK, Secret, without
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.group import raise_once
 from linn.core.errors.texts import counted, did_you_mean
@@ -63,6 +64,7 @@ from linn.core.errors.tree import (
     ProtocolError,
     RequestTimeout,
     RequestUnknown,
+    SecretUnusable,
     StorageError,
     SubscriptionUnknown,
     SubscriptionWrongKind,
@@ -131,9 +133,11 @@ __all__ = [
     "CONFIRM_WHEN",
     "DATA_AT",
     "FETCH_BYTES_MAX",
+    "HOW_TO_WRITE_SECRETS",
     "IDENTITY_CHARACTERS_MAX",
     "LEASE_MS_MAX",
     "LEASE_RECORDS_MAX",
+    "MASK",
     "NODES_MAX",
     "NOTHING",
     "NUMBER_BYTES",
@@ -245,6 +249,8 @@ __all__ = [
     "RequestTimeout",
     "RequestUnknown",
     "Rng",
+    "Secret",
+    "SecretUnusable",
     "SemanticsKind",
     "Sendable",
     "Service",
@@ -297,5 +303,6 @@ __all__ = [
     "run_steps",
     "shown_value",
     "subscribers_of",
+    "without",
     "wrap_body",
 ]

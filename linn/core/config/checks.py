@@ -37,6 +37,7 @@ from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.address import anonymous_text, is_beyond_loopback, open_text, parse_address
+from linn.core.env.secret import Secret
 from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
     AddressInvalid,
@@ -263,9 +264,10 @@ class ConfigChecker:
                         self.problems.add((*path, resource), error.text)
         return found
 
-    def users(self, roles: Mapping[str, tuple[Rule, ...]]) -> dict[str, User]:
-        """Decode `[users.*]`. A user's name may be any text."""
+    def users(self, roles: Mapping[str, tuple[Rule, ...]]) -> tuple[dict[str, User], dict[str, Secret]]:
+        """Decode `[users.*]`, with the verifiers that are elsewhere. A user's name may be any text."""
         found: dict[str, User] = {}
+        verifiers: dict[str, Secret] = {}
         for name, table in self._tables("users").items():
             path: Path = ("users", name)
             try:
@@ -275,9 +277,12 @@ class ConfigChecker:
             settings = decode_settings(UserTable, table, path, self.problems, partial=True)
             if settings is None:
                 continue
-            if settings.scram:
+            scram = settings.scram
+            if isinstance(scram, Secret):
+                verifiers[name], scram = scram, ""
+            elif scram:
                 try:
-                    Verifier.parse(settings.scram)
+                    Verifier.parse(scram)
                 except ConfigError as error:
                     self.problems.add((*path, "scram"), error.text)
             for index, role in enumerate(settings.roles):
@@ -286,12 +291,12 @@ class ConfigChecker:
             found[name] = User(
                 name=name,
                 roles=settings.roles,
-                scram=settings.scram,
+                scram=scram,
                 certificate=settings.certificate,
                 uid=settings.uid,
                 limits=settings.limits,
             )
-        return found
+        return found, verifiers
 
     def _check_assignor(self, name: str | None, path: Path) -> None:
         must_exist(name, self._kinds.assignors, "assignor", path, self.problems, PluginUnknown)

@@ -9,6 +9,7 @@ import msgspec
 
 from linn.core.config.topic_settings import DAY_MS, BindingSettings, Count, Retention, Size, TopicSettings
 from linn.core.config.units import UNITS_MAX
+from linn.core.env.secret import Secret
 from linn.core.env.tls import ClientCertificate, Version
 from linn.core.groups.assignor import DEFAULT_ASSIGNOR
 from linn.core.security.quota import Limits
@@ -320,9 +321,10 @@ class UserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     roles: Annotated[tuple[str, ...], msgspec.Meta(description="The user's roles.")] = ()
     scram: Annotated[
-        str,
+        str | Secret,
         msgspec.Meta(
-            description="The verifier of the user's password, as `linn users verifier` prints it. Default: no password."
+            description="The verifier of the user's password, as `linn users verifier` prints it, or where it is: "
+            '`{ file = "PATH" }`, `{ env = "NAME" }` or `{ credential = "NAME" }`. Default: no password.'
         ),
     ] = ""
     certificate: Annotated[
