@@ -122,7 +122,7 @@ from linn.core.routing.predicate.predicate import Predicate
 from linn.core.routing.predicate.tokens import is_unicode
 from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
 from linn.core.routing.subject_field import FieldValue, SubjectField
-from linn.core.security.logins import Identity, Login
+from linn.core.security.logins import LOGIN_METHODS, Identity, Login
 from linn.core.security.quota import Quota
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 
@@ -137,6 +137,7 @@ __all__ = [
     "IDENTITY_CHARACTERS_MAX",
     "LEASE_MS_MAX",
     "LEASE_RECORDS_MAX",
+    "LOGIN_METHODS",
     "MASK",
     "NODES_MAX",
     "NOTHING",

@@ -111,7 +111,10 @@ OPEN = SparkSettings(
     live=True,
     paths=("/lake", "shared/out", "s3a://bucket/live", "file:///mnt"),
     modules=("flights", "shop.orders"),
-    connections={"warehouse": {"url": "jdbc:postgresql://db/x", "password": Secret(env="X")}, "rest": {"catalog.uri": "x"}},
+    connections={
+        "warehouse": {"url": "jdbc:postgresql://db/x", "password": Secret(env="X")},
+        "rest": {"catalog.uri": "x"},
+    },
 )
 
 
@@ -261,7 +264,11 @@ async def test_the_options_of_a_connection_reach_the_driver_and_nobody_else(
         await client.admin.perform("topic.alter", name="orders", settings={"spark_sink": sink})
         await trio.sleep(10)
         (pipeline,) = driver.specs[-1]["pipelines"]
-        assert pipeline["options"] == {"url": "jdbc:postgresql://db/x", "schema": "of the connection", "dbtable": "orders"}
+        assert pipeline["options"] == {
+            "url": "jdbc:postgresql://db/x",
+            "schema": "of the connection",
+            "dbtable": "orders",
+        }
         shown = json.dumps([await client.admin.topics(), await client.admin.perform("service.list")])
         assert '"connection": "db"' in shown
         assert "of the connection" not in shown

@@ -388,14 +388,18 @@ async def test_a_request_can_make_the_broker_read_no_secret(env: SimEnv, value: 
     driver = _machine(env, _indiscreet)
     async with broker_on(env, FILE):
         client = await connected(env)
-        for options in ({"connection": "db", "dbtable": value}, {"connection": "db", "dbtable": "x", "batchsize": value}):
+        for options in (
+            {"connection": "db", "dbtable": value},
+            {"connection": "db", "dbtable": "x", "batchsize": value},
+        ):
             settings = {"kind": "stream", "spark_sink": {"format": "jdbc", "options": options}}
             with pytest.raises(Refused, match="has a secret, which comes from the configuration file alone") as refused:
                 await _told(client, "topic.create", name="mine", settings=settings)
             assert refused.value.failed.code == "config.not_live"
-        for settings in ({"spark_sink.options.dbtable": value}, {"spark_sink": {"path": "x", "options": {"a": value}}}):
+        for key in ("spark_sink.options.dbtable", "spark_sink"):
+            table = value if key != "spark_sink" else {"path": "x", "options": {"a": value}}
             with pytest.raises(Refused):
-                await _told(client, "topic.alter", name="orders", settings=settings)
+                await _told(client, "topic.alter", name="orders", settings={key: table})
         await trio.sleep(10)
     assert [pipeline["name"] for spec in driver.specs for pipeline in spec["pipelines"]] == ["orders"]
 

@@ -166,7 +166,7 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                login, mode = LoginRules(head.login == "required", head.methods), int(head.socket_mode, 8)
+                login, mode = LoginRules(head.login == "required", self._methods(head)), int(head.socket_mode, 8)
                 found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
                 self._check_login(head, path)
@@ -182,11 +182,29 @@ class ConfigChecker:
         }
         return {name: table for name, table in tables.items() if table is not None}
 
+    def _methods(self, head: ListenerTable) -> tuple[str, ...]:
+        """The ways to log in of a listener: those of its table, or by default those of its protocol."""
+        has = getattr(self._kinds.protocols.get(head.protocol), "login_methods", ())
+        return tuple(
+            method
+            for method in has
+            if (method in head.methods if head.methods is not None else method != "plain" or "scram" not in has)
+        )
+
     def _check_login(self, head: ListenerTable, path: Path) -> None:
-        """Refuse a login that the protocol does not have: all clients would be served without one."""
+        """Refuse a login that nobody can pass, or that the protocol does not have: all would be served without one."""
         kind = self._kinds.protocols.get(head.protocol)
-        if head.login == "required" and kind is not None and not getattr(kind, "logs_in", False):
+        if head.login != "required" or kind is None or self.problems.any_wrong(path, "address", "tls", "methods"):
+            return
+        if not getattr(kind, "login_methods", ()):
             self.problems.add((*path, "login"), f'the protocol "{head.protocol}" has no logins')
+            return
+        is_local = head.address.startswith("unix:")
+        possible = {"scram"} | ({"token", "plain"} if is_local or head.tls else set())
+        possible |= {"peer"} if is_local else {"certificate"} if head.tls else set()
+        if not possible & {*self._methods(head)}:
+            text = "nobody could log in: plain passwords, tokens and certificates need TLS, and peer a Unix socket"
+            self.problems.add((*path, "login"), text)
 
     def _check_open(self, head: ListenerTable, path: Path) -> None:
         """Refuse an address that other machines reach, if nothing says that it may be without TLS."""

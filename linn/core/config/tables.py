@@ -153,13 +153,14 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     methods: Annotated[
-        tuple[LoginMethod, ...],
+        tuple[LoginMethod, ...] | None,
         msgspec.Meta(
             description="Ways to log in: peer (the user id at the other end of a Unix socket), certificate (of the "
-            "client, in TLS), scram (a password), token, and plain (a password that the broker sees; only in TLS or on "
-            "a Unix socket)."
+            "client, in TLS), scram (a password), token, and plain (a password that the broker sees). Tokens and plain "
+            "passwords need TLS or a Unix socket. Default: all that the protocol has, but plain only where it has no "
+            "scram, as metrics."
         ),
-    ] = ("peer", "certificate", "scram", "token")
+    ] = None
 
 
 class TlsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
