@@ -183,7 +183,7 @@ class ConfigChecker:
         return {name: table for name, table in tables.items() if table is not None}
 
     def _methods(self, head: ListenerTable) -> tuple[str, ...]:
-        """The ways to log in of a listener: those of its table, or by default those of its protocol."""
+        """A listener's ways to log in, which are its protocol's unless its table lists some."""
         has = getattr(self._kinds.protocols.get(head.protocol), "login_methods", ())
         return tuple(
             method
@@ -192,7 +192,7 @@ class ConfigChecker:
         )
 
     def _check_login(self, head: ListenerTable, path: Path) -> None:
-        """Refuse a login that nobody can pass, or that the protocol does not have: all would be served without one."""
+        """Refuse a login that no client can pass, or that the protocol does not have: all would be served then."""
         kind = self._kinds.protocols.get(head.protocol)
         if head.login != "required" or kind is None or self.problems.any_wrong(path, "address", "tls", "methods"):
             return

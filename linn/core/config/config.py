@@ -61,7 +61,7 @@ class Config:
     """Settings of services that have a table of their own, by the service's name."""
     tls: Mapping[str, TlsTable] = field(default_factory=dict)
     verifiers: Mapping[str, Secret] = field(default_factory=dict)
-    """Where the verifiers of users' passwords are that the file does not have itself, by the user's name."""
+    """References to verifiers of passwords, by the user's name."""
     file: str = ""
     """The file's name in messages."""
     topic_services: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

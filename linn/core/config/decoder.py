@@ -307,9 +307,7 @@ def _decode_with_secrets(known: _Known, raw: object) -> object:
     try:
         return msgspec.convert(raw, known.field.type)
     except msgspec.ValidationError as error:
-        text, _, place = str(error).partition(" - at `$")
-        at = f"{place.rstrip('`')}: " if place else ""
-        raise ValueError(f"{at}{in_words(text, Secret(file=MASK), known.types)}") from None
+        raise ValueError(in_words(str(error), Secret(file=MASK), known.types)) from None
 
 
 def _refuse_masks(raw: object, at: str) -> None:
@@ -354,7 +352,7 @@ def in_words(text: str, raw: object, allowed: Sequence[Any], names: Mapping[str,
             return f'must be one of {listed}, not "{raw[:40]}"{did_you_mean(raw, options)}'
     match = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got `([^`]*)`)?(?: - at `\$(.*)`)?", text)
     if match is None:
-        return text if isinstance(raw, Secret) else f"{text}: {raw!r:.60}"
+        return text.partition(" - at `$")[0] if isinstance(raw, Secret) else f"{text}: {raw!r:.60}"
     wanted = [names.get(name, name) for name in match[1].split(" | ") if name != "null"]
     got = names.get(match[3], match[3]) if match[3] else f"{raw!r:.60}"
     item = f" (item {match[4]})" if match[4] else ""

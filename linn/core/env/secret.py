@@ -16,7 +16,7 @@ from linn.core.env.env import Env
 from linn.core.errors.tree import SecretUnusable, StorageError
 
 MASK = "***"
-"""What is shown in place of a secret."""
+"""Text in the place of a secret."""
 SECRET_BYTES_MAX = 64 << 10
 """Limit of a secret: keys and tokens have some KiB."""
 MASKED_CHARACTERS_MIN = 4

@@ -1,7 +1,7 @@
 """Logins of scrapers: the header Authorization of each request, as Basic (RFC 7617) or Bearer (RFC 6750).
 
 Laws: a login is one of the broker's, with its mechanisms PLAIN and OAUTHBEARER, so that failures are counted, delayed
-and audited as those of other protocols are. Neither a password nor a token is kept: a connection remembers a keyed hash
+and audited as in other protocols. Neither a password nor a token is kept: a connection remembers a keyed hash
 of the last header that was right, for the requests that follow.
 """
 
@@ -17,7 +17,7 @@ from linn.api import AcceptedStream, AuthFailed, Gateway, Identity, Login
 BASIC, BEARER = "PLAIN", "OAUTHBEARER"
 """The broker's mechanisms that stand behind the two schemes."""
 HEADERS = {BASIC: 'Basic realm="linn", charset="UTF-8"', BEARER: 'Bearer realm="linn"'}
-"""What a client is told about each, by the header WWW-Authenticate."""
+"""The value of WWW-Authenticate for each."""
 _KEY_BYTES = 32
 
 

@@ -1,7 +1,7 @@
 """Secrets among the options of sinks, connections and Spark's configuration: which may not stand in plain text.
 
 Options belong to Spark, to drivers of databases and to libraries of tables, so that only their names, and passwords in
-URLs, tell what is a secret.
+URLs, give a secret away.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_secret(name: str) -> bool:
 
 
 def plain_secrets(options: Mapping[str, str | Secret]) -> Iterator[tuple[str, str]]:
-    """Yield each option that has a secret in plain text, with what is wrong, worded as the end of a line."""
+    """Yield each option that has a secret in plain text, with the fault, worded as the end of a line."""
     for name, value in options.items():
         if isinstance(value, Secret):
             continue
