@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from linn.api import (
+    LOGIN_METHODS,
     TRANSACTIONAL,
     AcceptedStream,
     AnyConsumer,
@@ -215,4 +216,4 @@ class JsonServer:
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
     """Register the protocol."""
-    return ProtocolKind("json-lines", JsonSettings, lambda settings: JsonServer(), logs_in=True)
+    return ProtocolKind("json-lines", JsonSettings, lambda settings: JsonServer(), login_methods=LOGIN_METHODS)

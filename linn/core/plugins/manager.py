@@ -18,7 +18,7 @@ import pluggy
 from linn.core.batch.format import FORMATS_MAX, BoundFormat, FormatKind
 from linn.core.config.decoder import check_shape, known_keys
 from linn.core.config.kinds import Kind
-from linn.core.config.tables import LOGIN_METHODS, TABLES, PluginSettings
+from linn.core.config.tables import TABLES, PluginSettings
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.code_owner import CodeOwners
 from linn.core.errors.names import name_problem
@@ -37,6 +37,7 @@ from linn.core.queue.semantics import SemanticsKind
 from linn.core.routing.exchange import ExchangeKind
 from linn.core.routing.partitioner import PartitionerKind
 from linn.core.security.authenticators import MECHANISMS
+from linn.core.security.logins import LOGIN_METHODS
 
 ENTRY_POINT_GROUP = "linn"
 

@@ -40,12 +40,16 @@ REFUSED = "the login failed"
 """The text of every failure."""
 
 
+LOGIN_METHODS = ("peer", "certificate", "scram", "token", "plain")
+"""All ways to log in."""
+
+
 class LoginRules(NamedTuple):
     """A listener's settings."""
 
     is_required: bool = False
     methods: Collection[str] = ("peer", "certificate", "scram", "token")
-    """Ways to log in that it takes: these, "plain", and names of authenticators. The first that takes what a client
+    """Ways to log in that it takes, of `LOGIN_METHODS`, and names of authenticators. The first that takes what a client
     shows lets it in."""
 
 
