@@ -176,8 +176,8 @@ class ConfigChecker:
                 found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
                 known = {*LOGIN_METHODS, *self.names("authenticators"), *self._kinds.authenticators}
-                for index, method in enumerate(head.methods or ()):
-                    must_exist(method, known, "way to log in", (*path, "methods", index), self.problems)
+                for method in head.methods or ():
+                    must_exist(method, known, "way to log in", (*path, "methods"), self.problems)
                 self._check_login(head, path)
                 self._check_open(head, path)
         self._check_addresses(found)
