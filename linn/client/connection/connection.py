@@ -129,7 +129,7 @@ class Connection:
         Cancellation: close the connection.
         """
         try:
-            message = await self._asked(hello(name, *producer))
+            message = await self._asked(hello(name, *producer, logs_in=login is not None))
             if isinstance(message, Challenge):
                 message = await self._log_in(begin_login(login, message.mechanisms, random_bytes, binding))
             if not isinstance(message, Failed):

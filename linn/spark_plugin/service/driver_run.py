@@ -10,11 +10,12 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import trio
 
-from linn.api import Env, Program, ProgramEnded, ProgramNotStarted
+from linn.api import Env, Program, ProgramEnded, ProgramNotStarted, StorageError
 from linn.spark_plugin.service.committed_offsets import Offsets
 from linn.spark_plugin.service.driver_group import (
     Action,
@@ -42,7 +43,8 @@ LINES_AT_ONCE = 100
 STATUS_VARIABLE = "LINN_STATUS_FD"
 """Environment variable that tells a driver the number of its status channel."""
 
-MakeSpec = Callable[[tuple[PipelineSpec, ...]], DriverSpec]
+Specified = Callable[[tuple[PipelineSpec, ...]], AbstractAsyncContextManager[DriverSpec]]
+"""Makes the specification of a process, and keeps what it names until the block is left."""
 NoteCommitted = Callable[[PipelineSpec, Offsets], None]
 Check = Callable[[], Awaitable[str | None]]
 
@@ -56,7 +58,7 @@ class DriverRun:
         env: Env,
         command: tuple[str, ...],
         inherits: tuple[str, ...],
-        make_spec: MakeSpec,
+        specified: Specified,
         check: Check,
         note_committed: NoteCommitted,
     ) -> None:
@@ -74,7 +76,7 @@ class DriverRun:
         self._env = env
         self._command = command
         self._inherits = inherits
-        self._make_spec = make_spec
+        self._specified = specified
         self._check = check
         self._note_committed = note_committed
         self._actions: deque[Action] = deque()
@@ -172,6 +174,8 @@ class DriverRun:
             except ProgramNotStarted as error:
                 self.act(self.group.refused(Reason(error.text, "set python in [spark]")))
                 return
+            except StorageError as error:  # The login can't be written; the disk may have room again.
+                self.act(self.group.failed(error.text, self.now_s, fatal=False))
         self.session = None
         self.act(self.group.exited(code, self.now_s))
 
@@ -184,10 +188,10 @@ class DriverRun:
         return missing
 
     async def _run_process(self, pipelines: tuple[PipelineSpec, ...], killed: trio.Event) -> int:
-        spec = msgspec.json.encode(self._make_spec(pipelines)).decode()
-        self._specs = {pipeline.name: pipeline for pipeline in pipelines}
         running = self._env.programs.run(self._command, inherits=self._inherits, status_variable=STATUS_VARIABLE)
-        async with running as program:
+        async with self._specified(pipelines) as specification, running as program:
+            spec = msgspec.json.encode(specification).decode()
+            self._specs = {pipeline.name: pipeline for pipeline in pipelines}
             self._program = program
             try:
                 async with trio.open_nursery() as nursery:
