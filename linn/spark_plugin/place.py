@@ -18,7 +18,7 @@ from linn.client.options import Tls
 from linn.core.env.address import refuse_user
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.texts import did_you_mean
-from linn.core.errors.tree import LinnError, StorageError
+from linn.core.errors.tree import StorageError
 from linn.spark_plugin.errors import SparkOptionInvalid
 
 SERVERS = "linn.bootstrap.servers"
@@ -99,17 +99,12 @@ class _Credentials(msgspec.Struct, forbid_unknown_fields=True):
 def read_login(path: str) -> Password | Token:
     """Read the login in a file that only its owner may use; a token is read again at each connection.
 
-    Raises SparkOptionInvalid, which does not repeat what the file has.
+    Raises SparkOptionInvalid, which does not repeat the file's text.
     """
     found = _read(path)
-    try:
-        if found.token is not None:
-            return Token(lambda: _read(path).token or "")
-        return Password(found.user or "", found.password or "")
-    except SparkOptionInvalid:
-        raise
-    except LinnError:
-        raise SparkOptionInvalid(f"{CREDENTIALS}: {path} does not have {_FORM}") from None
+    if found.token is not None:
+        return Token(lambda: _read(path).token or "")
+    return Password(found.user or "", found.password or "")
 
 
 def _read(path: str) -> _Credentials:

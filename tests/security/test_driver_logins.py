@@ -8,7 +8,7 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -17,14 +17,17 @@ from raw_client import broker_on, configured
 
 import linn
 from linn.core.broker.broker import Broker
+from linn.core.env.real.env import RealEnv
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.tree import ConfigError, StorageError
+from linn.core.security.rule import rules_of
 from linn.core.security.sasl.scram import make_verifier
-from linn.core.security.users import SERVICE, User, check_user_name
+from linn.core.security.users import SERVICE, ServiceUser, User, check_user_name
 from linn.spark_plugin.service.pipeline import driver_rights
 from linn.spark_plugin.service.service import LOGINS_FOLDER
 from linn.spark_plugin.spec import PipelineSpec, transactions_of
 from linn.testing.deterministic import run_simulation
+from linn.testing.plugin_broker import plugin_broker
 from linn.testing.sim_env import SimEnv
 from linn.testing.sim_programs import SimProgram
 from tests.spark.scripted_driver import ScriptedDriver, java
@@ -287,6 +290,32 @@ def test_a_login_that_cannot_be_written_is_tried_again() -> None:
             assert (len(driver.logins), broker.policy.users.services.keys()) == (1, {USER})
 
     run_simulation(0, scenario)
+
+
+async def test_on_a_unix_socket_a_login_counts_and_not_the_user_id_of_the_broker(tmp_path: Path) -> None:
+    text = f"""
+        [broker]
+        data_dir = "{tmp_path}/data"
+        [listeners.local]
+        address = "unix:{tmp_path}/s"
+        login = "required"
+        [topics.orders]
+        kind = "stream"
+    """
+    verifier, url = make_verifier("opensesame", b"salt of 16 bytes"), f"linn+unix://{tmp_path}/s"
+    async with plugin_broker(RealEnv(), text) as broker:
+        rules = rules_of({"topic:orders": ["consume"]})
+        broker.policy.begin_service(ServiceUser(USER, verifier, rules))
+        async with linn.connect(url) as client:
+            assert client.user == "administrator"
+        async with linn.connect(url, login=linn.Password(USER, "opensesame")) as client:
+            assert client.user == USER
+            await client.fetch("orders", 0, 0)
+            with pytest.raises(Forbidden):
+                await client.admin.perform("topic.delete", name="orders")
+        with pytest.raises(AuthFailed):
+            async with linn.connect(url, login=linn.Password(USER, "wrong")):
+                pass
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

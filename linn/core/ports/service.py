@@ -80,7 +80,7 @@ class ServiceHost(Protocol):
             program: a name among the service's programs; the user is `service:SERVICE/PROGRAM`.
             rights: the rules of a role: `{"topic:orders": ["consume"]}`.
 
-        The result is None where every client may do everything, and nobody has to log in. Raises ConfigError: a rule is
+        The result is None where every client may do everything without a login. Raises ConfigError: a rule is
         malformed.
         """
 
@@ -152,6 +152,6 @@ class ServiceKind:
     """(settings, table) -> why a request may not give a topic this table, worded as the end of a line; None if it may.
     By default none may: what a table makes a service do is done with the rights of the broker's user. Does no I/O."""
     needs: Callable[[str, Any], Iterable[Need]] | None = None
-    """(topic, table) -> the rights that whoever gives the topic this table by a request needs, beside `run`: what the
-    service will do with other topics. Does no I/O."""
+    """(topic, table) -> the rights, beside `run`, that a caller needs to give the topic this table: to do now, with this
+    topic and others, the work that the service will do. Does no I/O."""
     metrics: tuple[ServiceMetric, ...] = ()

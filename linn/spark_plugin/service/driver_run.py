@@ -44,7 +44,7 @@ STATUS_VARIABLE = "LINN_STATUS_FD"
 """Environment variable that tells a driver the number of its status channel."""
 
 Specified = Callable[[tuple[PipelineSpec, ...]], AbstractAsyncContextManager[DriverSpec]]
-"""Makes the specification of a process, and keeps what it names until the block is left."""
+"""Makes the specification of a process, and the files that it names, which are removed when the block is left."""
 NoteCommitted = Callable[[PipelineSpec, Offsets], None]
 Check = Callable[[], Awaitable[str | None]]
 

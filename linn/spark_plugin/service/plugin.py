@@ -54,7 +54,7 @@ METRICS = (
 
 
 def sink_needs(topic: str, sink: SinkSettings) -> Iterable[Need]:
-    """Return the rights that whoever gives a topic a sink needs: what the sink will do."""
+    """Return the rights that a caller needs to give a topic a sink: for the work of the sink."""
     return needs_of((topic,), sink)
 
 
