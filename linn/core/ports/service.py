@@ -152,6 +152,6 @@ class ServiceKind:
     """(settings, table) -> why a request may not give a topic this table, worded as the end of a line; None if it may.
     By default none may: what a table makes a service do is done with the rights of the broker's user. Does no I/O."""
     needs: Callable[[str, Any], Iterable[Need]] | None = None
-    """(topic, table) -> the rights, beside `run`, that a caller needs to give the topic this table: to do now, with this
-    topic and others, the work that the service will do. Does no I/O."""
+    """(topic, table) -> the rights, beside `run`, that a caller needs to give the topic this table: to do now the work
+    that the service will do, with this topic and others. Does no I/O."""
     metrics: tuple[ServiceMetric, ...] = ()
