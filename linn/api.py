@@ -39,6 +39,7 @@ from linn.core.env.env import AcceptedStream, Clock, Disk, Env, File, Program, R
 from linn.core.env.file_region import Sendable, behind
 from linn.core.env.log_fields import log_fields
 from linn.core.env.real.env import RealEnv
+from linn.core.env.secret import HOW_TO_WRITE_SECRETS, MASK, Secret, without
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.group import raise_once
 from linn.core.errors.texts import counted, did_you_mean
@@ -63,6 +64,7 @@ from linn.core.errors.tree import (
     ProtocolError,
     RequestTimeout,
     RequestUnknown,
+    SecretUnusable,
     StorageError,
     SubscriptionUnknown,
     SubscriptionWrongKind,
@@ -128,7 +130,7 @@ from linn.core.routing.predicate.predicate import Predicate
 from linn.core.routing.predicate.tokens import is_unicode
 from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
 from linn.core.routing.subject_field import FieldValue, SubjectField
-from linn.core.security.logins import Identity, Login
+from linn.core.security.logins import LOGIN_METHODS, Identity, Login
 from linn.core.security.quota import Quota
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 
@@ -139,9 +141,12 @@ __all__ = [
     "CONFIRM_WHEN",
     "DATA_AT",
     "FETCH_BYTES_MAX",
+    "HOW_TO_WRITE_SECRETS",
     "IDENTITY_CHARACTERS_MAX",
     "LEASE_MS_MAX",
     "LEASE_RECORDS_MAX",
+    "LOGIN_METHODS",
+    "MASK",
     "NODES_MAX",
     "NOTHING",
     "NUMBER_BYTES",
@@ -253,6 +258,8 @@ __all__ = [
     "RequestTimeout",
     "RequestUnknown",
     "Rng",
+    "Secret",
+    "SecretUnusable",
     "SemanticsKind",
     "Sendable",
     "Service",
@@ -306,5 +313,6 @@ __all__ = [
     "run_steps",
     "shown_value",
     "subscribers_of",
+    "without",
     "wrap_body",
 ]

@@ -76,6 +76,7 @@ class Driver(ScriptedDriver):
             assert found.keys() == {"user", "password"}
             self.logins.append(linn.Password(found["user"], found["password"]))
             self.secrets.append(found["password"])
+            await program.print(f"debug: {found}")
         return await self.run(program, spec)
 
     @asynccontextmanager
@@ -237,7 +238,10 @@ def test_the_password_is_in_one_file_and_nowhere_else(caplog: pytest.LogCaptureF
         async with linn.connect(URL, env=driver.env, login=linn.Password("root", "top")) as client:
             users = await client.admin.perform("user.list")
             assert [user["user"] for user in users] == ["root"]
+            asked = {"service": "spark", "action": "logs", "arguments": {}}
             shown = [users, await client.admin.perform("service.list"), driver.specs, driver.running.environment]
+            shown.append(await client.admin.perform("service.perform", **asked))
+            assert "debug: " in str(shown[-1])
             with pytest.raises(Exception, match="no user"):
                 await client.admin.perform("user.show", name=USER)
         (secret,) = driver.secrets

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Literal
 
+import msgspec
 import trio
 
 from linn.core.admin.administration import Administration
@@ -39,11 +40,13 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import (
+    ConfigError,
     DescriptorsExhausted,
     DiskFull,
     InternalError,
     LinnError,
     LogClosed,
+    SecretUnusable,
     StorageError,
     SyncFailed,
 )
@@ -71,6 +74,7 @@ from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
 from linn.core.security.logins import Logins
 from linn.core.security.policy import Policy
+from linn.core.security.sasl.scram import Verifier
 from linn.core.security.users import Users
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
@@ -264,6 +268,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         disk, data_dir = self.env.disk, self.config.broker.data_dir
+        self._read_secrets()
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys
@@ -280,6 +285,23 @@ class Broker:
         self.spawn(self._keep)
         self.spawn(self._keep_certificates)
         self.plugins.observers.broker_started(self.name, list(self.addresses.values()))
+
+    def _read_secrets(self) -> None:
+        """Read every secret of the file once, and keep only verifiers. Raises SecretUnusable, with the setting."""
+        for place, secret in self.config.secrets():
+            try:
+                secret.reveal(self.env)
+            except SecretUnusable as error:
+                raise SecretUnusable(f"{place}: {error.text}") from error
+        for name, secret in self.config.verifiers.items():
+            text = secret.reveal(self.env)
+            try:
+                Verifier.parse(text)
+            except ConfigError as error:
+                raise SecretUnusable(f"users.{name}.scram: {error.text}") from error
+            found = self.policy.users.find(name)
+            assert found is not None, "a verifier is a user's"
+            self.policy.users.put(msgspec.structs.replace(found, scram=text))
 
     async def _recover(self) -> None:
         try:

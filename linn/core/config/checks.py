@@ -37,6 +37,7 @@ from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.address import anonymous_text, is_beyond_loopback, open_text, parse_address
+from linn.core.env.secret import Secret
 from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
     AddressInvalid,
@@ -165,7 +166,7 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                login, mode = LoginRules(head.login == "required", head.methods), int(head.socket_mode, 8)
+                login, mode = LoginRules(head.login == "required", self._methods(head)), int(head.socket_mode, 8)
                 found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
                 self._check_login(head, path)
@@ -181,11 +182,29 @@ class ConfigChecker:
         }
         return {name: table for name, table in tables.items() if table is not None}
 
+    def _methods(self, head: ListenerTable) -> tuple[str, ...]:
+        """A listener's ways to log in, which are its protocol's unless its table lists some."""
+        has = getattr(self._kinds.protocols.get(head.protocol), "login_methods", ())
+        return tuple(
+            method
+            for method in has
+            if (method in head.methods if head.methods is not None else method != "plain" or "scram" not in has)
+        )
+
     def _check_login(self, head: ListenerTable, path: Path) -> None:
-        """Refuse a login that the protocol does not have: all clients would be served without one."""
+        """Refuse a login that no client can pass, or that the protocol does not have: all would be served then."""
         kind = self._kinds.protocols.get(head.protocol)
-        if head.login == "required" and kind is not None and not getattr(kind, "logs_in", False):
+        if head.login != "required" or kind is None or self.problems.any_wrong(path, "address", "tls", "methods"):
+            return
+        if not getattr(kind, "login_methods", ()):
             self.problems.add((*path, "login"), f'the protocol "{head.protocol}" has no logins')
+            return
+        is_local = head.address.startswith("unix:")
+        possible = {"scram"} | ({"token", "plain"} if is_local or head.tls else set())
+        possible |= {"peer"} if is_local else {"certificate"} if head.tls else set()
+        if not possible & {*self._methods(head)}:
+            text = "nobody could log in: plain passwords, tokens and certificates need TLS, and peer a Unix socket"
+            self.problems.add((*path, "login"), text)
 
     def _check_open(self, head: ListenerTable, path: Path) -> None:
         """Refuse an address that other machines reach, if nothing says that it may be without TLS."""
@@ -263,9 +282,10 @@ class ConfigChecker:
                         self.problems.add((*path, resource), error.text)
         return found
 
-    def users(self, roles: Mapping[str, tuple[Rule, ...]]) -> dict[str, User]:
-        """Decode `[users.*]`. A user's name may be any text."""
+    def users(self, roles: Mapping[str, tuple[Rule, ...]]) -> tuple[dict[str, User], dict[str, Secret]]:
+        """Decode `[users.*]`, with the verifiers that are elsewhere. A user's name may be any text."""
         found: dict[str, User] = {}
+        verifiers: dict[str, Secret] = {}
         for name, table in self._tables("users").items():
             path: Path = ("users", name)
             try:
@@ -275,9 +295,12 @@ class ConfigChecker:
             settings = decode_settings(UserTable, table, path, self.problems, partial=True)
             if settings is None:
                 continue
-            if settings.scram:
+            scram = settings.scram
+            if isinstance(scram, Secret):
+                verifiers[name], scram = scram, ""
+            elif scram:
                 try:
-                    Verifier.parse(settings.scram)
+                    Verifier.parse(scram)
                 except ConfigError as error:
                     self.problems.add((*path, "scram"), error.text)
             for index, role in enumerate(settings.roles):
@@ -286,12 +309,12 @@ class ConfigChecker:
             found[name] = User(
                 name=name,
                 roles=settings.roles,
-                scram=settings.scram,
+                scram=scram,
                 certificate=settings.certificate,
                 uid=settings.uid,
                 limits=settings.limits,
             )
-        return found
+        return found, verifiers
 
     def _check_assignor(self, name: str | None, path: Path) -> None:
         must_exist(name, self._kinds.assignors, "assignor", path, self.problems, PluginUnknown)

@@ -39,12 +39,16 @@ REFUSED = "the login failed"
 """The text of every failure."""
 
 
+LOGIN_METHODS = ("peer", "certificate", "scram", "token", "plain")
+"""All ways to log in."""
+
+
 class LoginRules(NamedTuple):
     """A listener's settings."""
 
     is_required: bool = False
     methods: Collection[str] = ("peer", "certificate", "scram", "token")
-    """Ways to log in that it takes: these, and "plain"."""
+    """Ways to log in that it takes, of `LOGIN_METHODS`."""
 
 
 NO_LOGIN = LoginRules()

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 import trio
 
-from linn.api import Env, Program, ProgramEnded, ProgramNotStarted, StorageError
+from linn.api import Env, Program, ProgramEnded, ProgramNotStarted, SecretUnusable, StorageError, without
 from linn.spark_plugin.service.committed_offsets import Offsets
 from linn.spark_plugin.service.driver_group import (
     Action,
@@ -43,8 +43,9 @@ LINES_AT_ONCE = 100
 STATUS_VARIABLE = "LINN_STATUS_FD"
 """Environment variable that tells a driver the number of its status channel."""
 
-Specified = Callable[[tuple[PipelineSpec, ...]], AbstractAsyncContextManager[DriverSpec]]
-"""Makes the specification of a process, and the files that it names, which are removed when the block is left."""
+Specified = Callable[[tuple[PipelineSpec, ...]], AbstractAsyncContextManager[tuple[DriverSpec, tuple[str, ...]]]]
+"""Makes the specification of a process, with the values of its secrets. The files that it names are removed when the
+block is left. Raises SecretUnusable, StorageError."""
 NoteCommitted = Callable[[PipelineSpec, Offsets], None]
 Check = Callable[[], Awaitable[str | None]]
 
@@ -83,6 +84,8 @@ class DriverRun:
         self._program: Program | None = None
         self._specs: dict[str, PipelineSpec] = {}
         """Specifications that the process was given; the group's may be newer."""
+        self._secrets: tuple[str, ...] = ()
+        """Values that the process was given, and that none of its texts shows."""
         self._input_ends = False
         """Whether the process's standard input is to end after its specification."""
         self._killed = trio.Event()
@@ -174,6 +177,9 @@ class DriverRun:
             except ProgramNotStarted as error:
                 self.act(self.group.refused(Reason(error.text, "set python in [spark]")))
                 return
+            except SecretUnusable as error:
+                self.act(self.group.refused(Reason(error.text, "mend the secret, and restart the pipeline")))
+                return
             except StorageError as error:  # The login can't be written; the disk may have room again.
                 self.act(self.group.failed(error.text, self.now_s, fatal=False))
         self.session = None
@@ -189,8 +195,8 @@ class DriverRun:
 
     async def _run_process(self, pipelines: tuple[PipelineSpec, ...], killed: trio.Event) -> int:
         running = self._env.programs.run(self._command, inherits=self._inherits, status_variable=STATUS_VARIABLE)
-        async with self._specified(pipelines) as specification, running as program:
-            spec = msgspec.json.encode(specification).decode()
+        async with self._specified(pipelines) as (made, self._secrets), running as program:
+            spec = msgspec.json.encode(made).decode()
             self._specs = {pipeline.name: pipeline for pipeline in pipelines}
             self._program = program
             try:
@@ -228,13 +234,14 @@ class DriverRun:
 
     async def _read_output(self, program: Program, done: trio.Event) -> None:
         while (line := await program.receive_output()) is not None:
-            self.log.add(line, self._env.clock.now_ms())
+            self.log.add(without(self._secrets, line), self._env.clock.now_ms())
             if self.log.next % LINES_AT_ONCE == 0:
                 await self._env.clock.sleep(0)
         done.set()
 
     async def _read_status(self, program: Program, done: trio.Event) -> None:
         while (line := await program.receive_status()) is not None:
+            line = without(self._secrets, line)
             try:
                 status = msgspec.json.decode(line, type=StatusLine)
             except msgspec.MsgspecError as error:

@@ -23,11 +23,13 @@ from linn.api import (
     Principal,
     ProgramEnded,
     RequestUnknown,
+    Secret,
     ServiceHost,
     ServiceListener,
     ServiceLogin,
     ServiceTopic,
     did_you_mean,
+    without,
 )
 from linn.core.env.env import Disk, Program, Programs
 from linn.core.errors.tree import ConfigError, ServiceFailed, StorageError
@@ -36,7 +38,7 @@ from linn.spark_plugin.service.committed_offsets import CommittedOffsets, Offset
 from linn.spark_plugin.service.driver_group import DriverGroup, Reason, State
 from linn.spark_plugin.service.driver_log import LINES_MAX
 from linn.spark_plugin.service.driver_run import DriverRun, due_in
-from linn.spark_plugin.service.pipeline import Pipeline, asked_for, driver_rights
+from linn.spark_plugin.service.pipeline import Pipeline, asked_for, driver_rights, revealed
 from linn.spark_plugin.service.progress import Progress
 from linn.spark_plugin.service.requirements import missing_java, missing_package
 from linn.spark_plugin.service.settings import SparkSettings
@@ -163,37 +165,52 @@ class SparkService:
         return driver
 
     @asynccontextmanager
-    async def _specified(self, group: str, pipelines: tuple[PipelineSpec, ...]) -> AsyncIterator[DriverSpec]:
-        """Make the specification of a process that runs inside the block, with a login. Raises StorageError."""
-        settings, bootstrap = self._settings, self._bootstrap() or ""
-        async with self._credentials(group, pipelines) as credentials:
-            yield DriverSpec(
+    async def _specified(
+        self, group: str, pipelines: tuple[PipelineSpec, ...]
+    ) -> AsyncIterator[tuple[DriverSpec, tuple[str, ...]]]:
+        """Make the specification of a process that runs inside the block, and the values of the secrets in it.
+
+        Raises SecretUnusable, StorageError.
+        """
+        settings, env, bootstrap = self._settings, self._host.env, self._bootstrap() or ""
+        hidden = {name: value.reveal(env) for name, value in settings.conf.items() if isinstance(value, Secret)}
+        plain = {name: value for name, value in settings.conf.items() if not isinstance(value, Secret)}
+        given = [revealed(pipeline, env) for pipeline in pipelines]
+        secrets = (*hidden.values(), *(value for _, values in given for value in values))
+        async with self._login(group, pipelines) as (credentials, of_login):
+            spec = DriverSpec(
                 group=group,
                 bootstrap=bootstrap,
                 credentials=credentials,
                 ca=settings.ca if bootstrap.lower().startswith("linns://") else None,
                 master=settings.master,
                 # A query could read any file: SELECT * FROM text.`/etc/passwd`.
-                conf={"spark.sql.runSQLOnFiles": "false", **settings.conf} if settings.live else settings.conf,
+                conf=({"spark.sql.runSQLOnFiles": "false"} if settings.live else {}) | plain | hidden,
                 state_dir=self._state_dir,
-                pipelines=pipelines,
+                pipelines=tuple(pipeline for pipeline, _ in given),
             )
+            yield spec, (*secrets, *of_login)
 
     @asynccontextmanager
-    async def _credentials(self, group: str, pipelines: tuple[PipelineSpec, ...]) -> AsyncIterator[str | None]:
-        """Make the path of a file with a driver's login, which ends with the block. Raises StorageError."""
+    async def _login(
+        self, group: str, pipelines: tuple[PipelineSpec, ...]
+    ) -> AsyncIterator[tuple[str | None, tuple[str, ...]]]:
+        """Make a file with a driver's login, which ends with the block, and the values of the secrets in it.
+
+        Raises StorageError.
+        """
         if self._settings.credentials is not None:
-            yield self._settings.credentials
+            yield self._settings.credentials, ()
             return
         async with self._host.login(group, driver_rights(pipelines)) as login:
             if login is None:
-                yield None
+                yield None, ()
                 return
             disk, folder = self._host.env.disk, f"{self._host.state_dir}/{LOGINS_FOLDER}"
             path = f"{folder}/{group}.toml"
             try:
                 _write_login(disk, folder, path, login)
-                yield path
+                yield path, (login.password,)
             finally:
                 with contextlib.suppress(StorageError):  # The login ends all the same.
                     disk.unlink(path)
@@ -307,9 +324,17 @@ class SparkService:
                 name = arguments.get("pipeline")
                 if not isinstance(name, str):
                     raise ConfigError('the argument "pipeline" must be a name')
-                return {"files": await self._files.of(self._pipeline(name).spec)}
+                return {"files": await self._list_files(self._pipeline(name).spec)}
         actions = ("start", "stop", "restart", "logs", "files")
         raise RequestUnknown(f'Spark has no action "{action[:80]}"{did_you_mean(action, actions)}')
+
+    async def _list_files(self, spec: PipelineSpec) -> list[str]:
+        """List the files of a pipeline, with no secret in an error. Raises as `FileListing.of`, and SecretUnusable."""
+        given, secrets = revealed(spec, self._host.env)
+        try:
+            return await self._files.of(given)
+        except ServiceFailed as error:
+            raise ServiceFailed(without(secrets, error.text)) from None
 
     def _change(self, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
         names = arguments.get("pipelines")
