@@ -23,6 +23,11 @@ struct Hello {
   ProducerClaim ids{};
 };
 
+struct Authenticate {
+  std::string mechanism;
+  std::string data;
+};
+
 struct Publish {
   std::string target;
   bool to_exchange = false;
@@ -91,6 +96,18 @@ struct Ping {};
 struct Pong {};
 
 // --- answers and pushes ---
+
+struct Welcome {
+  BrokerInfo broker;
+  std::string user;
+  /// The last message of the login.
+  std::string login;
+};
+
+struct Challenge {
+  std::vector<std::string> mechanisms;
+  std::string data;
+};
 
 struct Failed {
   std::string code;
@@ -168,7 +185,7 @@ struct Unknown {};
 
 /// What a broker sends.
 using Incoming =
-    std::variant<BrokerInfo, Failed, Done, Ping, Pong, Goodbye, Published, FetchedHead, FoundOffset, Subscribed,
+    std::variant<Welcome, Challenge, Failed, Done, Ping, Pong, Goodbye, Published, FetchedHead, FoundOffset, Subscribed,
                  Deliver, Settled, Assigned, Ended, LeaseEnded, Description, Administered, Unknown>;
 
 struct IncomingFrame {

@@ -36,7 +36,7 @@ const std::string welcome_bytes = from_hex(
 
 void a_welcome_is_read_from_the_pages_bytes() {
   const IncomingFrame frame = decode_frame(welcome_bytes);
-  const auto& info = std::get<linn::BrokerInfo>(frame.message);
+  const linn::BrokerInfo& info = std::get<linn::detail::Welcome>(frame.message).broker;
   CHECK(frame.correlation == 1 && frame.batches == 0);
   CHECK(info.name == "linn" && info.version == 1 && info.features == std::vector<std::string>{"zstd"});
   CHECK(info.frame_bytes_max == 16'777'216 && info.batch_bytes_max == 8'388'608 && info.message_bytes_max == 1'048'576);
