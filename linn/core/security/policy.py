@@ -111,7 +111,8 @@ class Policy:
         if self.users.services.get(user.name) is not user:
             return
         del self.users.services[user.name]
-        access = self._accesses.pop((user.name, frozenset()), None)  # The next program of this name gets rights of its own.
+        # The next program of this name gets rights of its own.
+        access = self._accesses.pop((user.name, frozenset()), None)
         if access is not None:
             access.change(())
             for watcher in list(access.watchers):
