@@ -207,7 +207,7 @@ class Broker:
         kinds, plugins = self.plugins.services, self.plugins
         self.metrics.check_services(kinds.values())
         making = plugins.make, plugins.owner_of, self.spawn, self.metrics.add_service
-        return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, *making)
+        return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, self.policy, *making)
 
     def _new_administration(self) -> Administration:
         return Administration(
