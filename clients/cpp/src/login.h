@@ -23,6 +23,7 @@ class KeptPassword {
   KeptPassword(std::string user, std::string& secret) : user_(std::move(user)), secret_(secret) {}
 
   const std::string& user() const noexcept { return user_; }
+  const Secret& secret() const noexcept { return secret_; }
   std::shared_ptr<const Secret> salted(const Salting& salting);
 
  private:
@@ -38,7 +39,7 @@ struct Offer {
   std::vector<std::string> mechanisms;
   /// The hash of the broker's certificate; empty without TLS.
   std::string binding;
-  /// TLS or a Unix socket: nobody in between can read a token.
+  /// TLS or a Unix socket: nobody in between can read what is sent.
   bool is_private = false;
 };
 
