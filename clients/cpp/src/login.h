@@ -50,7 +50,7 @@ class Exchange {
   virtual std::string mechanism() const = 0;
   /// The first message. Throws Error message.invalid (a token that can't be sent), and what a token's function throws.
   virtual std::string begin() = 0;
-  /// The answer to the broker's message.
+  /// The answer to the broker's message, of which each mechanism takes so many: no broker can have a login go on.
   virtual std::string answer(const std::string& data) = 0;
   /// Check the broker's last message, before anything else of its welcome is trusted.
   virtual void end(const std::string& data) = 0;

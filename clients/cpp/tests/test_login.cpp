@@ -165,16 +165,23 @@ void a_token_is_asked_for_at_each_connection() {
                            peer.until_closed();
                          },
                          [](Peer& peer) {
-                           take_token(peer, "token-2");
+                           challenge(peer, peer.read().correlation, {"OAUTHBEARER"});
+                           peer.until_closed();
+                         },
+                         [](Peer& peer) {
+                           take_token(peer, "token-3");
                            answer_find_offset(peer, 5);
                            peer.until_closed();
                          }});
   std::atomic<int> asked = 0;
-  const auto client =
-      Client::connect(broker.url(), options(Token([&] { return "token-" + std::to_string(++asked); })));
+  const Token token([&] {
+    if (++asked == 2) throw Error("connection.failed", "the issuer is away", true);
+    return "token-" + std::to_string(asked);
+  });
+  const auto client = Client::connect(broker.url(), options(token));
   CHECK(client.user() == "ann");
   CHECK(client.find_offset("t", 0, -1) == 5);
-  CHECK(asked == 2);
+  CHECK(asked == 3);
   client.close();
   broker.finish();
 }
@@ -427,7 +434,8 @@ int main() {
       {"a token is sent where nobody can read it", a_token_is_sent_where_nobody_can_read_it},
       {"a plain password is sent where it is wanted and nobody can read it",
        a_plain_password_is_sent_where_it_is_wanted_and_nobody_can_read_it},
-      {"a token is asked for at each connection", a_token_is_asked_for_at_each_connection},
+      {"a token is asked for at each connection, and again where there was none for now",
+       a_token_is_asked_for_at_each_connection},
       {"a token that can't be sent is not", a_token_that_can_not_be_sent_is_not},
       {"a login ends", a_login_ends},
       {"a refused login is reported and not tried again", a_refused_login_is_reported_and_not_tried_again}};
