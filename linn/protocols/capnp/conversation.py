@@ -88,6 +88,7 @@ class Conversation:
         "_quota",
         "_reading",
         "_received_bytes",
+        "_renews",
         "_reservation",
         "_responder",
         "_session",
@@ -133,6 +134,8 @@ class Conversation:
         self._missed = self._heard_bytes = self._in_a_row = 0
         self._received_bytes = handshake.received_bytes
         self._has_more = self._is_drained = self._is_paused = False
+        self._renews = False
+        """Whether the client logs in again."""
         self._undecided: tuple[Event, Sequence[Need]] | None = None
         """A request that waits for an authorizer, and the rights that it needs. Later ones wait behind it."""
 
@@ -282,6 +285,35 @@ class Conversation:
         while (left_s := self._handshake.ends_s - clock.now_ms() / 1000) > 0:
             await clock.sleep(min(left_s, LOGIN_CHECK_S))
         await self._end_for(AuthFailed("the token with which the client has logged in has ended"))
+
+    def _log_in_again(self, event: Event) -> None:
+        """Let the client show the next token before the end of its first one.
+
+        Raises ProtocolError: its login does not end, or this is a second request before the answer to the first.
+        """
+        if self._handshake.ends_s == math.inf or self._renews:
+            raise ProtocolError("a login at a time at which there is none")
+        self._renews = True
+        self._responder.in_task(event, partial(self._renew, event))
+
+    async def _renew(self, event: Event) -> None:
+        before, login = self._handshake.identity, self._gateway.login(self._stream)
+        asked = event.message
+        assert before is not None, "logged in"
+        assert isinstance(asked, m.Authenticate)
+        try:
+            if login.identity is None:
+                await login.step(asked.mechanism, asked.data.encode())
+            now = login.identity
+            if now is None or (now.user, {*now.roles}) != (before.user, {*before.roles}):
+                raise AuthFailed("the next login is another user's, or has other roles: connect again for it")
+        except AuthFailed as error:
+            self._end_soon(error)
+            raise
+        finally:
+            self._renews = False
+        self._handshake.identity = now
+        self._responder.reply(event.correlation, m.Done())
 
     async def _end_for(self, error: LinnError) -> None:
         await self._send_reason(error)
@@ -455,6 +487,7 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.AddBranch: ("_transacting", Transacting.add_branch),
     m.Describe: ("_administering", Administering.describe),
     m.Administer: ("_administering", Administering.administer),
+    m.Authenticate: ("", Conversation._log_in_again),
     m.Ping: ("", Conversation._ping),
     m.Pong: ("", Conversation._nothing),
     m.Goodbye: ("", Conversation._goodbye),
