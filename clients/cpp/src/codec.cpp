@@ -201,6 +201,7 @@ std::string encode(std::uint64_t correlation, const Hello& message) {
     hello.setClient(to_text(message.client));
     hello.setProducerId(message.ids.producer_id);
     hello.setProducerKey(message.ids.key);
+    hello.setLogsIn(message.logs_in);
   });
 }
 

@@ -55,7 +55,7 @@ std::shared_ptr<Connection> Connection::open(std::string_view url, ClientOptions
 
 /// Say hello, log in where the broker asks for it, and wait for welcome.
 void Connection::welcome(Deadline deadline, ProducerClaim ids, bool is_private) {
-  Hello hello{version, version, {}, options_.name, ids};
+  Hello hello{version, version, {}, options_.name, ids, options_.login.has_value()};
   if (zstd_available()) hello.features.emplace_back("zstd");
   Incoming message = asked(hello, deadline);
   if (const auto* challenge = std::get_if<Challenge>(&message))

@@ -21,6 +21,7 @@ struct Hello {
   std::vector<std::string> features;
   std::string client;
   ProducerClaim ids{};
+  bool logs_in = false;  ///< it has a login, in place of what its connection says about it
 };
 
 struct Authenticate {

@@ -71,8 +71,8 @@ std::string told(const std::string& message) {
 
 void what_is_written_says_what_was_meant() {
   CHECK(told(encode(1, Hello{1, 1, {"zstd"}, "docs"})) == told(hello_bytes));
-  CHECK(told(hello_bytes) == "1 hello(versionMin=1 versionMax=1 features=['zstd' ] client='docs' producerId=0 producerKey=0 )");
-  CHECK(told(encode(1, Hello{1, 1, {}, "docs", {256, 7}})).ends_with("producerId=256 producerKey=7 )"));
+  CHECK(told(hello_bytes) == "1 hello(versionMin=1 versionMax=1 features=['zstd' ] client='docs' producerId=0 producerKey=0 logsIn=false )");
+  CHECK(told(encode(1, Hello{1, 1, {}, "docs", {256, 7}})).ends_with("producerId=256 producerKey=7 logsIn=false )"));
   const std::string publish = encode(2, Publish{"orders", true, linn::Acks::all, 3, true}, 2);
   CHECK(told(publish).starts_with("2 publish(target='orders' toExchange=true acks=2 partition=3 mandatory=true )"));
   CHECK(linn::read_frame(publish).batches == 2);

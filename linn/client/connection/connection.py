@@ -140,7 +140,7 @@ class Connection:
         Cancellation: close the connection.
         """
         try:
-            message = await self._asked(hello(name, *producer))
+            message = await self._asked(hello(name, *producer, logs_in=login is not None))
             if isinstance(message, Challenge):
                 self._login = begin_login(login, message.mechanisms, channel)
                 message = await self._log_in(self._login)
