@@ -16,7 +16,7 @@ from linn.core.errors.tree import ConfigExists, ConfigUnreadable
 
 KINDS = {
     "assignor": "assigns a group's partitions: `assignor =` of a group",
-    "authenticator": "checks passwords or tokens: a name in `methods` of a listener",
+    "authenticator": "checks passwords or tokens: `methods =` of a listener",
     "authorizer": "decides on rights without a role: `authorizer =` of the broker",
     "engine": "stores logs: `storage =` of a topic",
     "exchange": "chooses topics for a message: `type =` of an exchange",
