@@ -477,7 +477,8 @@ class Admin:
             scram: verifier of the password, as `linn users verifier` prints it. "": no password.
             certificate: the URI or DNS name in the user's certificate. "": none.
             uid: the user's id on the broker's machine, for Unix sockets.
-            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`.
+            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`, the same with `client_` in front, for
+                each client name, and `connections_max`.
 
         Raises UserExists, UserUnknown for a role, Forbidden, ConfigError, LimitExceeded.
 
@@ -492,6 +493,8 @@ class Admin:
         name: str,
         roles: Sequence[str] | None = None,
         *,
+        add_roles: Sequence[str] = (),
+        remove_roles: Sequence[str] = (),
         scram: str | None = None,
         certificate: str | None = None,
         uid: int | None = None,
@@ -500,12 +503,22 @@ class Admin:
         """Change a user; return whether anything differed. Sessions of the user have the new rights on return.
 
         None leaves a setting as it is. "" for `scram` and `certificate`, -1 for `uid`, and 0 for one of the `limits`
-        remove it. `roles` are all from then on. Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
+        remove it. `roles` are all from then on; `add_roles` and `remove_roles` leave the others as they are when the
+        broker makes the change. Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
 
         Example:
-            await client.admin.alter_user("ada", ["shop", "administrator"], certificate="")
+            await client.admin.alter_user("ada", add_roles=["administrator"], certificate="")
         """
-        asked = verbs.UserChange(name, roles=roles, scram=scram, certificate=certificate, uid=uid, limits=limits)
+        asked = verbs.UserChange(
+            name,
+            roles=roles,
+            add_roles=add_roles,
+            remove_roles=remove_roles,
+            scram=scram,
+            certificate=certificate,
+            uid=uid,
+            limits=limits,
+        )
         return (await self._ask(verbs.ALTER_USER, asked))["changed"]
 
     async def delete_user(self, name: str) -> None:
