@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping
 
 import trio
@@ -32,6 +33,7 @@ WATCHERS_MAX = 100
 """Limit of connections of protocols that only monitor: a few monitoring systems."""
 LAST_WORD_S = 0.1
 """Time that a refused connection has to take the reason; its socket can take it at once."""
+NOTE_INTERVAL_S = 1.0
 WATCHERS_LEAVE_S = 1.0
 """Time that a monitoring connection has to read its last answer after all clients are gone."""
 
@@ -53,6 +55,8 @@ class BoundListener:
         self.traffic = traffic
         self.tls = tls
         """The name of its TLS table; None: plain."""
+        self.noted_s = -math.inf
+        """When the log was last told of a refused connection."""
         self.scope = trio.CancelScope()
         """Cancel scope around its connections."""
 
@@ -79,7 +83,7 @@ class Listening:
         limits, monotonic = config.broker, gateway.env.clock.monotonic
         maxima = limits.connections_max, limits.address_connections_max, limits.handshakes_max
         self._clients = Places(*maxima, monotonic)
-        self._watchers = Places(WATCHERS_MAX, WATCHERS_MAX, WATCHERS_MAX, monotonic)
+        self._watchers = Places(WATCHERS_MAX, WATCHERS_MAX, WATCHERS_MAX, monotonic, "monitoring may have")
         self._listeners: list[BoundListener] = []
 
     @property
@@ -164,10 +168,13 @@ class Listening:
             with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
                 await stream.send([listener.refusal(error)])
 
-    @staticmethod
-    def _note_refused(listener: BoundListener, text: str, about: Mapping[str, object]) -> None:
+    def _note_refused(self, listener: BoundListener, text: str, about: Mapping[str, object]) -> None:
+        """Count a refused connection. The log has one a second: who is refused may try again without end."""
         listener.traffic.refused += 1
-        logger.warning(text, {**about, "listener": listener.traffic.listener})
+        now_s = self._gateway.env.clock.monotonic()
+        if now_s - listener.noted_s >= NOTE_INTERVAL_S:
+            listener.noted_s = now_s
+            logger.warning(text, {**about, "listener": listener.traffic.listener})
 
     async def _serve(self, listener: BoundListener, stream: AcceptedStream) -> None:
         observers, protocol = self._plugins.observers, listener.traffic.protocol

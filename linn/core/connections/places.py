@@ -31,16 +31,23 @@ class Places:
     """Places that some listeners share."""
 
     def __init__(
-        self, connections_max: int, machine_max: int, waiting_max: int, monotonic: Callable[[], float]
+        self,
+        connections_max: int,
+        machine_max: int,
+        waiting_max: int,
+        monotonic: Callable[[], float],
+        limited_by: str = "connections_max allows",
     ) -> None:
         """
         Args:
+            limited_by: what says how many connections there may be, as the end of a message.
             machine_max: limit of the connections from one address. This machine has none: its connections may come
                 from a proxy, and whoever runs programs on it needs no connection to take its descriptors.
         """
         self._connections_max = connections_max
         self._machine_max = machine_max
         self._waiting_max = waiting_max
+        self._limited_by = limited_by
         self._monotonic = monotonic
         self._machines: dict[AcceptedStream, str] = {}
         self._counts: Counter[str] = Counter()
@@ -75,7 +82,7 @@ class Places:
 
     def _full(self) -> BrokerFull:
         if self.count >= self._connections_max:
-            return BrokerFull(f"the broker has {counted(self.count, 'connection')}, as many as connections_max allows")
+            return BrokerFull(f"the broker has {counted(self.count, 'connection')}, as many as {self._limited_by}")
         waiting = counted(self.waiting_count, "connection")
         return BrokerFull(f"{waiting} did not log in yet, as many as handshakes_max allows: try again")
 
