@@ -358,7 +358,8 @@ class UserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Limits,
         msgspec.Meta(
             description="Limits over all connections of the user: `receive_bytes_per_s`, `send_bytes_per_s` and "
-            "`requests_per_s`, which the broker keeps by reading and delivering later. Default: none."
+            "`requests_per_s`, which the broker keeps by reading and delivering later; the same with `client_` in "
+            "front, for each client name; and `connections_max`, beyond which it refuses connections. Default: none."
         ),
     ] = NO_LIMITS
 
