@@ -9,19 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.connections.places import YOUNG_S, Places
+from linn.core.connections.places import Places
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import BrokerFull
 from linn.core.security.machine import machine_of
 
 pytestmark = pytest.mark.quick
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class From:
@@ -37,11 +30,6 @@ def streams(machine: str, count: int) -> Iterator[AcceptedStream]:
 
 def one(machine: str) -> AcceptedStream:
     return next(streams(machine, 1))
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.mark.parametrize(
@@ -63,8 +51,8 @@ def test_a_machine_has_one_name_whatever_address_it_uses(peer: str, machine: str
     assert machine_of(peer) == machine
 
 
-def test_an_address_has_its_limit_and_this_machine_none(clock: Clock) -> None:
-    places = Places(10, 2, 10, clock)
+def test_an_address_has_its_limit_and_this_machine_none() -> None:
+    places = Places(10, 2, 10)
     first = one("192.0.2.7")
     places.take(first)
     places.take(one("192.0.2.7"))
@@ -76,61 +64,60 @@ def test_an_address_has_its_limit_and_this_machine_none(clock: Clock) -> None:
     places.take(one("192.0.2.7"))
 
 
-def test_who_takes_all_places_loses_them_to_others(clock: Clock) -> None:
-    places = Places(100, 100, 5, clock)
+def test_who_takes_all_places_loses_them_to_others() -> None:
+    places = Places(100, 100, 5)
     hogs = list(streams("192.0.2.7", 5))
     for hog in hogs:
         assert places.take(hog) is None
     assert places.take(one("192.0.2.8")) is hogs[0]
     assert places.take(one("192.0.2.9")) is hogs[1]
-    assert (places.count, places.waiting_count) == (5, 5)
+    assert places.take(one("192.0.2.7")) is hogs[2]
+    assert (places.count, places.unknown_count) == (5, 5)
 
 
-def test_clients_that_come_back_together_do_not_end_each_other(clock: Clock) -> None:
-    places = Places(100, 100, 3, clock)
+def test_clients_that_come_back_together_do_not_end_each_other() -> None:
+    places = Places(100, 100, 3)
     first = list(streams("192.0.2.7", 3))
     for stream in first:
         places.take(stream)
-    with pytest.raises(BrokerFull, match="3 connections did not log in yet, as many as handshakes_max allows"):
-        places.take(one("192.0.2.7"))
-    clock.now_s += YOUNG_S
-    assert places.take(one("192.0.2.7")) is first[0]
+        places.end_waiting(stream)  # Its handshake is being computed.
+    with pytest.raises(BrokerFull, match="3 connections have not logged in yet, as many as handshakes_max allows"):
+        places.take(one("192.0.2.8"))
+    places.begin_waiting(first[1])
+    assert places.take(one("192.0.2.7")) is first[1]
 
 
-def test_the_slowest_of_all_makes_way_where_no_machine_has_more(clock: Clock) -> None:
-    places = Places(100, 100, 3, clock)
-    slow = one("192.0.2.6")
-    places.take(slow)
-    clock.now_s += YOUNG_S
-    for stream in streams("192.0.2.7", 2):
-        places.take(stream)
-    assert places.take(one("192.0.2.7")) is slow
-
-
-def test_only_waiting_connections_make_way(clock: Clock) -> None:
-    places = Places(2, 2, 2, clock)
+def test_known_connections_never_make_way() -> None:
+    places = Places(2, 2, 2)
     known, other = one("192.0.2.7"), one("192.0.2.7")
     places.take(known)
-    places.end_waiting(known)
-    places.take(other)
-    clock.now_s += 60
-    assert places.take(one("192.0.2.8")) is other
-    places.begin_waiting(other)  # Its task does not know yet.
-    assert (places.count, places.waiting_count) == (2, 1)
-    clock.now_s += 60
+    places.know(known)
     places.begin_waiting(known)
-    assert places.take(one("192.0.2.8")) is not known, "it has waited for longer"
-    places.end_waiting(known)
-    with pytest.raises(BrokerFull, match="as many as connections_max allows"):
+    places.take(other)
+    new = one("192.0.2.8")
+    assert places.take(new) is other
+    places.begin_waiting(other)  # Its task has not heard of it.
+    assert (places.count, places.unknown_count) == (2, 1)
+    places.know(new)
+    with pytest.raises(BrokerFull, match="2 connections, as many as connections_max allows"):
         places.take(one("192.0.2.9"))
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "wait", "serve", "leave"]), st.integers(0, 9), st.floats(0, 2))))
-def test_no_place_is_lost_and_none_is_given_twice(steps: list[tuple[str, int, float]]) -> None:
-    clock = Clock()
-    places, there, waiting = Places(6, 3, 4, clock), list[AcceptedStream](), set[AcceptedStream]()
-    for step, number, wait_s in steps:
-        clock.now_s += wait_s
+def test_the_oldest_has_waited_longest_since_the_broker_last_worked_for_it() -> None:
+    places = Places(2, 2, 2)
+    first, second = streams("192.0.2.7", 2)
+    places.take(first)
+    places.take(second)
+    places.end_waiting(first)
+    places.begin_waiting(first)
+    assert places.take(one("192.0.2.8")) is second
+
+
+@given(st.lists(st.tuples(st.sampled_from(["take", "wait", "work", "know", "leave"]), st.integers(0, 9))))
+def test_no_place_is_lost_and_none_is_given_twice(steps: list[tuple[str, int]]) -> None:
+    places, there = Places(6, 3, 4), list[AcceptedStream]()
+    unknown, waiting = set[AcceptedStream](), set[AcceptedStream]()
+    for step, number in steps:
         if step == "take":
             new = one(f"192.0.2.{number % 4}")
             try:
@@ -140,23 +127,24 @@ def test_no_place_is_lost_and_none_is_given_twice(steps: list[tuple[str, int, fl
             if loser is not None:
                 assert loser in waiting
                 there.remove(loser)
-                waiting.discard(loser)
+                unknown.remove(loser)
+                waiting.remove(loser)
             there.append(new)
+            unknown.add(new)
             waiting.add(new)
         elif there:
             stream = there[number % len(there)]
-            if step == "leave":
-                places.leave(stream)
-                there.remove(stream)
-                waiting.discard(stream)
-            elif step == "serve":
-                places.end_waiting(stream)
-                waiting.discard(stream)
-            else:
-                places.begin_waiting(stream)
+            act = {"wait": places.begin_waiting, "work": places.end_waiting, "know": places.know, "leave": places.leave}
+            act[step](stream)
+            waiting.discard(stream)
+            if step == "wait" and stream in unknown:
                 waiting.add(stream)
-        assert (places.count, places.waiting_count) == (len(there), len(waiting))
-        assert places.count <= 6
+            elif step in ("know", "leave"):
+                unknown.discard(stream)
+            if step == "leave":
+                there.remove(stream)
+        assert (places.count, places.unknown_count) == (len(there), len(unknown))
+        assert (places.count <= 6, places.unknown_count <= 4) == (True, True)
     for stream in there:
         places.leave(stream)
-    assert (places.count, places.waiting_count) == (0, 0)
+    assert (places.count, places.unknown_count) == (0, 0)

@@ -80,10 +80,9 @@ class Listening:
         self._connections: Connections = gateway.connections
         self._certificates = certificates
         self._nursery = nursery
-        limits, monotonic = config.broker, gateway.env.clock.monotonic
-        maxima = limits.connections_max, limits.address_connections_max, limits.handshakes_max
-        self._clients = Places(*maxima, monotonic)
-        self._watchers = Places(WATCHERS_MAX, WATCHERS_MAX, WATCHERS_MAX, monotonic, "monitoring may have")
+        limits = config.broker
+        self._clients = Places(limits.connections_max, limits.address_connections_max, limits.handshakes_max)
+        self._watchers = Places(WATCHERS_MAX, WATCHERS_MAX, WATCHERS_MAX, "monitoring may have")
         self._listeners: list[BoundListener] = []
 
     @property
@@ -219,9 +218,18 @@ class Listening:
     async def _shake_hands(self, listener: BoundListener, stream: TlsStream) -> None:
         """Begin TLS. Raises TlsFailed, TlsRequired, ConnectionLost, RequestTimeout."""
         assert listener.tls is not None, "a TLS stream is of a listener with TLS"
+        places = listener.traffic.places
+
+        async def run(work: Callable[[], None]) -> None:
+            places.end_waiting(stream)
+            try:
+                await self._gateway.env.threads.run(work)
+            finally:
+                places.begin_waiting(stream)
+
         try:
             with trio.fail_after(self._certificates.handshake_timeout_s(listener.tls)):
-                await stream.handshake(self._gateway.env.threads.run)
+                await stream.handshake(run)
         except trio.TooSlowError:
             raise RequestTimeout(f"{stream.peer} did not finish the TLS handshake in time") from None
         except TlsRequired as error:

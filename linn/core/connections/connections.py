@@ -75,7 +75,7 @@ class Connections:
     def introduce(self, stream: AcceptedStream, caller: Principal, read: ReadSubscriptions) -> None:
         """Register who a session's client is, once it has logged in; ignored for a stream of no listener.
 
-        Until then it has one of the few places of those that are not known. `read`: returns its subscriptions, to be
+        Until then it has one of the few places of unknown clients. `read`: returns its subscriptions, to be
         shown by `as_json`. Raises BrokerFull: the user has as many connections as it may.
         """
         if stream not in self._streams:
@@ -90,7 +90,7 @@ class Connections:
         connection = self._of_user.setdefault(user, {})[stream] = traffic.open[stream]
         connection.client, connection.read_subscriptions = caller.client[:CLIENT_CHARACTERS_MAX], read
         connection.user, connection.login = user, caller.login
-        traffic.places.end_waiting(stream)
+        traffic.places.know(stream)
 
     def begin_request(self, stream: AcceptedStream) -> None:
         """Note that a client without a login has a request, so that its connection does not end for a new one.
@@ -106,9 +106,9 @@ class Connections:
             self._streams[stream].places.begin_waiting(stream)
 
     def end_of_user(self, user: str, ways: Collection[str], error: LinnError) -> Steps[None]:
-        """End a user's connections that have logged in in one of these ways, telling their clients why; one per step.
+        """End a user's connections with one of these logins, telling their clients why; one per step.
 
-        The ways are those of `Principal.login`; none stands for all of them.
+        `ways`: values of `Principal.login`; none stands for every login.
         """
         for connection in list(self._of_user.get(user, {}).values()):
             if connection.login in ways or not (ways or connection.login == NOT_LOGGED_IN):
@@ -117,7 +117,7 @@ class Connections:
 
     def make_way(self, stream: AcceptedStream) -> None:
         """End a connection whose place another one has got."""
-        error = BrokerFull("closed before the login, because a new connection needed the place: try again")
+        error = BrokerFull("closed while it was silent, because a new connection needed the place: try again")
         self._streams[stream].open[stream].end(error)
 
     def ends_by(self, stream: AcceptedStream, end: End) -> None:

@@ -1,20 +1,18 @@
-"""Places: how many connections there may be, from one machine, and before a login.
+"""Places: how many connections there may be, from one machine, and of clients that are not known yet.
 
-A connection waits until its client has logged in, or between two requests where connections only monitor. Waiting ones
-cost their clients nothing, and so have fewer places. When these are taken, a new connection gets the place of another,
-which ends:
+A connection is known once its client has logged in. Until then it waits for its client, except while the broker
+computes something for it; a connection that only monitors waits between two requests. Waiting costs a client nothing,
+and so it protects no place: when none is left, a new connection gets the place of the oldest waiting one of the machine
+that has most of them. A machine that takes all places thus loses them to others, and its later connections get the
+places of its earlier ones.
 
-- the oldest of the machine that has most waiting, if it has waited for `YOUNG_S`, or if the new one's machine has
-  fewer: who takes all places loses them to the others;
-- else the oldest of all, if it has waited for `YOUNG_S`;
-- else there is none, and the new connection is refused. A thousand clients that come back at once would otherwise end
-  each other; so those that are in the middle of a login finish it, and the others try again.
+A connection for which the broker works keeps its place. When ten thousand clients come back at once, TLS handshakes in
+progress end well, and other clients are refused and try again; if they ended each other, none would get in.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import trio
 
@@ -22,9 +20,6 @@ from linn.core.env.env import AcceptedStream
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import BrokerFull
 from linn.core.security.machine import machine_of
-
-YOUNG_S = 1.0
-"""Time that a login may take before it can end for another one of the same machine: ten slow round trips."""
 
 
 class Places:
@@ -34,32 +29,36 @@ class Places:
         self,
         connections_max: int,
         machine_max: int,
-        waiting_max: int,
-        monotonic: Callable[[], float],
+        unknown_max: int,
         limited_by: str = "connections_max allows",
     ) -> None:
         """
         Args:
-            limited_by: what says how many connections there may be, as the end of a message.
             machine_max: limit of the connections from one address. This machine has none: its connections may come
-                from a proxy, and whoever runs programs on it needs no connection to take its descriptors.
+                from a proxy, and its programs can do more harm than that.
+            unknown_max: limit of the connections that are not known.
+            limited_by: what says how many connections there may be, as the end of a message.
         """
         self._connections_max = connections_max
         self._machine_max = machine_max
-        self._waiting_max = waiting_max
+        self._unknown_max = unknown_max
         self._limited_by = limited_by
-        self._monotonic = monotonic
         self._machines: dict[AcceptedStream, str] = {}
         self._counts: Counter[str] = Counter()
-        self._waiting: dict[str, dict[AcceptedStream, float]] = {}
-        """When each waiting connection began to wait, by machine, oldest first."""
-        self.waiting_count = 0
+        self._unknown: set[AcceptedStream] = set()
+        self._waiting: dict[str, dict[AcceptedStream, None]] = {}
+        """Connections that wait for their clients, by machine, oldest first."""
         self._gone = trio.Event()
 
     @property
     def count(self) -> int:
         """The number of connections."""
         return len(self._machines)
+
+    @property
+    def unknown_count(self) -> int:
+        """The number of connections that are not known."""
+        return len(self._unknown)
 
     def take(self, stream: AcceptedStream) -> AcceptedStream | None:
         """Give a new connection a place; it waits. Returns the connection that has lost it and must end, if any.
@@ -70,52 +69,47 @@ class Places:
         if machine and self._counts[machine] >= self._machine_max:
             there = counted(self._counts[machine], "connection")
             raise BrokerFull(f"{machine} has {there}, as many as address_connections_max allows")
-        if self.count >= self._connections_max or self.waiting_count >= self._waiting_max:
-            loser = self._loser(machine)
-            if loser is None:
+        if self.count >= self._connections_max or self.unknown_count >= self._unknown_max:
+            if not self._waiting:
                 raise self._full()
+            most = max(self._waiting.values(), key=len)
+            loser = next(iter(most))
             self.leave(loser)
         self._machines[stream] = machine
         self._counts[machine] += 1
+        self._unknown.add(stream)
         self.begin_waiting(stream)
         return loser
 
     def _full(self) -> BrokerFull:
         if self.count >= self._connections_max:
             return BrokerFull(f"the broker has {counted(self.count, 'connection')}, as many as {self._limited_by}")
-        waiting = counted(self.waiting_count, "connection")
-        return BrokerFull(f"{waiting} did not log in yet, as many as handshakes_max allows: try again")
-
-    def _loser(self, machine: str) -> AcceptedStream | None:
-        if not self._waiting:
-            return None
-        most = max(self._waiting.values(), key=len)
-        old_s = self._monotonic() - YOUNG_S
-        for waiting in (most, min(self._waiting.values(), key=_oldest_s)):
-            if _oldest_s(waiting) <= old_s or len(waiting) > len(self._waiting.get(machine, ())) + 1:
-                return next(iter(waiting))
-        return None
+        there = counted(self.unknown_count, "connection")
+        return BrokerFull(f"{there} have not logged in yet, as many as handshakes_max allows: try again")
 
     def begin_waiting(self, stream: AcceptedStream) -> None:
-        """Let a connection wait from now on; ignored for one that has lost its place."""
-        machine = self._machines.get(stream)
-        if machine is not None:
+        """Let a connection wait for its client from now on; ignored for one that is known, or has lost its place."""
+        if stream in self._unknown:
             self.end_waiting(stream)
-            self._waiting.setdefault(machine, {})[stream] = self._monotonic()
-            self.waiting_count += 1
+            self._waiting.setdefault(self._machines[stream], {})[stream] = None
 
     def end_waiting(self, stream: AcceptedStream) -> None:
-        """Let a connection keep its place, because it has logged in, or has a request. Idempotent."""
-        machine = self._machines.get(stream)
-        waiting = self._waiting.get(machine) if machine is not None else None
-        if machine is not None and waiting is not None and waiting.pop(stream, None) is not None:
-            self.waiting_count -= 1
+        """Let a connection keep its place, because the broker works for it. Idempotent."""
+        machine = self._machines.get(stream, "")
+        waiting = self._waiting.get(machine, {})
+        if stream in waiting:
+            del waiting[stream]
             if not waiting:
                 del self._waiting[machine]
 
+    def know(self, stream: AcceptedStream) -> None:
+        """Let a connection keep its place for good, because its client is known."""
+        self.end_waiting(stream)
+        self._unknown.discard(stream)
+
     def leave(self, stream: AcceptedStream) -> None:
         """Give a connection's place back. Idempotent."""
-        self.end_waiting(stream)
+        self.know(stream)
         machine = self._machines.pop(stream, None)
         if machine is not None:
             self._counts[machine] -= 1
@@ -130,7 +124,3 @@ class Places:
             self._gone = trio.Event()
             with trio.move_on_after(timeout_s):
                 await self._gone.wait()
-
-
-def _oldest_s(waiting: dict[AcceptedStream, float]) -> float:
-    return next(iter(waiting.values()))

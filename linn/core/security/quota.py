@@ -24,7 +24,7 @@ BytesPerSecond = Annotated[int, msgspec.Meta(ge=1024)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The limits of one user; None: none. Those that begin with "client" are of each client name."""
+    """The limits of one user; None: none. Limits that begin with "client" hold for each client name."""
 
     receive_bytes_per_s: BytesPerSecond | None = None
     send_bytes_per_s: BytesPerSecond | None = None

@@ -382,9 +382,7 @@ class Admin(Facade[AsyncAdmin]):
         return self._thread.call(self._made.abort_transaction, name, number)
 
     def metrics(self, *names: str) -> list[MetricDescription]:
-        """Return the broker's metrics whose names begin with one of `names`, or all: name, kind, labels and samples.
-
-        Raises LimitExceeded if they do not fit into one answer.
+        """Return the metrics whose names begin with one of `names`, or all. Raises LimitExceeded: they are too many.
 
         Example:
             print(client.admin.metrics("linn_topic"))
@@ -445,8 +443,7 @@ class Admin(Facade[AsyncAdmin]):
             scram: verifier of the password, as `linn users verifier` prints it. "": no password.
             certificate: the URI or DNS name in the user's certificate. "": none.
             uid: the user's id on the broker's machine, for Unix sockets.
-            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`, the same with `client_` in front, for
-                each client name, and `connections_max`.
+            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`, `connections_max`, `client_...`.
 
         Raises UserExists, UserUnknown for a role, Forbidden, ConfigError, LimitExceeded.
 
@@ -491,7 +488,7 @@ class Admin(Facade[AsyncAdmin]):
         )
 
     def delete_user(self, name: str) -> None:
-        """Delete a user, who may do nothing from then on. Raises UserUnknown, Forbidden, ConfigNotLive.
+        """Delete a user, and end its connections. Raises UserUnknown, Forbidden, ConfigNotLive.
 
         Example:
             client.admin.delete_user("ada")
