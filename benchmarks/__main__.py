@@ -29,6 +29,7 @@ from benchmarks.plan import Plan, quick_plan
 from benchmarks.publish import publish_lines
 from benchmarks.report import result_of, show, write_json
 from benchmarks.routing import routing_lines
+from benchmarks.security import security_lines
 from benchmarks.servers import DiskTooFull
 from benchmarks.spark import spark_lines
 from benchmarks.start import start_lines
@@ -42,6 +43,7 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "blocking": blocking_lines,
     "latency": latency_lines,
     "tls": tls_lines,
+    "security": security_lines,
     "idempotence": idempotence_lines,
     "start": start_lines,
     "routing": routing_lines,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -16,14 +17,15 @@ import linn
 from benchmarks.client import publish_many, publish_nowait
 from benchmarks.latency import publish_seconds
 from benchmarks.line import Bound, Line, Pair, line_of_pairs
-from benchmarks.load import Target, Window, connected, count_replies, cpu_s, send_all
+from benchmarks.load import LoadFailed, Target, Window, answer_to, connected, count_replies, cpu_s, send_all
 from benchmarks.plan import Plan
 from benchmarks.servers import broker, fresh_folder, target_of
 from linn.client.client import Client
 from linn.core.batch.builder import BatchColumns, build_batch
 from linn.core.log.producers import WINDOW
+from linn.core.publish.producer_ids import PER_CONNECTION
 from linn.wire import messages
-from linn.wire.connection import frames_of
+from linn.wire.connection import frames_of, hello
 
 RATE = Bound(0.97)
 """Numbering costs less than 3 % of the rate."""
@@ -114,23 +116,36 @@ def _resident_mb(plan: Plan, each: int, batches: int, idempotent: bool) -> float
     """Publish so many batches of each producer to `each` partitions; returns the broker's resident memory."""
     config = f'[topics.{TOPIC}]\nkind = "stream"\npartitions = {plan.producer_partitions}\n'
     with fresh_folder(plan.folder) as folder, broker(folder, config) as process:
-        trio.run(_publish_as_many, target_of(process), plan, each, batches, idempotent)
+        bare = replace(target_of(process), is_linn=False)  # The welcome has the ids.
+        trio.run(_publish_as_many, bare, plan, each, batches, idempotent)
         return float(psutil.Process(process.pid).memory_info().rss) / 1e6
 
 
 async def _publish_as_many(target: Target, plan: Plan, each: int, batches: int, idempotent: bool) -> None:
+    """Publish as so many producers, each connection as those whose ids it was given."""
+    for first in range(0, plan.producers, PER_CONNECTION):
+        producers = range(first, min(first + PER_CONNECTION, plan.producers))
+        await _publish_on_one_connection(target, plan, producers, each, batches, idempotent)
+
+
+async def _publish_on_one_connection(
+    target: Target, plan: Plan, producers: range, each: int, batches: int, idempotent: bool
+) -> None:
     async with connected(target) as socket, trio.open_nursery() as nursery:
+        welcome, _ = await answer_to(socket, hello("benchmarks"))
+        if not isinstance(welcome, messages.Welcome):
+            raise LoadFailed(f"the hello was answered with {welcome}")
         window = Window(2 * IN_FLIGHT)
-        count = plan.producers * each * batches
+        count = len(producers) * each * batches
         nursery.start_soon(count_replies, socket, window, count, 0)
         frames: list[bytes] = []
         for number in range(count):
-            sequence, lane = divmod(number, plan.producers * each)
+            sequence, lane = divmod(number, len(producers) * each)
             producer, place = divmod(lane, each)
-            partition = (producer + place * (plan.producer_partitions // each)) % plan.producer_partitions
+            partition = (producers[producer] + place * (plan.producer_partitions // each)) % plan.producer_partitions
             batch = build_batch(BatchColumns([b"%d" % number], 1_700_000_000_000, number))
             if idempotent:
-                batch.number(producer + 1, 0, sequence, 0)
+                batch.number(welcome.producer_id + producer, 0, sequence, 0)
             publish = messages.Publish(TOPIC, partition=partition)
             frames += [bytes(frame) for frame in frames_of(publish, number + 1, [batch])]
             if len(frames) == 2 * IN_FLIGHT or number == count - 1:

@@ -122,15 +122,20 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 async def ask(socket: trio.socket.SocketType, request: messages.Message, answer: type[messages.Message]) -> bytes:
     """Send a request while no other is open; returns the bytes after its answer. Raises LoadFailed."""
+    message, rest = await answer_to(socket, request)
+    if not isinstance(message, answer):
+        raise LoadFailed(f"{type(request).__name__} was answered with {message}")
+    return rest
+
+
+async def answer_to(socket: trio.socket.SocketType, request: messages.Message) -> tuple[messages.Message | None, bytes]:
+    """Send a request while no other is open; returns its answer and the bytes after it. Raises LoadFailed."""
     await send_all(socket, b"".join(frames_of(request, 1)))
     data = b""
     while len(data) < 8 or len(data) < _frame_bytes(data, 0):
         data += await _received(socket)
     size = _frame_bytes(data, 0)
-    message = codec.decode(memoryview(data)[:size]).message
-    if not isinstance(message, answer):
-        raise LoadFailed(f"{type(request).__name__} was answered with {message}")
-    return data[size:]
+    return codec.decode(memoryview(data)[:size]).message, data[size:]
 
 
 def _frame_bytes(data: bytes | memoryview, at: int) -> int:

@@ -73,6 +73,8 @@ class Plan:
     single_calls: int = 500
     """Calls of one run of a latency measurement."""
     starts: int = 5
+    returning_clients: int = 1_000
+    """Clients that log in at once."""
     idempotence_rounds: int = 31
     """Pairs of runs with and without numbers: more than `rounds`, as the difference is small."""
     producers: int = 10_000
@@ -112,6 +114,7 @@ def quick_plan(folder: Path) -> Plan:
         records=5_000,
         single_calls=20,
         starts=1,
+        returning_clients=5,
         idempotence_rounds=1,
         producers=50,
         producer_partitions=10,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
@@ -31,6 +32,26 @@ def pair(*names: str, by: str = OURS, not_after: datetime | None = None) -> tupl
     """Return a certificate with its chain and its key, in PEM."""
     issued = authority(by).issue_cert(*names, not_after=not_after)
     return b"".join(blob.bytes() for blob in issued.cert_chain_pems), issued.private_key_pem.bytes()
+
+
+SIGNATURES: dict[str, tuple[list[str], str | None]] = {
+    "rsa with sha256": (["-newkey", "rsa:2048", "-sha256"], "sha256"),
+    "rsa with sha1": (["-newkey", "rsa:2048", "-sha1"], "sha256"),
+    "rsa with sha512": (["-newkey", "rsa:2048", "-sha512"], "sha512"),
+    "rsa-pss with sha384": (["-newkey", "rsa:2048", "-sha384", "-sigopt", "rsa_padding_mode:pss"], "sha384"),
+    "p-256 with sha256": (["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-sha256"], "sha256"),
+    "p-384 with sha384": (["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-sha384"], "sha384"),
+    "ed25519": (["-newkey", "ed25519"], None),
+}
+"""Kinds of signatures: the options of `openssl req`, and the hash of the channel binding, if there is one."""
+
+
+def self_signed(folder: Path, kind: str) -> bytes:
+    """Write a certificate (`cert.pem`) that is signed in one of the `SIGNATURES`; return it in DER."""
+    files = ["-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "36500", "-subj", "/CN=x"]
+    command = ["openssl", "req", "-x509", *SIGNATURES[kind][0], *files]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return ssl.PEM_cert_to_DER_cert((folder / "cert.pem").read_text())
 
 
 def write_pair(folder: Path, certificate: bytes, key: bytes) -> None:

@@ -230,7 +230,14 @@ class Agent:
         self.readings: list[Reading] = []
 
     async def connect(self, command: Answer) -> Answer:
-        self.client = await self.stack.enter_async_context(linn.connect(command["url"], name="linn-python-agent"))
+        options: Answer = {"name": "linn-python-agent"}
+        if "user" in command:
+            options["login"] = linn.Password(command["user"], command["password"])
+        if "token" in command:
+            options["login"] = linn.Token(command["token"])
+        if "ca" in command:
+            options["tls"] = linn.Tls(ca=command["ca"])
+        self.client = await self.stack.enter_async_context(linn.connect(command["url"], **options))
         return {"broker": self.client.broker, "version": 1}
 
     async def publish(self, command: Answer) -> Answer:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "schema" / "vectors"
 MANIFEST = json.loads((VECTORS / "manifest.json").read_text(encoding="utf-8"))
 BATCHES = {entry["file"]: entry for entry in MANIFEST["batches"]}
-LAYOUT = ROOT / "clients" / "typescript" / "layout.py"
+TYPESCRIPT = ROOT / "clients" / "typescript"
 
 
 def test_the_files_are_what_the_generator_writes(tmp_path: Path) -> None:
@@ -31,11 +31,11 @@ def test_the_files_are_what_the_generator_writes(tmp_path: Path) -> None:
     assert sorted(path.relative_to(VECTORS) for path in VECTORS.rglob("*.bin")) == sorted(listed[1:])
 
 
-def test_the_layout_of_the_typescript_client_is_what_the_schemas_say(tmp_path: Path) -> None:
-    wanted = subprocess.run(
-        [sys.executable, "-W", "error", LAYOUT, "--print"], check=True, capture_output=True, text=True
-    ).stdout
-    assert (LAYOUT.parent / "src" / "layout.ts").read_text(encoding="utf-8") == wanted
+@pytest.mark.parametrize(("script", "written"), [("layout.py", "layout.ts"), ("saslprep.py", "stringprep.ts")])
+def test_the_tables_of_the_typescript_client_are_what_their_scripts_write(script: str, written: str) -> None:
+    command = [sys.executable, "-W", "error", str(TYPESCRIPT / script), "--print"]
+    wanted = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert (TYPESCRIPT / "src" / written).read_text(encoding="utf-8") == wanted
 
 
 def test_every_member_of_frame_has_a_vector_in_each_direction_that_it_goes() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from tls_world import HOST, shaken
+from tls_world import HOST, SIGNATURES, self_signed, shaken
 
 from linn.core.batch.flat_message import Buffer
 from linn.core.env.env import Stream
@@ -201,35 +201,10 @@ async def test_bytes_changed_on_the_way_are_an_error_and_are_not_received() -> N
 
 # --- channel binding --------------------------------------------------------------------------------------------------
 
-KEYS = {
-    "rsa with sha256": (["-newkey", "rsa:2048", "-sha256"], "sha256"),
-    "rsa with sha1": (["-newkey", "rsa:2048", "-sha1"], "sha256"),
-    "rsa with sha512": (["-newkey", "rsa:2048", "-sha512"], "sha512"),
-    "rsa-pss with sha384": (["-newkey", "rsa:2048", "-sha384", "-sigopt", "rsa_padding_mode:pss"], "sha384"),
-    "p-256 with sha256": (["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-sha256"], "sha256"),
-    "p-384 with sha384": (["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-sha384"], "sha384"),
-    "ed25519": (["-newkey", "ed25519"], None),
-}
 
-
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", SIGNATURES)
 def test_the_channel_binding_is_by_the_hash_of_the_signature(tmp_path: Path, kind: str) -> None:
-    options, name = KEYS[kind]
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        *options,
-        "-nodes",
-        "-keyout",
-        "key.pem",
-        "-out",
-        "cert.pem",
-        "-days",
-        "36500",
-    ]
-    subprocess.run([*command, "-subj", "/CN=x"], cwd=tmp_path, check=True, capture_output=True)
-    der = ssl.PEM_cert_to_DER_cert((tmp_path / "cert.pem").read_text())
+    der, name = self_signed(tmp_path, kind), SIGNATURES[kind][1]
     assert server_end_point(der) == (hashlib.new(name, der).digest() if name else None)
     shown = subprocess.run(
         ["openssl", "x509", "-in", "cert.pem", "-noout", "-enddate"], cwd=tmp_path, check=True, capture_output=True

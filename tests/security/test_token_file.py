@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from token_world import KEY, OTHER, token, write_keys
 
 import linn
 from linn.core.config.tables import TokensTable
@@ -20,26 +17,14 @@ from linn.core.errors.auth import AuthFailed
 from linn.core.errors.tree import ConfigError, StorageError
 from linn.testing.plugin_broker import plugin_broker
 
-KEY, OTHER = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-
-
-def write(path: Path, *keys: ec.EllipticCurvePrivateKey) -> None:
-    algorithm: Any = jwt.algorithms.ECAlgorithm
-    path.write_text(json.dumps({"keys": [json.loads(algorithm.to_jwk(key.public_key())) for key in keys]}))
-
 
 def table(path: Path) -> TokensTable:
     return TokensTable(keys=str(path), issuer="https://id.example", audience="linn")
 
 
-def token(user: str, key: ec.EllipticCurvePrivateKey = KEY) -> str:
-    ends = datetime.now(UTC) + timedelta(hours=1)
-    return jwt.encode({"iss": "https://id.example", "aud": "linn", "sub": user, "exp": ends}, key, algorithm="ES256")
-
-
 def test_a_file_that_can_not_be_used_replaces_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
-    write(path, KEY)
+    write_keys(path, KEY)
     file = TokenFile(table(path), RealEnv().disk)
     file.load()
     first = file.keys
@@ -51,7 +36,7 @@ def test_a_file_that_can_not_be_used_replaces_nothing(tmp_path: Path) -> None:
     path.unlink()
     file.reload()
     assert file.keys is first
-    write(path, OTHER)
+    write_keys(path, OTHER)
     file.reload()
     assert file.keys is not first
 
@@ -69,7 +54,7 @@ def test_keys_need_an_issuer_and_an_audience() -> None:
 
 
 async def test_users_log_in_with_tokens_of_the_file(tmp_path: Path) -> None:
-    write(tmp_path / "keys.json", KEY)
+    write_keys(tmp_path / "keys.json", KEY)
     text = f"""
 [broker]
 data_dir = "{tmp_path}/data"

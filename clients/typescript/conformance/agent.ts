@@ -7,10 +7,11 @@ import { createInterface } from "node:readline";
 import { Decompress } from "fzstd";
 import { buildBatch, checkRecord } from "../src/batch-builder.js";
 import { decodeFrame } from "../src/codec.js";
-import { Batch, connect, LinnError, RecordBatch } from "../src/index.js";
+import { Batch, connect, LinnError, Password, RecordBatch, Token } from "../src/index.js";
 import type {
   Acks,
   Client,
+  ClientOptions,
   Consumer,
   Delivery,
   LabelValue,
@@ -137,7 +138,12 @@ class Agent {
   }
 
   async #connect(command: Fields): Promise<Fields> {
-    this.#client = await connect(command["url"] as string, { zstd: ZSTD, name: "linn-typescript-agent" });
+    const { url, user, password, token, ca } = command as Record<string, string>;
+    const options: ClientOptions = { zstd: ZSTD, name: "linn-typescript-agent" };
+    if (user !== undefined) options.login = new Password(user, password!);
+    if (token !== undefined) options.login = new Token(token);
+    if (ca !== undefined) options.tls = { ca };
+    this.#client = await connect(url!, options);
     return { broker: this.#client.broker, version: BigInt(this.#client.version) };
   }
 

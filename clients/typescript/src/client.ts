@@ -6,6 +6,7 @@
 import { randomBytes } from "node:crypto";
 import { Consumer, type ConsumerOptions } from "./consumer.js";
 import { invalid, LinnError } from "./errors.js";
+import { checkedLogin, type Login } from "./login.js";
 import { Batch } from "./message.js";
 import type { ConnectionEvent } from "./outage.js";
 import { Producer, type ProducerOptions } from "./producer.js";
@@ -34,6 +35,9 @@ export interface ClientOptions {
   /** Called when the connection is lost, every 30 s while there is none, and when there is one again. Default: prints
    * the event's text with `console.warn`. */
   onConnection?: (event: ConnectionEvent) => void;
+  /** Who the client is, for a broker that asks: a Password or a Token. Default: the connection says it, by the client's
+   * certificate or by a Unix socket. */
+  login?: Login;
   /** Authorities and the client's certificate, for a linns:// URL. Default: the authorities that Node trusts. */
   tls?: Tls;
   /** Where Node has no zstd of its own (before 22.15). */
@@ -77,7 +81,7 @@ const FETCH_BYTES_MAX = 1 << 20;
 /** Connect to a broker, once. URLs: linn://HOST[:PORT] (5466), linn://[V6][:PORT], linn+unix:///PATH, and linns:// for
  * TLS. A connection that is lost later is made again for as long as the client is open.
  *
- * Rejects with listener.address_invalid, connection.failed, connection.lost, tls.failed, tls.required,
+ * Rejects with listener.address_invalid, connection.failed, connection.lost, tls.failed, tls.required, auth.failed,
  * protocol.version_unsupported, protocol.malformed (what answered is no broker), message.invalid (an option makes no
  * sense). */
 export async function connect(url: string, options: ClientOptions = {}): Promise<Client> {
@@ -87,6 +91,7 @@ export async function connect(url: string, options: ClientOptions = {}): Promise
   }
   const session = await Session.open(url, address, {
     name: options.name ?? NAME,
+    login: checkedLogin(options.login),
     tls: options.tls ?? {},
     zstd: options.zstd ?? nodeZstd(),
     connectTimeoutMs: checked("connectTimeoutMs", options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS),
@@ -119,6 +124,11 @@ export class Client {
   /** What the broker calls itself. */
   get broker(): string {
     return this.#session.welcome.broker;
+  }
+
+  /** Who the client is to the broker; "anonymous" where the broker takes anybody. */
+  get user(): string {
+    return this.#session.welcome.user;
   }
 
   /** The version of the protocol that both speak. */

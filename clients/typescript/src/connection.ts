@@ -9,7 +9,9 @@ import { LIMITS, type RecordBatch } from "./batch.js";
 import { encodeFrame, type Message, type MessageOf, type Request } from "./codec.js";
 import { Receiver, type Event } from "./receiver.js";
 import { again, clientClosed, connectionLost, goneBy, LinnError, protocolError } from "./errors.js";
-import { isOfTls, secured, tlsFailed, type Tls } from "./secure.js";
+import { authFailed, beginLogin, type Channel, type Exchange, type Login } from "./login.js";
+import { SaslError } from "./scram.js";
+import { bindingOf, isOfTls, secured, tlsFailed, type Tls } from "./secure.js";
 import type { Struct } from "./struct.js";
 import type { Address } from "./url.js";
 import type { Zstd } from "./zstd.js";
@@ -17,6 +19,10 @@ import type { Zstd } from "./zstd.js";
 const VERSION = 1;
 /** Of any message of the broker's: a description of 100,000 partitions, or eight of the largest batches. */
 const FRAME_BYTES_MAX = 64 << 20;
+/** Of a message before the welcome: a broker that has proved nothing yet takes no more memory. */
+const GREETING_BYTES_MAX = 64 << 10;
+/** A login's messages in each direction, twice what any takes. */
+const LOGIN_MESSAGES_MAX = 8;
 /** What may wait for the socket before producers hold back: four of their batches. */
 const OUTGOING_BYTES_MAX = 1 << 20;
 /** Keepalive intervals without a byte from the broker before the connection is given up. */
@@ -42,6 +48,7 @@ export interface PushHandler {
 export interface ConnectionOptions {
   name: string;
   connectTimeoutMs: number;
+  login: Login | undefined;
   tls: Tls;
   zstd: Zstd | undefined;
 }
@@ -71,7 +78,7 @@ export class Connection {
     readonly zstd: Zstd | undefined,
   ) {
     this.#socket = socket;
-    this.#receiver = new Receiver(FRAME_BYTES_MAX, LIMITS, zstd);
+    this.#receiver = new Receiver(GREETING_BYTES_MAX, LIMITS, zstd);
     socket.on("data", (chunk: Buffer) => this.#received(chunk));
     socket.on("drain", () => this.#callReady());
     socket.on("error", (error) => {
@@ -82,8 +89,9 @@ export class Connection {
     socket.on("close", () => this.lose(connectionLost(`${peer} closed the connection`)));
   }
 
-  /** Connect, with the producer ids of an earlier connection if there was one, and be welcomed. Throws
-   * connection.failed, connection.lost, tls.failed, protocol.malformed, or what the broker says. */
+  /** Connect, with the producer ids of an earlier connection if there was one, log in if the broker asks for it, and be
+   * welcomed. Throws connection.failed, connection.lost, tls.failed, auth.failed, protocol.malformed, message.invalid (a
+   * login's token), or what the broker says. */
   static async open(
     peer: string,
     address: Address,
@@ -93,14 +101,20 @@ export class Connection {
   ): Promise<Connection> {
     const limit = deadline(options.connectTimeoutMs, `${peer} did not answer within ${options.connectTimeoutMs} ms`);
     const { tlsHost, ...place } = address;
+    const channel: Channel = { isPrivate: tlsHost !== undefined || "path" in place, binding: undefined };
     let socket = connectSocket(place);
     try {
       await Promise.race([connected(socket, peer), limit.passed]);
       if (tlsHost !== undefined) {
-        socket = await Promise.race([secured(socket, tlsHost, options.tls, peer), limit.passed]);
+        const secure = await Promise.race([secured(socket, tlsHost, options.tls, peer), limit.passed]);
+        channel.binding = bindingOf(secure);
+        socket = secure;
       }
       const connection = new Connection(peer, socket, options.zstd);
-      await Promise.race([connection.#greet(options.name, producerId, producerKey), limit.passed]);
+      // A login may wait for other things than the connection, which must not go on when that is over.
+      const ended = new Promise<never>((_, reject) => (connection.onEnd = reject));
+      const greeted = connection.#greet(options, channel, producerId, producerKey);
+      await Promise.race([greeted, ended, limit.passed]);
       return connection;
     } catch (error) {
       socket.destroy();
@@ -110,16 +124,44 @@ export class Connection {
     }
   }
 
-  async #greet(client: string, producerId: bigint, producerKey: bigint): Promise<void> {
+  async #greet(
+    { name: client, login }: ConnectionOptions,
+    channel: Channel,
+    producerId: bigint,
+    producerKey: bigint,
+  ): Promise<void> {
     const features = this.zstd === undefined ? [] : ["zstd"];
     const content = { versionMin: VERSION, versionMax: VERSION, features, client, producerId, producerKey };
-    const { message } = await this.request({ member: "hello", content }, "welcome");
+    let { message } = await this.#answerTo({ member: "hello", content });
+    if (message.member === "challenge") {
+      message = await this.#logIn(beginLogin(login, message.content.mechanisms, channel));
+    }
+    if (message.member !== "welcome") throw protocolError(`the broker answered hello with ${message.member}`);
     if (message.content.version !== VERSION) {
       throw protocolError(`the broker speaks version ${message.content.version}`, "protocol.version_unsupported");
     }
+    this.#receiver.allowFrames(FRAME_BYTES_MAX);
     this.#welcome = message.content;
     const { keepaliveMs } = message.content;
     if (keepaliveMs > 0) this.#keepalive = setInterval(() => this.#tick(keepaliveMs), keepaliveMs / 2).unref();
+  }
+
+  /** Log in; the broker's answer to the last message. Throws auth.failed. */
+  async #logIn(exchange: Exchange): Promise<Message> {
+    const { mechanism } = exchange;
+    let data = await exchange.begin();
+    try {
+      for (let messages = 0; messages < LOGIN_MESSAGES_MAX; messages++) {
+        const { message } = await this.#answerTo({ member: "authenticate", content: { mechanism, data } });
+        if (message.member === "welcome") exchange.end(message.content.login);
+        if (message.member !== "challenge") return message;
+        data = await exchange.answer(message.content.data);
+      }
+    } catch (error) {
+      if (!(error instanceof SaslError)) throw error;
+      throw authFailed(`${this.peer} can't be trusted: ${error.message}`);
+    }
+    throw authFailed(`${this.peer} does not end the login`);
   }
 
   /** What the broker said of itself and its limits. */
@@ -193,6 +235,13 @@ export class Connection {
     answer: M,
     timeoutMs?: number,
   ): Promise<{ message: Extract<Message, { member: M }>; batches: RecordBatch[] }> {
+    const { message: found, batches } = await this.#answerTo(message, timeoutMs);
+    if (found.member !== answer) throw protocolError(`the broker answered ${message.member} with ${found.member}`);
+    return { message: found as Extract<Message, { member: M }>, batches };
+  }
+
+  /** Send a request and wait for its answer, of whatever kind; at most `timeoutMs`. */
+  async #answerTo(message: Request, timeoutMs?: number): Promise<{ message: Message; batches: RecordBatch[] }> {
     let correlation = 0n;
     const limit = timeoutMs === undefined ? undefined : timeLimit(message.member, this.peer, timeoutMs);
     const answered = new Promise<{ message: Message; batches: RecordBatch[] }>((resolve, reject) => {
@@ -202,9 +251,7 @@ export class Connection {
       );
     });
     try {
-      const { message: found, batches } = await (limit ? Promise.race([answered, limit.passed]) : answered);
-      if (found.member !== answer) throw protocolError(`the broker answered ${message.member} with ${found.member}`);
-      return { message: found as Extract<Message, { member: M }>, batches };
+      return await (limit ? Promise.race([answered, limit.passed]) : answered);
     } finally {
       limit?.cancel();
       this.forget(correlation);

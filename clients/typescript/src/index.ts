@@ -4,6 +4,7 @@ export { RecordBatch, LIMITS, type BatchHeader, type BatchLimits } from "./batch
 export { Client, connect, type ClientOptions, type Fetched, type FetchOptions, type TopicInfo } from "./client.js";
 export { Consumer, type ConsumerOptions, type Start } from "./consumer.js";
 export { LinnError, RecordsRefused, Unroutable } from "./errors.js";
+export { Password, Token, type Login } from "./login.js";
 export { Batch, Message, type Delivery } from "./message.js";
 export type { ConnectionEvent } from "./outage.js";
 export { partitionOf } from "./partitioner.js";

@@ -34,6 +34,11 @@ export class Receiver {
     this.#zstd = zstd;
   }
 
+  /** From now on, frames may have so many bytes. */
+  allowFrames(frameBytesMax: number): void {
+    this.#cutter.frameBytesMax = frameBytesMax;
+  }
+
   /** The messages that are whole now. Throws protocol.malformed and the like, batch.malformed, batch.too_large. */
   *push(chunk: Buffer): Generator<Event> {
     for (const bytes of this.#cutter.push(chunk)) {

@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { isIP, type Socket } from "node:net";
 import { checkServerIdentity, connect, type PeerCertificate, type TLSSocket } from "node:tls";
 import { invalid, LinnError } from "./errors.js";
+import { serverEndPoint } from "./x509.js";
 
 /** For linns:// URLs. Files are in PEM, and are read at each connection. The host's name is always checked. */
 export interface Tls {
@@ -43,6 +44,12 @@ export function secured(plain: Socket, host: string, tls: Tls, peer: string): Pr
       reject(invalid(`tls: ${(error as Error).message}`));
     }
   });
+}
+
+/** The channel binding of the broker's certificate, to which a login is bound; undefined where it has none. */
+export function bindingOf(socket: TLSSocket): Buffer | undefined {
+  const shown = socket.getPeerX509Certificate();
+  return shown === undefined ? undefined : serverEndPoint(shown.raw);
 }
 
 /** Only the alternative names count (RFC 9525): Node would take the common name of a certificate that has none. */

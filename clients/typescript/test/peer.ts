@@ -1,7 +1,7 @@
 // A broker by script: it answers each request as the test says, over a real socket.
 
 import { once } from "node:events";
-import { createServer, type Server, type Socket } from "node:net";
+import { createServer, type AddressInfo, type Server, type Socket } from "node:net";
 import { decodeFrame, encodeFrame, type Frame, type Message, type MessageOf, type Request } from "../src/codec.js";
 import { FrameCutter } from "../src/framing.js";
 import { RecordBatch } from "../src/index.js";
@@ -46,17 +46,20 @@ export class Peer {
     readonly script: Script,
   ) {}
 
-  static async open(script: Script = {}): Promise<Peer> {
+  /** At a port of 127.0.0.1, or at a Unix socket. */
+  static async open(script: Script = {}, path?: string): Promise<Peer> {
     const server = createServer();
     const peer = new Peer(server, { hello: () => WELCOME, ...script });
     server.on("connection", (socket) => peer.#serve(socket));
-    server.listen(0, "127.0.0.1");
+    if (path === undefined) server.listen(0, "127.0.0.1");
+    else server.listen(path);
     await once(server, "listening");
     return peer;
   }
 
   get url(): string {
-    return `linn://127.0.0.1:${(this.server.address() as { port: number }).port}`;
+    const place = this.server.address() as AddressInfo | string;
+    return typeof place === "string" ? `linn+unix://${place}` : `linn://127.0.0.1:${place.port}`;
   }
 
   #serve(socket: Socket): void {

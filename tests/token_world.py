@@ -1,0 +1,26 @@
+"""Keys of an identity provider, and the tokens that it signs."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+
+KEY, OTHER = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+ISSUER, AUDIENCE = "https://id.example", "linn"
+
+
+def write_keys(path: Path, *keys: ec.EllipticCurvePrivateKey) -> None:
+    """Write a JSON Web Key Set of public keys."""
+    algorithm: Any = jwt.algorithms.ECAlgorithm
+    path.write_text(json.dumps({"keys": [json.loads(algorithm.to_jwk(key.public_key())) for key in keys]}))
+
+
+def token(user: str, key: ec.EllipticCurvePrivateKey = KEY) -> str:
+    """Return a token that ends in an hour."""
+    ends = datetime.now(UTC) + timedelta(hours=1)
+    return jwt.encode({"iss": ISSUER, "aud": AUDIENCE, "sub": user, "exp": ends}, key, algorithm="ES256")
