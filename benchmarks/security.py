@@ -131,7 +131,7 @@ def _scram(plan: Plan) -> Line:
 
 
 def _login(plan: Plan, pid: int, plain: str, login: str) -> Line:
-    """What a connection with a login costs the broker, beside one without."""
+    """Measure the cost of a connection with a login for the broker, beside one without."""
 
     def cpu_us(url: str) -> float:
         before = cpu_s(pid)

@@ -9,6 +9,8 @@ By kind of plugin: `hookimpl`, and for
 - an assignor of consumer groups `AssignorKind`, `Assignor`;
 - a format of bodies `FormatKind`, `BodyFormat`, `BodyColumns`;
 - an interceptor `InterceptorKind`, `Interceptor`;
+- an authenticator `AuthenticatorKind`, `Authenticator`, `Credentials`, `Authenticated`;
+- an authorizer `AuthorizerKind`, `Authorizer`, `Decision`;
 - an observer `Observer`;
 - a service `ServiceKind`, `Service`, `ServiceHost`, `ServiceTopic`, `ServiceMetric`, `Program`;
 - a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`, `Session`, and the `Consumer`s that it hands out.
@@ -39,6 +41,7 @@ from linn.core.env.env import AcceptedStream, Clock, Disk, Env, File, Program, R
 from linn.core.env.file_region import Sendable, behind
 from linn.core.env.log_fields import log_fields
 from linn.core.env.real.env import RealEnv
+from linn.core.env.secret import HOW_TO_WRITE_SECRETS, MASK, Secret, without
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.group import raise_once
 from linn.core.errors.texts import counted, did_you_mean
@@ -63,6 +66,7 @@ from linn.core.errors.tree import (
     ProtocolError,
     RequestTimeout,
     RequestUnknown,
+    SecretUnusable,
     StorageError,
     SubscriptionUnknown,
     SubscriptionWrongKind,
@@ -102,6 +106,8 @@ from linn.core.loop.memory_budget import RESERVE_BYTES, MemoryShare, ReceiveRese
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.metrics.registry import Family
 from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.authenticator import Authenticated, Authenticator, AuthenticatorKind, Credentials
+from linn.core.ports.authorizer import Authorizer, AuthorizerKind, Decision
 from linn.core.ports.interceptor import Interceptor, InterceptorKind
 from linn.core.ports.observer import Observer, Observers
 from linn.core.ports.principal import Principal
@@ -120,7 +126,7 @@ from linn.core.routing.predicate.predicate import Predicate
 from linn.core.routing.predicate.tokens import is_unicode
 from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
 from linn.core.routing.subject_field import FieldValue, SubjectField
-from linn.core.security.logins import Identity, Login
+from linn.core.security.logins import LOGIN_METHODS, Identity, Login
 from linn.core.security.quota import Quota
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 
@@ -131,9 +137,12 @@ __all__ = [
     "CONFIRM_WHEN",
     "DATA_AT",
     "FETCH_BYTES_MAX",
+    "HOW_TO_WRITE_SECRETS",
     "IDENTITY_CHARACTERS_MAX",
     "LEASE_MS_MAX",
     "LEASE_RECORDS_MAX",
+    "LOGIN_METHODS",
+    "MASK",
     "NODES_MAX",
     "NOTHING",
     "NUMBER_BYTES",
@@ -151,6 +160,11 @@ __all__ = [
     "Assignor",
     "AssignorKind",
     "AuthFailed",
+    "Authenticated",
+    "Authenticator",
+    "AuthenticatorKind",
+    "Authorizer",
+    "AuthorizerKind",
     "BatchColumns",
     "BatchCorrupt",
     "BatchError",
@@ -170,7 +184,9 @@ __all__ = [
     "Constant",
     "Consumer",
     "ConsumerKind",
+    "Credentials",
     "DamagedTail",
+    "Decision",
     "Delivery",
     "DeliverySemantics",
     "Disk",
@@ -245,6 +261,8 @@ __all__ = [
     "RequestTimeout",
     "RequestUnknown",
     "Rng",
+    "Secret",
+    "SecretUnusable",
     "SemanticsKind",
     "Sendable",
     "Service",
@@ -297,5 +315,6 @@ __all__ = [
     "run_steps",
     "shown_value",
     "subscribers_of",
+    "without",
     "wrap_body",
 ]

@@ -133,7 +133,8 @@ def login_of(*, asks: bool = True) -> Password | Token | None:
 def secret_in(path: str, variable: str) -> str:
     """Return the first line of a file that only its owner may use. Raises BadParameter, which names the variable."""
     try:
-        with open(path, encoding="utf-8") as file:
+        # A FIFO without a writer would otherwise hold up the command.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
                 raise typer.BadParameter(f"{path}: others may use it; chmod 600 {path}", param_hint=variable)

@@ -1,7 +1,7 @@
 """Specification of a driver process, which it reads as JSON from the first line of standard input.
 
-Laws: it holds everything that the driver needs; the module imports nothing but msgspec, so that the broker can make it
-without PySpark. One function finds contradictions in a pipeline, for the tables of the configuration and for this.
+Laws: it holds everything that the driver needs; the module imports no PySpark, so that the broker can make it. One
+function finds contradictions in a pipeline, for the tables of the configuration and for this.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import msgspec
+
+from linn.core.env.secret import Secret
 
 SinkFormat = Literal["parquet", "json", "delta", "iceberg", "jdbc", "console", "linn"]
 ValueForm = Literal["binary", "string", "json"]
@@ -32,7 +34,7 @@ class _Shape(Protocol):
     @property
     def path(self) -> str | None: ...
     @property
-    def options(self) -> Mapping[str, str]: ...
+    def options(self) -> Mapping[str, str | Secret]: ...
     @property
     def partition_by(self) -> tuple[str, ...]: ...
     @property
@@ -85,6 +87,9 @@ class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True):
     format: SinkFormat
     path: str | None = None
     options: dict[str, str] = msgspec.field(default_factory=dict)
+    """Options of the sink, with `***` in the place of secrets until the driver gets them."""
+    secrets: dict[str, Secret] = msgspec.field(default_factory=dict)
+    """Options of the sink that are secrets; empty in what the driver gets."""
     source_options: dict[str, str] = msgspec.field(default_factory=dict)
     trigger_ms: int = 5_000
     available_now: bool = False

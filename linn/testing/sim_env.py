@@ -76,6 +76,10 @@ class SimThreads:
 class SimProcess:
     """A process without any resource usage."""
 
+    def __init__(self) -> None:
+        self.variables: dict[str, str] = {}
+        """The variables of its environment."""
+
     def memory_bytes(self) -> int:
         return 0
 
@@ -90,6 +94,9 @@ class SimProcess:
 
     def user_id(self) -> int | None:
         return None
+
+    def variable(self, name: str) -> str | None:
+        return self.variables.get(name)
 
     def processor_s(self) -> float:
         return 0.0

@@ -22,7 +22,7 @@ class HttpPeer:
         """Do nothing: HTTP has no greeting."""
 
     async def ask(self) -> None:
-        assert await self._answer(READY) in ((b"200", b"ready\n"), (b"503", b"stopping\n"))
+        assert await self._answer(READY) in ((b"200", b"ready\n"), (b"503", b"not ready\n"))
 
     async def be_refused(self) -> str:
         status, text = await self._answer(READY.replace(b"/ready", b"/nothing"))

@@ -58,7 +58,7 @@ async def test_it_is_alive_and_not_ready_while_the_broker_recovers(env: SimEnv) 
         nursery.start_soon(serve)
         await trio.sleep(10)
         assert await answer(env, "/health") == "200 alive"
-        assert await answer(env, "/ready") == "503 starting"
+        assert await answer(env, "/ready") == "503 not ready"
         assert "linn_broker_ready 0.0" in await answer(env, "/metrics")
         await trio.sleep(1000)
         assert await answer(env, "/ready") == "200 ready"
@@ -85,7 +85,7 @@ async def test_it_says_that_it_is_stopping_until_the_clients_are_gone(env: SimEn
         delivery = await client.delivery()
         stop.set()
         await trio.sleep(5)
-        assert await answer(env, "/ready") == "503 stopping"
+        assert await answer(env, "/ready") == "503 not ready"
         assert await answer(env, "/health") == "200 alive"
         idle = await asked(env, "/health")
         await client.settle(worker, delivery)

@@ -11,6 +11,7 @@ import trio
 from raw_client import broker_on, connected
 from simulated_time import simulated
 
+from linn.core.env.secret import Secret
 from linn.core.errors.tree import ConfigNotLive, TopicExists
 from linn.spark_plugin.service.live_sinks import live_problem, query_problem
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
@@ -110,7 +111,10 @@ OPEN = SparkSettings(
     live=True,
     paths=("/lake", "shared/out", "s3a://bucket/live", "file:///mnt"),
     modules=("flights", "shop.orders"),
-    connections={"warehouse": {"url": "jdbc:postgresql://db/x", "password": "secret"}, "rest": {"catalog.uri": "x"}},
+    connections={
+        "warehouse": {"url": "jdbc:postgresql://db/x", "password": Secret(env="X")},
+        "rest": {"catalog.uri": "x"},
+    },
 )
 
 
@@ -249,7 +253,7 @@ def test_files_are_no_tables_where_queries_may_come_from_requests(driver: Script
 
 
 @in_spark_world(
-    '[spark]\nlive = true\n[spark.connections.db]\nurl = "jdbc:postgresql://db/x"\npassword = "secret"\n'
+    '[spark]\nlive = true\n[spark.connections.db]\nurl = "jdbc:postgresql://db/x"\nschema = "of the connection"\n'
     '[topics.orders]\nkind = "stream"\n'
 )
 async def test_the_options_of_a_connection_reach_the_driver_and_nobody_else(
@@ -260,7 +264,11 @@ async def test_the_options_of_a_connection_reach_the_driver_and_nobody_else(
         await client.admin.perform("topic.alter", name="orders", settings={"spark_sink": sink})
         await trio.sleep(10)
         (pipeline,) = driver.specs[-1]["pipelines"]
-        assert pipeline["options"] == {"url": "jdbc:postgresql://db/x", "password": "secret", "dbtable": "orders"}
+        assert pipeline["options"] == {
+            "url": "jdbc:postgresql://db/x",
+            "schema": "of the connection",
+            "dbtable": "orders",
+        }
         shown = json.dumps([await client.admin.topics(), await client.admin.perform("service.list")])
         assert '"connection": "db"' in shown
-        assert "secret" not in shown
+        assert "of the connection" not in shown

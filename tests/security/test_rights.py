@@ -284,6 +284,8 @@ def test_every_request_verb_and_method_has_a_row() -> None:
         "take_producer_id",  # A number, of no use without a right to publish.
         "producer_key",  # Of an id that the session uses.
         "claim_producer_id",  # Only with the key of the same user.
+        "decide",  # Only asks.
+        "decided",  # What it calls has a row.
         "topic_names",
         "partition_count",
         "topic_bounds",

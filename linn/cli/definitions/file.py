@@ -6,7 +6,7 @@ its line; the broker checks what depends on its storage, its limits and its plug
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -14,6 +14,7 @@ from linn.cli.definitions.export import Definitions
 from linn.cli.installed_plugins import loadable
 from linn.core.config.config import Config, examine_config
 from linn.core.config.problem import Problem, Problems
+from linn.core.config.service_tables import topic_tables
 from linn.core.config.tables import TABLES, PluginSettings
 from linn.core.config.toml_source import Path, TomlSource
 from linn.core.errors.tree import BindingInvalid, PluginUnknown
@@ -34,7 +35,8 @@ class DefinitionFile:
         others = [*TABLES, *plugins.services]
         self.passed_over = [top for top in others if top in source.data and top not in TOPS]
         beside = copy(source)  # With the lines of the file.
-        beside.data = _beside(source.data, there, others)
+        # The broker's own tables of services have no secrets in them, and are no affair of the file's.
+        beside.data = _beside(source.data, there, others, topic_tables(plugins.services.values()))
         self.config: Config
         self.config, found = examine_config(beside, plugins)
         self.problems = Problems(source)
@@ -72,13 +74,17 @@ def _named(data: Mapping[str, Any], top: str) -> dict[str, Any]:
     return tables if isinstance(tables, dict) else {}
 
 
-def _beside(data: Mapping[str, Any], there: Definitions, others: Sequence[str]) -> dict[str, Any]:
-    """Merge the file's tables into the broker's, without the broker's own links and bindings, which are valid."""
+def _beside(
+    data: Mapping[str, Any], there: Definitions, others: Sequence[str], services: Iterable[str]
+) -> dict[str, Any]:
+    """Merge the file's tables into the broker's, without the broker's own links, bindings and tables of services, which
+    are valid."""
+    left_out = ("bindings", "alternate", *services)
     beside = {top: value for top, value in data.items() if top not in others}
     for top in TOPS:
         tables = data.get(top, {})
         if isinstance(tables, dict):
-            known = {name: _without(table, "bindings", "alternate") for name, table in there[top].items()}
+            known = {name: _without(table, *left_out) for name, table in there[top].items()}
             tables = known | {name: _over(known.get(name, {}), table) for name, table in tables.items()}
         beside[top] = tables
     return {**beside, "broker": _NOT_KNOWN}

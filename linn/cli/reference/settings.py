@@ -17,6 +17,7 @@ from linn.core.config.service_tables import topic_tables
 from linn.core.config.tables import TABLES
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.config.units import format_size_bytes
+from linn.core.env.secret import Secret
 from linn.core.plugins import hookspecs
 from linn.core.plugins.manager import PluginManager
 from linn.core.ports.observer import Observer
@@ -32,6 +33,9 @@ Without a file a broker has the defaults below. (This page is made from the help
   `"10 seconds"`, `"250ms"`. Durations: ms, s, m, h, d, w, or the words in full. Sizes: B, KiB, MiB, GiB, TiB in steps
   of 1,024; kB, MB, GB, TB in steps of 1,000.
 - **Unknown keys are errors**, with the file, the line, the full key and the nearest valid key.
+- **Secrets** stand elsewhere: `{ file = "PATH" }`, a file that only its owner may use, `{ env = "NAME" }`, a variable,
+  or `{ credential = "NAME" }`, which systemd passes to the service. In plain text they are errors. The broker shows
+  `***` in their place, also in exports.
 - **Names** of topics, exchanges and tables have 1 to 249 characters of `A-Z a-z 0-9 . _ -`, and don't begin with `__`.
   A name with dots is quoted: `[topics."delays.dead"]`.
 - The admin API takes the same keys and values as `[topics.NAME]`. If a row says *fixed*, the key can't change while
@@ -102,6 +106,8 @@ def _kind_sections(table: str, kinds: PluginManager) -> list[str]:
         "delivery": list(kinds.semantics.values()),
         "exchanges": list(kinds.exchanges.values()),
         "interceptors": list(kinds.interceptors.values()),
+        "authenticators": list(kinds.authenticators.values()),
+        "authorizers": list(kinds.authorizers.values()),
     }
     parts = []
     for kind in sorted(found.get(table, ()), key=lambda kind: str(kind.name)):
@@ -149,10 +155,14 @@ def _type_text(plain: typing.Any, field: msgspec.structs.FieldInfo) -> str:
         return "size" if unit == "bytes" else "duration"
     if plain in (str, bool):
         return "text" if plain is str else "true or false"
+    if plain is Secret:
+        return "secret"
     if plain == dict[str, str]:
         return "table of text"
-    if plain == dict[str, dict[str, str]]:
-        return "table of tables of text"
+    if plain == dict[str, str | Secret]:
+        return "table of text and secrets"
+    if plain == dict[str, dict[str, str | Secret]]:
+        return "table of tables of text and secrets"
     if typing.get_origin(plain) not in (tuple, list):
         return "any"
     return "array of text" if typing.get_args(plain)[0] is str else "array of tables"

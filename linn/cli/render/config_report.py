@@ -16,6 +16,7 @@ from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
 from linn.core.config.problem import Problem, Problems
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.secret import masked
 from linn.core.errors.texts import counted
 
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
@@ -59,7 +60,7 @@ def _meaning(config: Config) -> dict[str, Any]:
             name: {"type": exchange.kind, "alternate": exchange.alternate, "bindings": _targets(config, name)}
             for name, exchange in config.exchanges.items()
         },
-        "topics": {name: encode_settings(topic) for name, topic in config.topics.items()},
+        "topics": {name: encode_settings(topic) | masked(topic.services) for name, topic in config.topics.items()},
         "services": {name: encode_settings(settings) for name, settings in config.services.items()},
     }
 

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 
 from linn.client.connection.answer import Caller, again
-from linn.client.login import Exchange, Login, begin_login
+from linn.client.login import Channel, Exchange, Login, begin_login
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.flat_message import Buffer, without_first
 from linn.core.env.env import Clock, Interrupted, Stream
@@ -116,14 +116,13 @@ class Connection:
         name: str,
         producer: tuple[int, int],
         login: Login | None,
-        random_bytes: Callable[[int], bytes],
-        binding: bytes = b"",
+        channel: Channel,
     ) -> None:
         """Say hello, log in if the broker asks for it, and wait for the welcome.
 
         Args:
             producer: the producer id of an earlier connection and its key, or zeros.
-            binding: the hash of the broker's certificate; b"" without TLS.
+            channel: the facts that a login goes by.
 
         Raises AuthFailed, ProtocolError, VersionUnsupported, ProducerForeign or another refusal, ConnectionLost.
         Cancellation: close the connection.
@@ -131,7 +130,7 @@ class Connection:
         try:
             message = await self._asked(hello(name, *producer))
             if isinstance(message, Challenge):
-                message = await self._log_in(begin_login(login, message.mechanisms, random_bytes, binding))
+                message = await self._log_in(begin_login(login, message.mechanisms, channel))
             if not isinstance(message, Failed):
                 self.welcome = check_welcome(message)
         except VersionUnsupported:

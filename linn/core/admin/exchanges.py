@@ -26,12 +26,22 @@ from linn.core.config.config import Config
 from linn.core.config.decoder import decode_items, decode_settings, encode_settings, known_keys
 from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem, dotted
+from linn.core.config.service_tables import FILE_ONLY
 from linn.core.config.tables import ExchangeTable
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings
 from linn.core.env.log_fields import log_fields
+from linn.core.env.secret import secrets_in
 from linn.core.errors.names import name_problem
-from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
+from linn.core.errors.tree import (
+    BindingInvalid,
+    ConfigError,
+    ConfigNotLive,
+    ExchangeUnknown,
+    LinnError,
+    TopicError,
+    TopicExists,
+)
 from linn.core.loop.long_work import LongWork
 from linn.core.ports.principal import Principal
 from linn.core.routing.exchange import Binding, Target
@@ -138,6 +148,8 @@ class ExchangeAdministration:
         kind = kind_named(self._plugins.exchanges, head.type, "exchange type")
         own = {key: value for key, value in table.items() if key not in keys}
         settings = decode_settings(kind.settings or NoSettings, own, path, problems, also_known=keys)
+        if any(secrets_in(settings)):
+            raise ConfigNotLive(f"{dotted(path)}: has a secret, which {FILE_ONLY}")
         return head, self._new_router(name, head.type, settings if kind.settings else None)
 
     def _check_alternate(self, name: str, alternate: str) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from linn.core.batch.steps import Steps
 from linn.core.config.topic_settings import encode_without_bindings
+from linn.core.env.secret import masked
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.topics.topic import Topic
@@ -37,6 +38,7 @@ def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | No
         return None
     # Values that administrative changes affect are taken at one moment; the contents of partitions keep changing.
     settings = encode_without_bindings(topic.settings)
+    settings |= {key: masked(table) for key, table in topic.settings.services.items()}
     queue, partition_queues = topic.queue, _partition_queues(topic.queue)
     bindings = (*topic.settings.bindings, *topic.live_bindings)
     shown: dict[str, Any] = {"name": name, "id": str(topic.id), "settings": {**settings, "bindings": bindings}}

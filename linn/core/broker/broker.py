@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Literal
 
+import msgspec
 import trio
 
 from linn.core.admin.administration import Administration
@@ -39,11 +40,13 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import (
+    ConfigError,
     DescriptorsExhausted,
     DiskFull,
     InternalError,
     LinnError,
     LogClosed,
+    SecretUnusable,
     StorageError,
     SyncFailed,
 )
@@ -62,6 +65,8 @@ from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.source import Measurements, MetricSource
 from linn.core.plugins.manager import PluginManager, installed
+from linn.core.ports.authenticator import Authenticator
+from linn.core.ports.authorizer import Authorizer
 from linn.core.ports.observer import Observers
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
@@ -69,8 +74,11 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
+from linn.core.security.authenticators import BoundAuthenticator
+from linn.core.security.authority import Authority
 from linn.core.security.logins import Logins
 from linn.core.security.policy import Policy
+from linn.core.security.sasl.scram import Verifier
 from linn.core.security.users import Users
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
@@ -126,6 +134,8 @@ class Broker:
         threads = env.threads.run
         self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, threads, env.process.user_id())
         self.logins.on_end = self.audit.login
+        self.logins.authenticators = self._authenticators()
+        self.policy.authority = self._authority()
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -150,6 +160,27 @@ class Broker:
         self._stop_requested = trio.Event()
         self._recovered = trio.Event()
         self._unlock: Callable[[], None] | None = None
+
+    def _authenticators(self) -> dict[str, BoundAuthenticator]:
+        """Make the authenticators that listeners name. Raises PluginError."""
+        plugins, found = self.plugins, dict[str, BoundAuthenticator]()
+        for listener in self.config.listeners.values():
+            for name in listener.login.methods:
+                configured = self.config.authenticators.get(name)
+                if configured is None or name in found:
+                    continue
+                kind = plugins.authenticators[configured.kind]
+                made: Authenticator = plugins.make(kind, configured.settings, self.env)
+                found[name] = BoundAuthenticator(name, kind.mechanisms, made.authenticate, plugins.blamed)
+        return found
+
+    def _authority(self) -> Authority | None:
+        """Make the authorizer, and what asks it; None: there is none. Raises PluginError."""
+        if self.config.broker.authorizer is None:
+            return None
+        configured = self.config.authorizers[self.config.broker.authorizer]
+        made: Authorizer = self.plugins.make(self.plugins.authorizers[configured.kind], configured.settings, self.env)
+        return Authority(made.may, self.env.clock.monotonic, self.spawn, self.plugins.blamed)
 
     def _new_metrics(self) -> MetricRegistry:
         source = MetricSource(
@@ -264,6 +295,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         disk, data_dir = self.env.disk, self.config.broker.data_dir
+        self._read_secrets()
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys
@@ -271,6 +303,8 @@ class Broker:
         self._unlock = disk.lock(f"{data_dir}/lock")
         self.spawn(self.turns.run)
         self.spawn(self.metrics.watch_loop)
+        if self.policy.authority is not None:
+            self.spawn(self.policy.authority.run)
         await self.listening.start(watching=True)
         await self._recover()
         self._recovered.set()
@@ -280,6 +314,23 @@ class Broker:
         self.spawn(self._keep)
         self.spawn(self._keep_certificates)
         self.plugins.observers.broker_started(self.name, list(self.addresses.values()))
+
+    def _read_secrets(self) -> None:
+        """Read every secret of the file once, and keep only verifiers. Raises SecretUnusable, with the setting."""
+        for place, secret in self.config.secrets():
+            try:
+                secret.reveal(self.env)
+            except SecretUnusable as error:
+                raise SecretUnusable(f"{place}: {error.text}") from error
+        for name, secret in self.config.verifiers.items():
+            text = secret.reveal(self.env)
+            try:
+                Verifier.parse(text)
+            except ConfigError as error:
+                raise SecretUnusable(f"users.{name}.scram: {error.text}") from error
+            found = self.policy.users.find(name)
+            assert found is not None, "a verifier is a user's"
+            self.policy.users.put(msgspec.structs.replace(found, scram=text))
 
     async def _recover(self) -> None:
         try:

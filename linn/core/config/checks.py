@@ -20,6 +20,8 @@ from linn.core.config.service_tables import check_services
 from linn.core.config.tables import (
     TABLES,
     AuditTable,
+    AuthenticatorTable,
+    AuthorizerTable,
     BrokerSettings,
     DeliveryTable,
     ExchangeTable,
@@ -37,6 +39,7 @@ from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.address import anonymous_text, is_beyond_loopback, open_text, parse_address
+from linn.core.env.secret import Secret
 from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
     AddressInvalid,
@@ -50,7 +53,7 @@ from linn.core.errors.tree import (
 from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
 from linn.core.routing.graph import circle_text, way_between
-from linn.core.security.logins import NO_LOGIN, LoginRules
+from linn.core.security.logins import LOGIN_METHODS, NO_LOGIN, LoginRules
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.rule import Rule, rules_of
 from linn.core.security.sasl.scram import Verifier
@@ -58,7 +61,7 @@ from linn.core.security.users import User, check_user_name
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_SELECTORS = ("protocol", "engine", "semantics", "interceptor", "type")
+_SELECTORS = ("protocol", "engine", "semantics", "interceptor", "authenticator", "authorizer", "type")
 """Keys by which a table chooses a kind."""
 
 _NOUNS = {
@@ -67,6 +70,8 @@ _NOUNS = {
     "delivery": "delivery semantics",
     "exchanges": "exchange type",
     "interceptors": "interceptor",
+    "authenticators": "authenticator",
+    "authorizers": "authorizer",
 }
 
 
@@ -139,6 +144,8 @@ class ConfigChecker:
         self._exists("default_delivery", "delivery", settings.default_delivery, self._kinds.semantics)
         if settings.group_storage is not None:
             self._exists("group_storage", "storage", settings.group_storage, self._kinds.engines)
+        if settings.authorizer is not None:
+            self._exists("authorizer", "authorizers", settings.authorizer, self._kinds.authorizers)
         self._check_assignor(settings.default_assignor, ("broker", "default_assignor"))
         return settings
 
@@ -165,9 +172,12 @@ class ConfigChecker:
             if head is not None:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
-                login, mode = LoginRules(head.login == "required", head.methods), int(head.socket_mode, 8)
+                login, mode = LoginRules(head.login == "required", self._methods(head)), int(head.socket_mode, 8)
                 found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
+                known = {*LOGIN_METHODS, *self.names("authenticators"), *self._kinds.authenticators}
+                for method in head.methods or ():
+                    must_exist(method, known, "way to log in", (*path, "methods"), self.problems)
                 self._check_login(head, path)
                 self._check_open(head, path)
         self._check_addresses(found)
@@ -181,11 +191,29 @@ class ConfigChecker:
         }
         return {name: table for name, table in tables.items() if table is not None}
 
+    def _methods(self, head: ListenerTable) -> tuple[str, ...]:
+        """A listener's ways to log in, which are its protocol's unless its table lists some."""
+        has = getattr(self._kinds.protocols.get(head.protocol), "login_methods", ())
+        if head.methods is None:
+            return tuple(method for method in has if method != "plain" or "scram" not in has)
+        return tuple(method for method in head.methods if method in has or method not in LOGIN_METHODS)
+
     def _check_login(self, head: ListenerTable, path: Path) -> None:
-        """Refuse a login that the protocol does not have: all clients would be served without one."""
+        """Refuse a login that no client can pass, or that the protocol does not have: all would be served then."""
         kind = self._kinds.protocols.get(head.protocol)
-        if head.login == "required" and kind is not None and not getattr(kind, "logs_in", False):
+        if head.login != "required" or kind is None or self.problems.any_wrong(path, "address", "tls", "methods"):
+            return
+        if not getattr(kind, "login_methods", ()):
             self.problems.add((*path, "login"), f'the protocol "{head.protocol}" has no logins')
+            return
+        is_local = head.address.startswith("unix:")
+        possible = {"scram"} | ({"token", "plain"} if is_local or head.tls else set())
+        possible |= {"peer"} if is_local else {"certificate"} if head.tls else set()
+        if is_local or head.tls:
+            possible |= {method for method in head.methods or () if method not in LOGIN_METHODS}
+        if not possible & {*self._methods(head)}:
+            text = "nobody could log in: plain passwords, tokens and certificates need TLS, and peer a Unix socket"
+            self.problems.add((*path, "login"), text)
 
     def _check_open(self, head: ListenerTable, path: Path) -> None:
         """Refuse an address that other machines reach, if nothing says that it may be without TLS."""
@@ -217,6 +245,17 @@ class ConfigChecker:
     def interceptors(self) -> dict[str, Configured]:
         """Decode `[interceptors.*]`, and add every interceptor under its own name."""
         return self._configured("interceptors", InterceptorTable, "interceptor", self._kinds.interceptors)
+
+    def authenticators(self) -> dict[str, Configured]:
+        """Decode `[authenticators.*]`, and add every authenticator under its own name."""
+        for name in self.names("authenticators"):
+            if name in LOGIN_METHODS:
+                self.problems.add(("authenticators", name), f'"{name}" is a way to log in already')
+        return self._configured("authenticators", AuthenticatorTable, "authenticator", self._kinds.authenticators)
+
+    def authorizers(self) -> dict[str, Configured]:
+        """Decode `[authorizers.*]`, and add every authorizer under its own name."""
+        return self._configured("authorizers", AuthorizerTable, "authorizer", self._kinds.authorizers)
 
     def groups(self) -> dict[str, GroupTable]:
         """Decode `[groups.*]`. A group's name may be any text."""
@@ -263,9 +302,10 @@ class ConfigChecker:
                         self.problems.add((*path, resource), error.text)
         return found
 
-    def users(self, roles: Mapping[str, tuple[Rule, ...]]) -> dict[str, User]:
-        """Decode `[users.*]`. A user's name may be any text."""
+    def users(self, roles: Mapping[str, tuple[Rule, ...]]) -> tuple[dict[str, User], dict[str, Secret]]:
+        """Decode `[users.*]`, with the verifiers that are elsewhere. A user's name may be any text."""
         found: dict[str, User] = {}
+        verifiers: dict[str, Secret] = {}
         for name, table in self._tables("users").items():
             path: Path = ("users", name)
             try:
@@ -275,9 +315,12 @@ class ConfigChecker:
             settings = decode_settings(UserTable, table, path, self.problems, partial=True)
             if settings is None:
                 continue
-            if settings.scram:
+            scram = settings.scram
+            if isinstance(scram, Secret):
+                verifiers[name], scram = scram, ""
+            elif scram:
                 try:
-                    Verifier.parse(settings.scram)
+                    Verifier.parse(scram)
                 except ConfigError as error:
                     self.problems.add((*path, "scram"), error.text)
             for index, role in enumerate(settings.roles):
@@ -286,12 +329,12 @@ class ConfigChecker:
             found[name] = User(
                 name=name,
                 roles=settings.roles,
-                scram=settings.scram,
+                scram=scram,
                 certificate=settings.certificate,
                 uid=settings.uid,
                 limits=settings.limits,
             )
-        return found
+        return found, verifiers
 
     def _check_assignor(self, name: str | None, path: Path) -> None:
         must_exist(name, self._kinds.assignors, "assignor", path, self.problems, PluginUnknown)

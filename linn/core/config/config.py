@@ -7,14 +7,15 @@ in `tables` and `topic_settings`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
 from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener, plugin_table
 from linn.core.config.kinds import Kinds
-from linn.core.config.problem import Problems
+from linn.core.config.problem import Problems, dotted
+from linn.core.config.service_tables import own_table
 from linn.core.config.tables import (
     AuditTable,
     BrokerSettings,
@@ -27,6 +28,7 @@ from linn.core.config.tables import (
 from linn.core.config.toml_source import TomlSource
 from linn.core.config.topic_checks import Surroundings
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.secret import Secret, secrets_in
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigUnreadable
@@ -49,6 +51,8 @@ class Config:
     delivery: Mapping[str, Configured]
     exchanges: Mapping[str, ConfiguredExchange]
     interceptors: Mapping[str, Configured]
+    authenticators: Mapping[str, Configured]
+    authorizers: Mapping[str, Configured]
     topics: Mapping[str, TopicSettings]
     groups: Mapping[str, GroupTable]
     audit: AuditTable
@@ -58,8 +62,12 @@ class Config:
     services: Mapping[str, Any] = field(default_factory=dict)
     """Settings of services that have a table of their own, by the service's name."""
     tls: Mapping[str, TlsTable] = field(default_factory=dict)
+    verifiers: Mapping[str, Secret] = field(default_factory=dict)
+    """References to verifiers of passwords, by the user's name."""
     file: str = ""
     """The file's name in messages."""
+    topic_services: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The tables of services that topics have, decoded, by topic and service."""
     topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The line of each key in the file, by topic and key."""
 
@@ -67,7 +75,7 @@ class Config:
     def is_open(self) -> bool:
         """Whether every client may do everything, because nothing says who may do what."""
         logs_in = any(listener.login.is_required for listener in self.listeners.values())
-        return not (self.roles or self.users or logs_in)
+        return not (self.roles or self.users or logs_in or self.broker.authorizer)
 
     def audit_settings(self) -> TopicSettings | None:
         """The settings of the audit trail's topic; None: there is none."""
@@ -81,6 +89,26 @@ class Config:
             retention_ms=self.audit.retention_ms,
             retention_bytes=self.audit.retention_bytes,
         )
+
+    def secrets(self) -> Iterator[tuple[str, Secret]]:
+        """Yield every reference to a secret in the file, with its place, such as `spark.connections.db.password`."""
+        for name, secret in self.verifiers.items():
+            yield dotted(("users", name, "scram")), secret
+        tables: dict[str, Mapping[str, Configured | Listener]] = {
+            "storage": self.storage,
+            "delivery": self.delivery,
+            "exchanges": self.exchanges,
+            "interceptors": self.interceptors,
+            "listeners": self.listeners,
+        }
+        for top, named in tables.items():
+            for name, configured in named.items():
+                for place, secret in secrets_in(configured.settings):
+                    yield dotted((top, name, *place)), secret
+        for place, secret in secrets_in(self.services):
+            yield dotted(place), secret
+        for place, secret in secrets_in(self.topic_services):
+            yield dotted(("topics", *place)), secret
 
     def assignor_of(self, group: str) -> str:
         """The name of a group's assignor."""
@@ -154,6 +182,7 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
     checker = ConfigChecker(source, kinds)
     checker.unknown_tables()
     roles = checker.roles()
+    users, verifiers = checker.users(roles)
     config = Config(
         broker=checker.broker(),
         log=checker.log(),
@@ -163,12 +192,15 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
         delivery=checker.delivery(),
         exchanges=checker.exchanges(),
         interceptors=checker.interceptors(),
+        authenticators=checker.authenticators(),
+        authorizers=checker.authorizers(),
         topics={},
         groups=checker.groups(),
         audit=checker.audit(),
         tokens=checker.tokens(),
         roles=roles,
-        users=checker.users(roles),
+        users=users,
+        verifiers=verifiers,
         services=checker.services(),
         tls=checker.tls(),
     )
@@ -180,4 +212,10 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
     audit = config.audit_settings()
     if audit is not None:
         topics[AUDIT_TOPIC], lines[AUDIT_TOPIC] = audit, {}
-    return replace(config, topics=topics, file=source.file, topic_lines=lines), checker.problems
+    own = {
+        name: {service.name: own_table(topic, service) for service in kinds.services.values()}
+        for name, topic in topics.items()
+        if topic.services
+    }
+    checked = replace(config, topics=topics, topic_services=own, file=source.file, topic_lines=lines)
+    return checked, checker.problems

@@ -24,6 +24,7 @@ from linn.core.batch.steps import Steps
 from linn.core.config.problem import FirstProblem, Problems
 from linn.core.config.toml_source import Path
 from linn.core.config.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
+from linn.core.env.secret import HOW_TO_WRITE_SECRETS, MASK, Secret
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ConfigUnknownKey
 
@@ -55,6 +56,8 @@ class _Known(NamedTuple):
     unit: str | None
     none: object
     """The word that means None; None if there is no such word."""
+    holds_secrets: bool
+    """Whether the value may be a reference to a secret, or have some in it."""
 
 
 def decode_items(
@@ -152,15 +155,25 @@ def encode_value(field: Field, value: Any) -> Any:
     unit = unit_of(field.name)
     if value is None:
         return extra_of(field).get("none")
+    if isinstance(value, Secret):
+        return MASK
     if isinstance(value, msgspec.Struct):
         return encode_settings(value)
     if isinstance(value, tuple | list):
         return [encode_value(field, item) for item in value]
+    if isinstance(value, dict):
+        return _without_secrets(value)
     if unit is None or unit_of(field.encode_name) is not None:
         return value
     if unit == "bytes":
         return format_size_bytes(value)
     return format_duration_ms(value if unit == "ms" else round(value * 1000))
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_secrets(item) for key, item in value.items()}
+    return MASK if isinstance(value, Secret) else value
 
 
 @functools.cache
@@ -186,7 +199,13 @@ def _known_field(field: Field) -> _Known:
     struct = next(filter(_is_struct, types), None)
     arrays = [typing.get_args(plain)[0] for plain in types if typing.get_origin(plain) in (tuple, list)]
     item = next(filter(_is_struct, arrays), None)
-    return _Known(field, types, struct, item, unit_of(field.name), extra_of(field).get("none"))
+    words = unit_of(field.name), extra_of(field).get("none")
+    return _Known(field, types, struct, item, *words, _holds_secrets(field.type))
+
+
+def _holds_secrets(annotation: Any) -> bool:
+    parts = plain_types(annotation)
+    return Secret in parts or any(_holds_secrets(arg) for part in parts for arg in typing.get_args(part))
 
 
 @functools.cache
@@ -258,7 +277,7 @@ def _decode_structs(item: type[S], raw: object, path: Path, problems: Problems, 
 
 
 def _is_struct(plain: Any) -> bool:
-    return isinstance(plain, type) and issubclass(plain, msgspec.Struct)
+    return isinstance(plain, type) and issubclass(plain, msgspec.Struct) and plain is not Secret
 
 
 def _decode_value(known: _Known, raw: object) -> object:
@@ -272,10 +291,32 @@ def _decode_value(known: _Known, raw: object) -> object:
         return None
     if known.unit is not None and (int in known.types or float in known.types):
         raw = _without_unit(known.field, raw, known.unit)
+    if known.holds_secrets:
+        return _decode_with_secrets(known, raw)
     try:
         return msgspec.convert(raw, known.field.type)
     except msgspec.ValidationError as error:
         raise ValueError(in_words(str(error), raw, known.types)) from error
+
+
+def _decode_with_secrets(known: _Known, raw: object) -> object:
+    """Check a value that may have secrets in it, which no error repeats. Raises ValueError."""
+    if isinstance(raw, str) and str not in known.types:
+        raise ValueError(f"is a secret, and stands here in plain text: {HOW_TO_WRITE_SECRETS}")
+    _refuse_masks(raw, "")
+    try:
+        return msgspec.convert(raw, known.field.type)
+    except msgspec.ValidationError as error:
+        raise ValueError(in_words(str(error), Secret(file=MASK), known.types)) from None
+
+
+def _refuse_masks(raw: object, at: str) -> None:
+    """Refuse the marks that an export has in the place of secrets. Raises ValueError."""
+    if raw == MASK:
+        raise ValueError(f"{at}is {MASK}, as exports show a secret: {HOW_TO_WRITE_SECRETS}")
+    if isinstance(raw, dict):
+        for key, value in raw.items():
+            _refuse_masks(value, f"{at.removesuffix(' ')}.{key} ".removeprefix("."))
 
 
 def _without_unit(field: Field, raw: object, unit: str) -> object:
@@ -311,7 +352,7 @@ def in_words(text: str, raw: object, allowed: Sequence[Any], names: Mapping[str,
             return f'must be one of {listed}, not "{raw[:40]}"{did_you_mean(raw, options)}'
     match = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got `([^`]*)`)?(?: - at `\$(.*)`)?", text)
     if match is None:
-        return f"{text}: {raw!r:.60}"
+        return text.partition(" - at `$")[0] if isinstance(raw, Secret) else f"{text}: {raw!r:.60}"
     wanted = [names.get(name, name) for name in match[1].split(" | ") if name != "null"]
     got = names.get(match[3], match[3]) if match[3] else f"{raw!r:.60}"
     item = f" (item {match[4]})" if match[4] else ""

@@ -15,6 +15,7 @@ from linn.core.config.decoder import decode_settings, known_keys
 from linn.core.config.problem import Problems, dotted
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.secret import secrets_in
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ConfigNotLive, ConfigUnknownKey, PluginError
 
@@ -125,7 +126,9 @@ def not_live(
             continue
         why: str | None = FILE_ONLY
         own = own_table(topic, service)
-        if service.check_live is not None and own is not None:
+        if any(secrets_in(own)):
+            why = f"has a secret, which {FILE_ONLY}"
+        elif service.check_live is not None and own is not None:
             try:
                 why = service.check_live(settings.get(service.name) or service.settings(), own)
             except Exception as error:

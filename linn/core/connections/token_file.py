@@ -53,6 +53,6 @@ class TokenFile:
         content = self._disk.read_named(path, KEYS_BYTES_MAX)
         if content != self._content:
             table = self._table
-            rules = TokenRules(table.issuer, table.audience, table.algorithms, table.user_claim)
+            rules = TokenRules(table.issuer, table.audience, table.algorithms, table.user_claim, table.roles_claim)
             self.keys = TokenKeys(content, rules)
             self._content = content

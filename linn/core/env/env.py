@@ -274,6 +274,9 @@ class Process(Protocol):
     def user_id(self) -> int | None:
         """The user id of the process; None in a simulation."""
 
+    def variable(self, name: str) -> str | None:
+        """The value of a variable of the process's environment; None if it is not set."""
+
     def processor_s(self) -> float:
         """Processor time used so far, in seconds."""
 

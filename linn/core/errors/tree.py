@@ -76,6 +76,12 @@ class ConfigExists(ConfigError):
     code = "config.exists"
 
 
+class SecretUnusable(ConfigError):
+    """A secret can't be read where the configuration says that it is, or others may read it as well."""
+
+    code = "config.secret"
+
+
 class ConfigNotLive(ConfigError):
     """The setting exists but can't change while the topic exists."""
 

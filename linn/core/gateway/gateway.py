@@ -85,12 +85,12 @@ class Gateway:
         return self._read_addresses()
 
     def login(self, stream: AcceptedStream) -> Login:
-        """Begin a connection's login. Its `identity` is the user of the connection's principal."""
+        """Begin a connection's login. Its `identity` has the name and the roles of the connection's principal."""
         return self._logins.begin(self.connections.login_rules(stream), peer_of(stream))
 
     def session(self, principal: Principal) -> Session:
         """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""
-        access = self._rooms.policy.access(principal.name)
+        access = self._rooms.policy.access(principal.name, principal.roles)
 
         def refused(need: Need) -> None:
             self._rooms.audit.seen(f"{need.operation} {need.kind}", principal, need.name, Forbidden.code)

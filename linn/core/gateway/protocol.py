@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,7 +42,9 @@ class ProtocolKind:
     are not counted as clients, and do not delay a stop. See `Listening`."""
     refusal: Callable[[LinnError], bytes] | None = None
     """Encodes the answer to a client refused with BrokerFull; None: the connection is closed without an answer."""
-    logs_in: bool = False
-    """Whether it lets clients log in, by `Gateway.login`; without it, `login = "required"` is refused."""
+    login_methods: Collection[str] = ()
+    """The `methods` by which it lets clients log in, by `Gateway.login`; none: `login = "required"` is refused.
+
+    By default a listener takes all of them, but "plain" only where there is no "scram"."""
     url_scheme: str = "linn"
     """Scheme of the URLs that `linn serve` prints for its listeners."""

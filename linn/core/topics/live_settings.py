@@ -20,6 +20,7 @@ from linn.core.config.kinds import Kinds
 from linn.core.config.service_tables import not_live
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.log_fields import log_fields
+from linn.core.env.secret import masked
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted
 from linn.verbs import FileWarning, LineWarning
@@ -146,7 +147,7 @@ def _shown(key: str, value: Any, nothing: str = "its default") -> str:
     """A value in TOML's notation, `nothing` if it is not written, or the number of bindings."""
     if key == "bindings":
         return f"[{counted(len(value), 'binding')}]"
-    encoded = encode_value(_FIELDS[key], value) if key in _FIELDS else value
+    encoded = encode_value(_FIELDS[key], value) if key in _FIELDS else masked(value)
     return nothing if encoded is None else json.dumps(encoded)
 
 

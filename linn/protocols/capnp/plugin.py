@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from linn.api import LinnError, ProtocolKind, hookimpl
+from linn.api import LOGIN_METHODS, LinnError, ProtocolKind, hookimpl
 from linn.protocols.capnp.server import CapnpServer
 from linn.wire.connection import frames_of
 from linn.wire.failure import failed_by
@@ -35,4 +35,4 @@ def _refusal(error: LinnError) -> bytes:
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
     """Register the native protocol."""
-    return ProtocolKind("capnp", CapnpSettings, _make, refusal=_refusal, logs_in=True)
+    return ProtocolKind("capnp", CapnpSettings, _make, refusal=_refusal, login_methods=LOGIN_METHODS)

@@ -46,4 +46,5 @@ def _make(settings: MetricsSettings) -> ProtocolServer:
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
     """Register metrics for Prometheus, with health and readiness."""
-    return ProtocolKind("metrics", MetricsSettings, _make, watches=True, url_scheme="http")
+    methods = ("peer", "certificate", "token", "plain")
+    return ProtocolKind("metrics", MetricsSettings, _make, watches=True, url_scheme="http", login_methods=methods)

@@ -15,8 +15,9 @@ from urllib.parse import unquote
 import h11
 import trio
 
-from linn.api import AcceptedStream, ConnectionLost, Family, Forbidden, Gateway, Principal, Traffic
+from linn.api import AcceptedStream, AuthFailed, ConnectionLost, Family, Forbidden, Gateway, Principal, Traffic
 from linn.protocols.http.exposition import CONTENT_TYPE, exposed
+from linn.protocols.http.login import RequestLogins
 
 HEAD_BYTES_MAX = 16 << 10
 """Limit of a request's head, and the size of one receive: requests of monitoring systems are far smaller."""
@@ -56,7 +57,7 @@ class Conversation:
         self._server = server
         self._stream = stream
         self._gateway = gateway
-        self._session = gateway.session(Principal(stream.peer))
+        self._logins = RequestLogins(stream, gateway)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._buffer = memoryview(bytearray(HEAD_BYTES_MAX))
         self._waiting = trio.CancelScope()
@@ -140,18 +141,34 @@ class Conversation:
         elif path == "/health":
             await self._say(200, "alive", is_head=is_head)
         elif path == "/ready":
-            state = self._gateway.state
-            await self._say(200 if state == "ready" else 503, state, is_head=is_head)
+            is_ready = self._gateway.state == "ready"
+            await self._say(200 if is_ready else 503, "ready" if is_ready else "not ready", is_head=is_head)
         else:
-            try:
-                families = self._session.collect_metrics(per_connection=self._server.per_connection)
-            except Forbidden as error:
-                await self._say(403, error.text, is_head=is_head)
-                return
-            if is_head:
-                await self._send(self._begun(200, CONTENT_TYPE, []), h11.EndOfMessage())
-            else:
-                await self._send_metrics(families)
+            await self._answer_metrics(request, is_head=is_head)
+
+    async def _answer_metrics(self, request: h11.Request, *, is_head: bool) -> None:
+        """Answer with the metrics, if the client's user may see them."""
+        try:
+            caller = await self._logins.identity(request.headers)
+        except AuthFailed as error:
+            challenges = [("www-authenticate", challenge) for challenge in self._logins.challenges]
+            await self._say(401, error.text, [*challenges, ("connection", "close")], is_head=is_head)
+            return
+        if caller is None:
+            challenges = [("www-authenticate", challenge) for challenge in self._logins.challenges]
+            await self._say(401, "log in", challenges, is_head=is_head)
+            return
+        principal = Principal(self._stream.peer, name=caller.user, login=caller.how, roles=caller.roles)
+        session, per_connection = self._gateway.session(principal), self._server.per_connection
+        try:
+            families = await session.decided(lambda: session.collect_metrics(per_connection=per_connection))
+        except Forbidden as error:
+            await self._say(403, error.text, is_head=is_head)
+            return
+        if is_head:
+            await self._send(self._begun(200, CONTENT_TYPE, []), h11.EndOfMessage())
+        else:
+            await self._send_metrics(families)
 
     async def _say(self, status: int, text: str, headers: Sequence[Header] = (), *, is_head: bool = False) -> None:
         body = f"{text}\n".encode()

@@ -8,6 +8,7 @@ from linn.api import ServiceTopic, did_you_mean
 from linn.core.errors.names import name_problem
 from linn.spark_plugin.service.live_sinks import connection_problem, is_plain
 from linn.spark_plugin.service.pipeline import sinks
+from linn.spark_plugin.service.secret_options import plain_secrets
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 
 Place = tuple[str | int, ...]
@@ -23,6 +24,11 @@ def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: C
     for index, path in enumerate(settings.paths):
         if not is_plain(path):
             report(("spark", "paths", index), "must be a folder or URL without .., wildcards and escapes")
+    for key, text in plain_secrets(settings.conf):
+        report(("spark", "conf", key), text)
+    for connection, options in settings.connections.items():
+        for key, text in plain_secrets(options):
+            report(("spark", "connections", connection, key), text)
     taken: dict[str, Place] = {}
     folders: dict[tuple[str, str], str] = {}
     for at, name, read, pipeline in _pipelines(settings, topics):
@@ -35,6 +41,8 @@ def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: C
         wrong = name_problem(pipeline.driver)
         if wrong is not None:
             report((*at, "driver"), wrong)
+        for key, text in plain_secrets(pipeline.options):
+            report((*at, "options", key), text)
         wrong = connection_problem(settings, pipeline)
         if wrong is not None:
             report((*at, "options"), wrong)

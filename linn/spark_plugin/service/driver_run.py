@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 import trio
 
-from linn.api import Env, Program, ProgramEnded, ProgramNotStarted
+from linn.api import Env, Program, ProgramEnded, ProgramNotStarted, SecretUnusable, without
 from linn.spark_plugin.service.committed_offsets import Offsets
 from linn.spark_plugin.service.driver_group import (
     Action,
@@ -42,7 +42,8 @@ LINES_AT_ONCE = 100
 STATUS_VARIABLE = "LINN_STATUS_FD"
 """Environment variable that tells a driver the number of its status channel."""
 
-MakeSpec = Callable[[tuple[PipelineSpec, ...]], DriverSpec]
+MakeSpec = Callable[[tuple[PipelineSpec, ...]], tuple[DriverSpec, tuple[str, ...]]]
+"""Returns the specification of a process, and the values of the secrets in it. Raises SecretUnusable."""
 NoteCommitted = Callable[[PipelineSpec, Offsets], None]
 Check = Callable[[], Awaitable[str | None]]
 
@@ -81,6 +82,8 @@ class DriverRun:
         self._program: Program | None = None
         self._specs: dict[str, PipelineSpec] = {}
         """Specifications that the process was given; the group's may be newer."""
+        self._secrets: tuple[str, ...] = ()
+        """Values that the process was given, and that none of its texts shows."""
         self._input_ends = False
         """Whether the process's standard input is to end after its specification."""
         self._killed = trio.Event()
@@ -172,6 +175,9 @@ class DriverRun:
             except ProgramNotStarted as error:
                 self.act(self.group.refused(Reason(error.text, "set python in [spark]")))
                 return
+            except SecretUnusable as error:
+                self.act(self.group.refused(Reason(error.text, "mend the secret, and restart the pipeline")))
+                return
         self.session = None
         self.act(self.group.exited(code, self.now_s))
 
@@ -184,7 +190,8 @@ class DriverRun:
         return missing
 
     async def _run_process(self, pipelines: tuple[PipelineSpec, ...], killed: trio.Event) -> int:
-        spec = msgspec.json.encode(self._make_spec(pipelines)).decode()
+        made, self._secrets = self._make_spec(pipelines)
+        spec = msgspec.json.encode(made).decode()
         self._specs = {pipeline.name: pipeline for pipeline in pipelines}
         running = self._env.programs.run(self._command, inherits=self._inherits, status_variable=STATUS_VARIABLE)
         async with running as program:
@@ -224,13 +231,14 @@ class DriverRun:
 
     async def _read_output(self, program: Program, done: trio.Event) -> None:
         while (line := await program.receive_output()) is not None:
-            self.log.add(line, self._env.clock.now_ms())
+            self.log.add(without(self._secrets, line), self._env.clock.now_ms())
             if self.log.next % LINES_AT_ONCE == 0:
                 await self._env.clock.sleep(0)
         done.set()
 
     async def _read_status(self, program: Program, done: trio.Event) -> None:
         while (line := await program.receive_status()) is not None:
+            line = without(self._secrets, line)
             try:
                 status = msgspec.json.decode(line, type=StatusLine)
             except msgspec.MsgspecError as error:

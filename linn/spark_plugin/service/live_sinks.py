@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from linn.api import did_you_mean
+from linn.api import Secret, did_you_mean
 from linn.core.config.service_tables import FILE_ONLY
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 from linn.spark_plugin.spec import CONNECTION
@@ -72,7 +72,7 @@ def _options_problem(settings: SparkSettings, sink: SinkSettings) -> str | None:
             return f"options has {name[:60]!r}, which only the file may have, or its [spark.connections]"
     if sink.format == "jdbc" and CONNECTION not in sink.options:
         return "needs options.connection, the name of one of [spark.connections]"
-    if not all(_TABLE.fullmatch(sink.options[key]) for key in ("dbtable", "table") if key in sink.options):
+    if not all(_TABLE.fullmatch(str(sink.options[key])) for key in ("dbtable", "table") if key in sink.options):
         return "names a table with other characters than letters, digits, underscores and dots"
     return connection_problem(settings, sink)
 
@@ -82,6 +82,8 @@ def connection_problem(settings: SparkSettings, sink: SinkSettings) -> str | Non
     name = sink.options.get(CONNECTION)
     if name is None:
         return None
+    if isinstance(name, Secret):
+        return f"{CONNECTION} is a name, and no secret"
     if name not in settings.connections:
         return f'there is no connection "{name[:80]}" in [spark]'  # A request is told of no other.
     if sink.format == "jdbc" and not {"url"} & (settings.connections[name].keys() | sink.options.keys()):

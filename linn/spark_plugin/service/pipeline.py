@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from linn.api import ServiceTopic
+from linn.api import MASK, Env, Secret, ServiceTopic
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 from linn.spark_plugin.spec import CONNECTION, PipelineSpec
 
@@ -40,6 +40,15 @@ class Pipeline(msgspec.Struct, frozen=True):
         return None
 
 
+def revealed(spec: PipelineSpec, env: Env) -> tuple[PipelineSpec, tuple[str, ...]]:
+    """Return the specification with the values of its secrets, for its process alone, and these values.
+
+    Raises SecretUnusable.
+    """
+    values = {key: secret.reveal(env) for key, secret in spec.secrets.items()}
+    return msgspec.structs.replace(spec, options={**spec.options, **values}, secrets={}), tuple(values.values())
+
+
 def asked_for(settings: SparkSettings, topics: Mapping[str, ServiceTopic]) -> dict[str, Pipeline]:
     """Return all pipelines by name: pipelines of the configuration, then sinks of topics whose name is not taken."""
     found: dict[str, Pipeline] = {}
@@ -63,14 +72,17 @@ def _pipeline(
 ) -> Pipeline:
     values = {key: value for key, value in msgspec.structs.asdict(settings).items() if key not in _NOT_IN_SPEC}
     values["source_options"] = _from_the_start(values["source_options"])
-    values["options"] = _connected(spark, values["options"])
+    options = _connected(spark, settings.options)
+    secrets = {key: value for key, value in options.items() if isinstance(value, Secret)}
+    values["options"] = {key: MASK if key in secrets else value for key, value in options.items()}
+    values["secrets"] = secrets
     return Pipeline(PipelineSpec(name=name, topics=topics, **values), settings.driver, is_sink)
 
 
-def _connected(spark: SparkSettings, options: Mapping[str, str]) -> dict[str, str]:
+def _connected(spark: SparkSettings, options: Mapping[str, str | Secret]) -> dict[str, str | Secret]:
     """Return options of a sink, with the options of the connection that they name."""
     own = {name: value for name, value in options.items() if name != CONNECTION}
-    return {**spark.connections.get(options.get(CONNECTION, ""), {}), **own}
+    return {**spark.connections.get(str(options.get(CONNECTION, "")), {}), **own}
 
 
 def _from_the_start(options: Mapping[str, str]) -> dict[str, str]:

@@ -22,10 +22,12 @@ from linn.api import (
     Principal,
     ProgramEnded,
     RequestUnknown,
+    Secret,
     ServiceHost,
     ServiceListener,
     ServiceTopic,
     did_you_mean,
+    without,
 )
 from linn.core.env.env import Program, Programs
 from linn.core.errors.tree import ConfigError, ServiceFailed, StorageError
@@ -34,7 +36,7 @@ from linn.spark_plugin.service.committed_offsets import CommittedOffsets, Offset
 from linn.spark_plugin.service.driver_group import DriverGroup, Reason, State
 from linn.spark_plugin.service.driver_log import LINES_MAX
 from linn.spark_plugin.service.driver_run import DriverRun, due_in
-from linn.spark_plugin.service.pipeline import Pipeline, asked_for
+from linn.spark_plugin.service.pipeline import Pipeline, asked_for, revealed
 from linn.spark_plugin.service.progress import Progress
 from linn.spark_plugin.service.requirements import missing_java, missing_package
 from linn.spark_plugin.service.settings import SparkSettings
@@ -154,17 +156,21 @@ class SparkService:
         nursery.start_soon(driver.run)
         return driver
 
-    def _spec(self, group: str, pipelines: tuple[PipelineSpec, ...]) -> DriverSpec:
-        settings = self._settings
-        return DriverSpec(
+    def _spec(self, group: str, pipelines: tuple[PipelineSpec, ...]) -> tuple[DriverSpec, tuple[str, ...]]:
+        settings, env = self._settings, self._host.env
+        hidden = {name: value.reveal(env) for name, value in settings.conf.items() if isinstance(value, Secret)}
+        plain = {name: value for name, value in settings.conf.items() if not isinstance(value, Secret)}
+        given = [revealed(pipeline, env) for pipeline in pipelines]
+        spec = DriverSpec(
             group=group,
             bootstrap=self._bootstrap() or "",
             master=settings.master,
             # A query could read any file: SELECT * FROM text.`/etc/passwd`.
-            conf={"spark.sql.runSQLOnFiles": "false", **settings.conf} if settings.live else settings.conf,
+            conf=({"spark.sql.runSQLOnFiles": "false"} if settings.live else {}) | plain | hidden,
             state_dir=self._state_dir,
-            pipelines=pipelines,
+            pipelines=tuple(pipeline for pipeline, _ in given),
         )
+        return spec, (*hidden.values(), *(value for _, values in given for value in values))
 
     def _bootstrap(self) -> str | None:
         return self._settings.bootstrap or bootstrap_url(self._host.listeners())
@@ -275,9 +281,17 @@ class SparkService:
                 name = arguments.get("pipeline")
                 if not isinstance(name, str):
                     raise ConfigError('the argument "pipeline" must be a name')
-                return {"files": await self._files.of(self._pipeline(name).spec)}
+                return {"files": await self._list_files(self._pipeline(name).spec)}
         actions = ("start", "stop", "restart", "logs", "files")
         raise RequestUnknown(f'Spark has no action "{action[:80]}"{did_you_mean(action, actions)}')
+
+    async def _list_files(self, spec: PipelineSpec) -> list[str]:
+        """List the files of a pipeline, with no secret in an error. Raises as `FileListing.of`, and SecretUnusable."""
+        given, secrets = revealed(spec, self._host.env)
+        try:
+            return await self._files.of(given)
+        except ServiceFailed as error:
+            raise ServiceFailed(without(secrets, error.text)) from None
 
     def _change(self, action: str, arguments: Mapping[str, Any], caller: Principal) -> Any:
         names = arguments.get("pipelines")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from linn.api import Secret
 from linn.spark_plugin.spec import OutputMode, SinkFormat, ValueForm, check_shape
 
 DURATION_S_MAX = 86_400.0
@@ -16,6 +17,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
 Timeout = Annotated[float, msgspec.Meta(gt=0, le=DURATION_S_MAX)]
 Texts = dict[str, str]
+Options = dict[str, str | Secret]
+"""Texts, some of which are references to secrets."""
 
 
 class SinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,10 +31,11 @@ class SinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         str | None, msgspec.Meta(description="Folder or URL of the sink. Parquet, JSON and Delta need it.")
     ] = None
     options: Annotated[
-        Texts,
+        Options,
         msgspec.Meta(
             description="Further options of the format, as a table of texts: a JDBC url and dbtable, an Iceberg "
-            "catalog, a topic or exchange of linn."
+            'catalog, a topic or exchange of linn. A secret is written as `{ file = "PATH" }`, '
+            '`{ env = "NAME" }` or `{ credential = "NAME" }`.'
         ),
     ] = msgspec.field(default_factory=dict)
     source_options: Annotated[
@@ -117,9 +121,9 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             "all that begin so. By default they get only what Python, Java, Spark and Hadoop go by."
         ),
     ] = ()
-    conf: Annotated[Texts, msgspec.Meta(description="Configuration of Spark, as a table of texts.")] = msgspec.field(
-        default_factory=dict
-    )
+    conf: Annotated[
+        Options, msgspec.Meta(description="Configuration of Spark, as a table of texts, and of secrets as in options.")
+    ] = msgspec.field(default_factory=dict)
     bootstrap: Annotated[
         str | None,
         msgspec.Meta(
@@ -156,10 +160,10 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         tuple[str, ...], msgspec.Meta(description="Modules whose functions may be the `transform` of a live sink.")
     ] = ()
     connections: Annotated[
-        dict[str, Texts],
+        dict[str, Options],
         msgspec.Meta(
-            description="Options of databases and catalogs by a name, as tables of texts: a sink takes those of "
-            '`options.connection = "NAME"`, with their secrets, and a live one can have such options in no other way.'
+            description="Options of databases and catalogs by a name, as tables of texts and secrets: a sink takes "
+            'those of `options.connection = "NAME"`, and a live one can have such options in no other way.'
         ),
     ] = msgspec.field(default_factory=dict)
     pipelines: Annotated[

@@ -46,6 +46,9 @@ class RealProcess:
     def user_id(self) -> int | None:
         return os.geteuid()
 
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
     def processor_s(self) -> float:
         used = resource.getrusage(resource.RUSAGE_SELF)
         return used.ru_utime + used.ru_stime
