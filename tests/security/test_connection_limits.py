@@ -20,6 +20,7 @@ from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.tree import BrokerFull, ConnectionLost
 from linn.core.security.sasl.scram import SCRAM, ScramClient, make_verifier
 from linn.testing.sim_env import SimEnv
+from linn.testing.sim_pipe import PIPE_BYTES_MAX
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, hello
 
@@ -236,26 +237,39 @@ async def test_silent_sockets_do_not_blind_monitoring(env: SimEnv, broker: Broke
     held = [await attacker.net.connect(WATCH_ADDRESS) for _ in range(WATCHERS_MAX)]
     await trio.sleep(0.1)
     assert len(broker.connections.traffic["watch"].open) == WATCHERS_MAX
+    assert b"ready" in await state(attacker), "at the same address too"
+    held += [await attacker.net.connect(WATCH_ADDRESS) for _ in range(WATCHERS_MAX)]
     for _ in range(10):
         assert b"ready" in await state(env)
-    assert b"ready" in await state(attacker), "at the same address too"
     for stream in held:
         await stream.aclose()
 
 
-@served(WIDE + WATCH)
-async def test_a_scrape_in_progress_keeps_its_place(env: SimEnv, broker: Broker) -> None:
-    attacker = SimEnv(0, name="attacker", world=env.world)
-    scraper = await env.net.connect(WATCH_ADDRESS)
-    await scraper.send([b"GET /metrics HTTP/1.1\r\nHost: linn\r\n\r\n"])  # Its answer is larger than the connection.
-    await trio.sleep(0.1)
-    for _ in range(3 * WATCHERS_MAX):
-        await attacker.net.connect(WATCH_ADDRESS)
-    await trio.sleep(1)
+async def some(stream: Stream, size: int) -> bytes:
+    """Read until there are so many bytes, or the end."""
     received, buffer = b"", memoryview(bytearray(1 << 16))
-    while not received.endswith(b"0\r\n\r\n"):
-        received += buffer[: await scraper.receive_into(buffer)]
-    assert len(received) > 64 << 10
+    while len(received) < size and (count := await stream.receive_into(buffer)):
+        received += buffer[:count]
+        if received.endswith(b"\r\n0\r\n\r\n"):
+            break
+    return received
+
+
+@served(WIDE + WATCH)
+async def test_a_scraper_that_reads_keeps_its_place(env: SimEnv, broker: Broker) -> None:
+    """Silent ones lose theirs, and so does a client that asks for much and reads nothing."""
+    scraper, deaf = await env.net.connect(WATCH_ADDRESS), await env.net.connect(WATCH_ADDRESS)
+    for stream in (scraper, deaf):
+        await stream.send([b"GET /metrics HTTP/1.1\r\nHost: linn\r\n\r\n"])
+    for _ in range(3):
+        assert len(await some(scraper, PIPE_BYTES_MAX // 2)) >= PIPE_BYTES_MAX // 2
+        for _ in range(40):
+            await env.net.connect(WATCH_ADDRESS)
+        await trio.sleep(0.5)
+    assert (await some(scraper, 1 << 30)).endswith(b"0\r\n\r\n")
+    assert not (await some(deaf, 1 << 30)).endswith(b"0\r\n\r\n")
+    traffic = broker.connections.traffic["watch"]
+    assert (traffic.refused, traffic.failed) == (0, {"broker.full": 2 + 3 * 40 - WATCHERS_MAX})
 
 
 # --- shown -----------------------------------------------------------------------------------------------------------

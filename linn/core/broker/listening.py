@@ -82,7 +82,7 @@ class Listening:
         self._nursery = nursery
         limits = config.broker
         self._clients = Places(limits.connections_max, limits.address_connections_max, limits.handshakes_max)
-        self._watchers = Places(WATCHERS_MAX, WATCHERS_MAX, WATCHERS_MAX, "monitoring may have")
+        self._watchers = Places(WATCHERS_MAX, None, WATCHERS_MAX, "monitoring may have")
         self._listeners: list[BoundListener] = []
 
     @property

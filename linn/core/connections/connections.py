@@ -92,16 +92,8 @@ class Connections:
         connection.user, connection.login = user, caller.login
         traffic.places.know(stream)
 
-    def begin_request(self, stream: AcceptedStream) -> None:
-        """Note that a client without a login has a request, so that its connection does not end for a new one.
-
-        Ignored for a stream of no listener, as is `end_request`.
-        """
-        if stream in self._streams:
-            self._streams[stream].places.end_waiting(stream)
-
-    def end_request(self, stream: AcceptedStream) -> None:
-        """Note that such a request is answered."""
+    def refresh(self, stream: AcceptedStream) -> None:
+        """Note that a client is alive that is not introduced: others lose their places first. Ignored as above."""
         if stream in self._streams:
             self._streams[stream].places.begin_waiting(stream)
 

@@ -1,7 +1,7 @@
 """Places: how many connections there may be, from one machine, and of clients that are not known yet.
 
 A connection is known once its client has logged in. Until then it waits for its client, except while the broker
-computes something for it; a connection that only monitors waits between two requests. Waiting costs a client nothing,
+computes something for it; so does a connection that only monitors. Waiting costs a client nothing,
 and so it protects no place: when none is left, a new connection gets the place of the oldest waiting one of the machine
 that has most of them. A machine that takes all places thus loses them to others, and its later connections get the
 places of its earlier ones.
@@ -28,14 +28,14 @@ class Places:
     def __init__(
         self,
         connections_max: int,
-        machine_max: int,
+        machine_max: int | None,
         unknown_max: int,
         limited_by: str = "connections_max allows",
     ) -> None:
         """
         Args:
-            machine_max: limit of the connections from one address. This machine has none: its connections may come
-                from a proxy, and its programs can do more harm than that.
+            machine_max: limit of the connections from one address; None: there is none. It does not hold for this
+                machine: its connections may come from a proxy, and its programs can do more harm than that.
             unknown_max: limit of the connections that are not known.
             limited_by: what says how many connections there may be, as the end of a message.
         """
@@ -66,7 +66,7 @@ class Places:
         Raises BrokerFull.
         """
         machine, loser = machine_of(stream.peer), None
-        if machine and self._counts[machine] >= self._machine_max:
+        if machine and self._machine_max is not None and self._counts[machine] >= self._machine_max:
             there = counted(self._counts[machine], "connection")
             raise BrokerFull(f"{machine} has {there}, as many as address_connections_max allows")
         if self.count >= self._connections_max or self.unknown_count >= self._unknown_max:

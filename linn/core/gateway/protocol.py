@@ -19,7 +19,7 @@ class ProtocolServer(Protocol):
 
         `gateway.connections.report` registers the connection's traffic for the metrics, and
         `gateway.connections.introduce` the session's principal and its subscriptions, once the client has logged in.
-        Until then, and after `end_request`, the connection may end to make a place for a new one.
+        Until then the connection may end to make a place for a new one, the one that was accepted or `refresh`ed first.
 
         Raises:
             LinnError: the connection ended for a reason worth a log line. Other connections go on.
