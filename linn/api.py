@@ -111,7 +111,15 @@ from linn.core.ports.authorizer import Authorizer, AuthorizerKind, Decision
 from linn.core.ports.interceptor import Interceptor, InterceptorKind
 from linn.core.ports.observer import Observer, Observers
 from linn.core.ports.principal import Principal
-from linn.core.ports.service import Service, ServiceHost, ServiceKind, ServiceListener, ServiceMetric, ServiceTopic
+from linn.core.ports.service import (
+    Service,
+    ServiceHost,
+    ServiceKind,
+    ServiceListener,
+    ServiceLogin,
+    ServiceMetric,
+    ServiceTopic,
+)
 from linn.core.publish.publisher import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.lease import LEASE_MS_MAX, LEASE_RECORDS_MAX, LeaseSettings
@@ -269,6 +277,7 @@ __all__ = [
     "ServiceHost",
     "ServiceKind",
     "ServiceListener",
+    "ServiceLogin",
     "ServiceMetric",
     "ServiceTopic",
     "Session",

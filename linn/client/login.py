@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
+import math
+from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -34,6 +37,8 @@ class Exchange(Protocol):
     """One login on one connection."""
 
     mechanism: str
+    ends_s: float
+    """Unix time at which the login ends, as its first message says; `math.inf`: unknown."""
 
     async def begin(self) -> bytes:
         """Return the first message."""
@@ -76,7 +81,7 @@ class Password:
         if self._plain:
             if not channel.is_private or PLAIN not in offered:
                 raise SaslError("the broker takes no plain passwords on this connection")
-            return _OneMessage(PLAIN, self._plain_message)
+            return _OneMessage(PLAIN, self._plain_message, lambda data: math.inf)
         client = ScramClient(self.user, channel.random_bytes(NONCE_BYTES), offered, channel.binding)
         return _ScramExchange(client, self)
 
@@ -94,7 +99,10 @@ class Password:
 
 
 class Token:
-    """A token of an identity provider: its text, or a function that returns the present one, called at each connection.
+    """A token of an identity provider: its text, or a function that returns the present one.
+
+    The function is called at each connection, and shortly before the end of a token: with a later one, the client logs
+    in again on the same connection.
 
     Example:
         login = linn.Token(lambda: Path("/run/linn.token").read_text().strip())
@@ -114,7 +122,7 @@ class Token:
         """Begin a login. Raises SaslError: the broker takes no tokens."""
         if BEARER not in offered:
             raise SaslError("the broker takes no tokens on this connection")
-        return _OneMessage(BEARER, self._message)
+        return _OneMessage(BEARER, self._message, _end_of)
 
     async def _message(self) -> bytes:
         found = self._token() if callable(self._token) else self._token
@@ -147,6 +155,7 @@ def begin_login(login: Login | None, offered: Sequence[str], channel: Channel) -
 class _ScramExchange:
     def __init__(self, scram: ScramClient, password: Password) -> None:
         self.mechanism = scram.mechanism
+        self.ends_s = math.inf
         self._scram = scram
         self._password = password
 
@@ -160,15 +169,34 @@ class _ScramExchange:
         self._scram.check(data)
 
 
+def _end_of(message: bytes) -> float:
+    """Return the end of a message's token, `exp` of a JSON Web Token (RFC 7519, 4.1.4); `math.inf`: it has none.
+
+    The broker checks tokens; here it only says when to ask for the next one.
+    """
+    try:
+        payload = message.split(b".")[1]
+        ends_s: object = json.loads(urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))["exp"]
+    except (LookupError, ValueError, TypeError, RecursionError):
+        return math.inf
+    return float(ends_s) if isinstance(ends_s, int | float) and abs(ends_s) < 1e12 else math.inf
+
+
 class _OneMessage:
     """A login that ends with its first message."""
 
-    def __init__(self, mechanism: str, message: Callable[[], Awaitable[bytes]]) -> None:
+    def __init__(
+        self, mechanism: str, message: Callable[[], Awaitable[bytes]], end_of: Callable[[bytes], float]
+    ) -> None:
         self.mechanism = mechanism
+        self.ends_s = math.inf
         self._message = message
+        self._end_of = end_of
 
     async def begin(self) -> bytes:
-        return await self._message()
+        data = await self._message()
+        self.ends_s = self._end_of(data)
+        return data
 
     async def answer(self, data: bytes) -> bytes:
         raise SaslError(f"{self.mechanism} has one message")

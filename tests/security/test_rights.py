@@ -102,6 +102,7 @@ OWN = {
     "SettleInTransaction": "as Settle, and names a transaction by a key that its opener got",
     "AddBranch": "names a transaction by a key that its opener got",
     "Administer": "each verb has its row",
+    "Authenticate": "prolongs the login of the same user",
     "Ping": "concerns the connection alone",
     "Pong": "as Ping",
     "Goodbye": "as Ping",

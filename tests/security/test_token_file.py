@@ -53,6 +53,12 @@ def test_keys_need_an_issuer_and_an_audience() -> None:
         TokensTable(keys="keys.json")
 
 
+async def refused(url: str, wrong: str) -> None:
+    with pytest.raises(AuthFailed, match="the login failed"):
+        async with linn.connect(url, login=linn.Token(wrong)):
+            raise AssertionError
+
+
 async def test_users_log_in_with_tokens_of_the_file(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys.json", KEY)
     text = f"""
@@ -69,14 +75,18 @@ issuer = "https://id.example"
 audience = "linn"
 [users.ann]
 """
-    async with plugin_broker(RealEnv(), text):
+    async with plugin_broker(RealEnv(), text) as broker:
         url = f"linn+unix://{tmp_path}/s"
         async with linn.connect(url, login=linn.Token(token("ann"))) as client:
             assert client.user == "ann"
-        for wrong in (token("bob"), token("ann", OTHER), "x"):
-            with pytest.raises(AuthFailed, match="the login failed"):
-                async with linn.connect(url, login=linn.Token(wrong)):
-                    raise AssertionError
+            for wrong in (token("bob"), token("ann", OTHER), "x"):
+                await refused(url, wrong)
+            write_keys(tmp_path / "keys.json", OTHER)
+            broker.reload_files()
+            await refused(url, token("ann"))
+            assert (await client.admin.whoami())["user"] == "ann", "a connection outlives the key of its token"
+        async with linn.connect(url, login=linn.Token(token("ann", OTHER))) as client:
+            assert client.user == "ann"
 
 
 ROLES = """

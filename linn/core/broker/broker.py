@@ -207,7 +207,7 @@ class Broker:
         kinds, plugins = self.plugins.services, self.plugins
         self.metrics.check_services(kinds.values())
         making = plugins.make, plugins.owner_of, self.spawn, self.metrics.add_service
-        return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, *making)
+        return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, self.policy, *making)
 
     def _new_administration(self) -> Administration:
         return Administration(
@@ -454,9 +454,13 @@ class Broker:
     async def _keep_certificates(self) -> None:
         while self.config.tls or self.config.tokens.keys:
             await self.env.clock.sleep(RELOAD_INTERVAL_S)
-            self.certificates.reload()
-            self.token_file.reload()
-            self.logins.tokens = self.token_file.keys
+            self.reload_files()
+
+    def reload_files(self) -> None:
+        """Read certificates and the keys of tokens again, for new connections. What can't be used replaces nothing."""
+        self.certificates.reload()
+        self.token_file.reload()
+        self.logins.tokens = self.token_file.keys
 
     async def _watch_decisions(self) -> None:
         """Warn of decided records without an answer from their consumer."""

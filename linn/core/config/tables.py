@@ -313,7 +313,7 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 
 class TokensTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[tokens]`: JSON Web Tokens with which users log in. Needs `linn[tokens]`. The file is read again every 10
-    seconds."""
+    seconds, and at SIGHUP."""
 
     keys: Annotated[
         str | None,

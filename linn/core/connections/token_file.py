@@ -41,9 +41,12 @@ class TokenFile:
         """Read the file again. One that can't be used is logged once, and the keys in use stay."""
         if self._table.keys is None:
             return
+        present = self.keys
         try:
             self._read(self._table.keys)
             self._refused = ""
+            if self.keys is not present:
+                logger.info("new logins are checked by the new keys of tokens")
         except LinnError as error:
             if self._refused != error.text:
                 logger.error("the keys of tokens in use stay: %(error)s", log_fields(error))

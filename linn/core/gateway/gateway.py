@@ -84,9 +84,12 @@ class Gateway:
         """Bound address by listener; client listeners come first."""
         return self._read_addresses()
 
-    def login(self, stream: AcceptedStream) -> Login:
-        """Begin a connection's login. Its `identity` has the name and the roles of the connection's principal."""
-        return self._logins.begin(self.connections.login_rules(stream), peer_of(stream))
+    def login(self, stream: AcceptedStream, *, asks: bool = False) -> Login:
+        """Begin a connection's login. Its `identity` has the name and the roles of the connection's principal.
+
+        `asks`: the client has a login, which counts in place of what the connection says about it.
+        """
+        return self._logins.begin(self.connections.login_rules(stream), peer_of(stream), asks=asks)
 
     def session(self, principal: Principal) -> Session:
         """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""

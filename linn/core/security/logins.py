@@ -25,7 +25,7 @@ from linn.core.security.sasl.mechanism import SaslError, Step
 from linn.core.security.sasl.plain import PLAIN, PlainPasswords, parse_plain
 from linn.core.security.sasl.scram import NONCE_BYTES, SCRAM, SCRAM_PLUS, ScramServer, Verifier
 from linn.core.security.sasl.tokens import BEARER, TokenKeys, parse_bearer
-from linn.core.security.users import ANONYMOUS, Users
+from linn.core.security.users import ANONYMOUS, SERVICE, Users
 
 logger = logging.getLogger("linn.logins")
 
@@ -125,12 +125,17 @@ class Logins:
         self.failures = Failures(clock.monotonic)
         self.passwords = PlainPasswords(self.verifier, random_bytes(32), clock.monotonic, in_thread)
 
-    def begin(self, rules: LoginRules, peer: Peer) -> Login:
-        """Begin the login of a new connection."""
-        return Login(self, rules, peer)
+    def begin(self, rules: LoginRules, peer: Peer, *, asks: bool = False) -> Login:
+        """Begin the login of a new connection. `asks`: the client has a login, which counts in place of what the
+        connection says about it.
+        """
+        return Login(self, rules, peer, asks=asks)
 
     def verifier(self, name: str) -> Verifier | None:
         """Return the verifier of a user's password; None: there is no such user, or no password."""
+        service = self.users.services.get(name)
+        if service is not None:
+            return service.verifier
         user = self.users.find(name)
         try:
             return Verifier.parse(user.scram) if user is not None and user.scram else None
@@ -141,7 +146,7 @@ class Logins:
 class Login:
     """The login of one connection."""
 
-    def __init__(self, logins: Logins, rules: LoginRules, peer: Peer) -> None:
+    def __init__(self, logins: Logins, rules: LoginRules, peer: Peer, *, asks: bool = False) -> None:
         self._logins = logins
         self._peer = peer
         self._methods = rules.methods
@@ -153,7 +158,7 @@ class Login:
         """The verifier that the user had then; None: there was no such user."""
         self._messages = 0
         self._is_over = False
-        self.identity: Identity | None = self._known(rules)
+        self.identity: Identity | None = None if asks and rules.is_required else self._known(rules)
         """The client's user; None: it has to log in."""
         self.mechanisms: list[str] = self._offered(rules)
         """Names of the mechanisms that the client may choose from."""
@@ -277,7 +282,8 @@ class Login:
 
     def _check_name(self, user: str) -> None:
         """Refuse a name that means something to the broker, unless it is a user's. Raises SaslError."""
-        if user in (ADMINISTRATOR, ANONYMOUS) and self._logins.users.find(user) is None:
+        is_ours = user in (ADMINISTRATOR, ANONYMOUS) or user.startswith(SERVICE)
+        if is_ours and self._logins.users.find(user) is None:
             raise SaslError("the name of a user that only the broker makes")
 
     def _scram_step(self, data: bytes) -> Step:

@@ -10,7 +10,7 @@ from linn.core.security.access import Access, FullAccess
 from linn.core.security.authority import Authority
 from linn.core.security.quota import Limits, Quota
 from linn.core.security.rule import ALL_RULES, Rule
-from linn.core.security.users import NO_LIMITS, User, Users
+from linn.core.security.users import NO_LIMITS, ServiceUser, User, Users
 
 ADMINISTRATOR = "administrator"
 """The role that may do everything, which exists without a definition; and the user with this role that stands for
@@ -62,7 +62,8 @@ class Policy:
         quota = self._quotas.get(user)
         if quota is None:
             quota = self._quotas[user] = Quota(self._monotonic, self._limits_of(user))
-        make = Access if self.authority is None else self.authority.access
+        is_ours = user in self.users.services  # Its rules are all that it may do.
+        make = Access if self.authority is None or is_ours else self.authority.access
         return make(user, self._rules_of(user, roles), quota)
 
     def roles_of(self, user: str) -> list[str]:
@@ -98,11 +99,32 @@ class Policy:
         self.users.remove(name)
         yield from self._changed()
 
+    def begin_service(self, user: ServiceUser) -> None:
+        """Let a program of a service log in, with these rights. It replaces one of its name."""
+        before = self.users.services.get(user.name)
+        if before is not None:
+            self.end_service(before)
+        self.users.services[user.name] = user
+
+    def end_service(self, user: ServiceUser) -> None:
+        """End a program's login and the rights of its connections, which stay without any. Idempotent."""
+        if self.users.services.get(user.name) is not user:
+            return
+        del self.users.services[user.name]
+        # The next program of this name gets rights of its own.
+        access = self._accesses.pop((user.name, frozenset()), None)
+        if access is not None:
+            access.change(())
+            for watcher in list(access.watchers):
+                watcher()
+
     def _limits_of(self, name: str) -> Limits:
         user = self.users.find(name)
         return user.limits if user is not None else NO_LIMITS
 
     def _rules_of(self, name: str, more: Iterable[str]) -> Iterator[Rule]:
+        if name in self.users.services:
+            yield from self.users.services[name].rules
         for role in (*self.roles_of(name), *more):
             yield from self.roles.get(role, ())
 

@@ -64,8 +64,7 @@ LOGIN_CHECK_S = 60.0
 LAST_WORDS_S = 5.0
 """Time that a client has to read the error for which its connection is closed."""
 LOGIN_ENDS_S = 0.4
-"""The same, and as much before it for requests in progress, where the login has ended: the user was deleted, or has
-another password."""
+"""The same, and as much before it for requests in progress, where the user was deleted or has another password."""
 HEARD_BYTES_MIN = 16 << 10
 """Bytes of an incomplete message that count as a sign of life; fewer count as silence."""
 
@@ -91,6 +90,7 @@ class Conversation:
         "_quota",
         "_reading",
         "_received_bytes",
+        "_renews",
         "_reservation",
         "_responder",
         "_session",
@@ -136,6 +136,8 @@ class Conversation:
         self._missed = self._heard_bytes = self._in_a_row = 0
         self._received_bytes = handshake.received_bytes
         self._has_more = self._is_drained = self._is_paused = False
+        self._renews = False
+        """Whether the client logs in again."""
         self._undecided: tuple[Event, Sequence[Need]] | None = None
         """A request that waits for an authorizer, and the rights that it needs. Later ones wait behind it."""
 
@@ -280,7 +282,8 @@ class Conversation:
 
     def _end_soon(self, error: LinnError) -> None:
         """End the connection for a reason outside of it."""
-        self._responder.spawn(partial(self._end_for, error))
+        wait_s = LOGIN_ENDS_S if isinstance(error, AuthFailed) else LAST_WORDS_S
+        self._responder.spawn(partial(self._end_for, error, wait_s))
 
     async def _end_with_login(self) -> None:
         """End the connection when its token ends; its client connects again, with another one."""
@@ -289,13 +292,41 @@ class Conversation:
             await clock.sleep(min(left_s, LOGIN_CHECK_S))
         await self._end_for(AuthFailed("the token with which the client has logged in has ended"))
 
-    async def _end_for(self, error: LinnError) -> None:
-        await self._send_reason(error)
+    def _log_in_again(self, event: Event) -> None:
+        """Let the client show the next token before the end of its first one.
+
+        Raises ProtocolError: its login does not end, or this is a second request before the answer to the first.
+        """
+        if self._handshake.ends_s == math.inf or self._renews:
+            raise ProtocolError("a login at a time at which there is none")
+        self._renews = True
+        self._responder.in_task(event, partial(self._renew, event))
+
+    async def _renew(self, event: Event) -> None:
+        before, login = self._handshake.identity, self._gateway.login(self._stream)
+        asked = event.message
+        assert before is not None, "logged in"
+        assert isinstance(asked, m.Authenticate)
+        try:
+            if login.identity is None:
+                await login.step(asked.mechanism, asked.data.encode())
+            now = login.identity
+            if now is None or (now.user, {*now.roles}) != (before.user, {*before.roles}):
+                raise AuthFailed("the next login is another user's, or has other roles: connect again for it")
+        except AuthFailed as error:
+            self._end_soon(error)
+            raise
+        finally:
+            self._renews = False
+        self._handshake.identity = now
+        self._responder.reply(event.correlation, m.Done())
+
+    async def _end_for(self, error: LinnError, wait_s: float = LAST_WORDS_S) -> None:
+        await self._send_reason(error, wait_s)
         self.end()
 
-    async def _send_reason(self, error: LinnError) -> None:
+    async def _send_reason(self, error: LinnError, wait_s: float = LAST_WORDS_S) -> None:
         """Answer requests in progress, then tell the client why the connection ends."""
-        wait_s = LOGIN_ENDS_S if isinstance(error, AuthFailed) else LAST_WORDS_S
         self._end_waits()
         await wait_while(lambda: self._responder.inflight, self._gateway.env.clock, wait_s)
         self._outbox.put(frames_of(failed_by(error)))
@@ -462,6 +493,7 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.AddBranch: ("_transacting", Transacting.add_branch),
     m.Describe: ("_administering", Administering.describe),
     m.Administer: ("_administering", Administering.administer),
+    m.Authenticate: ("", Conversation._log_in_again),
     m.Ping: ("", Conversation._ping),
     m.Pong: ("", Conversation._nothing),
     m.Goodbye: ("", Conversation._goodbye),
