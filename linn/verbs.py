@@ -205,9 +205,15 @@ class NewUser(NamedChange):
 
 
 class UserChange(NamedChange):
-    """New values for a user. None: unchanged; "" or -1: the user has none any more."""
+    """New values for a user. None: unchanged; "" or -1: the user has none any more.
+
+    `add_roles` and `remove_roles` change `roles`, or the roles that the user has when the change is carried out, so
+    that of two administrators neither loses the other's change.
+    """
 
     roles: Sequence[str] | None = None
+    add_roles: Sequence[str] = ()
+    remove_roles: Sequence[str] = ()
     scram: str | None = None
     certificate: str | None = None
     uid: Annotated[int, msgspec.Meta(ge=-1)] | None = None

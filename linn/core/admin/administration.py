@@ -148,7 +148,7 @@ class Administration:
         topics, clock = self.catalog.topics, self.env.clock
         self._transactions = TransactionAdministration(topics, self.transactions, clock, self.long_work)
         self._exchanges = ExchangeAdministration(self.config, self.plugins, self.catalog, self.long_work, self._entries)
-        self._users = UserAdministration(self.config, self.policy, self._entries, self.long_work)
+        self._users = UserAdministration(self.config, self.policy, self.connections, self._entries, self.long_work)
         self._lock = trio.Lock()
         self._half_deleted: dict[str, Topic] = {}
         """Deleted topics whose files are not all removed yet."""

@@ -128,7 +128,7 @@ class Broker:
         self.publisher: Publisher = Publisher(*parts, make_topic, self.transactions)
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """Turns of busy connections."""
-        self.connections = Connections(env.clock.monotonic)
+        self.connections = Connections(env.clock.monotonic, config.broker.user_connections_max)
         self.certificates = Certificates(config.tls, env.disk, env.clock)
         self.token_file = TokenFile(config.tokens, env.disk)
         threads = env.threads.run
