@@ -94,6 +94,7 @@ WHERE = {
     "subscription/test_subscription_walk.py": "test",
     "test_front_page.py": "system",
     "test_house.py": "quick",
+    "test_no_secrets.py": "quick",
     "test_prose.py": "quick",
     "test_tiers.py": "quick",
     "testing_fixtures/test_crashable_broker.py": "system",
