@@ -67,6 +67,7 @@ WHERE = {
     "security/test_open_addresses.py": "quick",
     "security/test_planted_holes.py": "system",
     "security/test_tls_commands.py": "system",
+    "security/test_tls_judges.py": "system",
     "spark": "quick",
     "spark/test_spark_processes.py": "system",
     "spark/test_driver.py": "system",
