@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from linn.core.config.config import check_config, plugin_settings
@@ -38,9 +40,11 @@ def test_one_without_a_login_is_an_error_unless_it_says_so(address: str) -> None
     assert problems(listener + 'login = "required"\n') == []
 
 
-def test_a_protocol_without_logins_can_not_require_them() -> None:
-    (error,) = problems('[listeners.n]\nprotocol = "metrics"\nlogin = "required"\n')
-    assert error == 'error listeners.n.login: the protocol "metrics" has no logins'
+def test_a_protocol_without_logins_can_not_require_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "protocol")
+    listener = '[plugins]\nload = ["json_lines"]\n[listeners.n]\nprotocol = "json-lines"\n'
+    (error,) = problems(listener + 'login = "required"\n')
+    assert error == 'error listeners.n.login: the protocol "json-lines" has no logins'
 
 
 @pytest.mark.parametrize("scram", ["opensesame", "SCRAM-SHA-256$1:c2FsdA==$eA==:eA=="])

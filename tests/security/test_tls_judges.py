@@ -94,7 +94,7 @@ def test_a_scan_finds_only_what_is_promised(versions: str, sslyze: Path, tmp_pat
 
 
 def s_client(broker: BrokerProcess, folder: Path, *options: str) -> str:
-    """What `openssl s_client` says of a connection on which it sends something that is no hello."""
+    """Connect by `openssl s_client`, send no hello, and return all that it prints."""
     command = ["openssl", "s_client", "-connect", broker.address, "-CAfile", str(folder / "ca.pem"), "-quiet", *options]
     done = subprocess.run(command, input=b"x" * 64, capture_output=True, check=False, timeout=60)
     return (done.stdout + done.stderr).decode("utf-8", "replace")
