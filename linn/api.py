@@ -9,6 +9,8 @@ By kind of plugin: `hookimpl`, and for
 - an assignor of consumer groups `AssignorKind`, `Assignor`;
 - a format of bodies `FormatKind`, `BodyFormat`, `BodyColumns`;
 - an interceptor `InterceptorKind`, `Interceptor`;
+- an authenticator `AuthenticatorKind`, `Authenticator`, `Credentials`, `Authenticated`;
+- an authorizer `AuthorizerKind`, `Authorizer`, `Decision`;
 - an observer `Observer`;
 - a service `ServiceKind`, `Service`, `ServiceHost`, `ServiceTopic`, `ServiceMetric`, `Program`;
 - a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`, `Session`, and the `Consumer`s that it hands out.
@@ -104,10 +106,20 @@ from linn.core.loop.memory_budget import RESERVE_BYTES, MemoryShare, ReceiveRese
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.metrics.registry import Family
 from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.authenticator import Authenticated, Authenticator, AuthenticatorKind, Credentials
+from linn.core.ports.authorizer import Authorizer, AuthorizerKind, Decision
 from linn.core.ports.interceptor import Interceptor, InterceptorKind
 from linn.core.ports.observer import Observer, Observers
 from linn.core.ports.principal import Principal
-from linn.core.ports.service import Service, ServiceHost, ServiceKind, ServiceListener, ServiceMetric, ServiceTopic
+from linn.core.ports.service import (
+    Service,
+    ServiceHost,
+    ServiceKind,
+    ServiceListener,
+    ServiceLogin,
+    ServiceMetric,
+    ServiceTopic,
+)
 from linn.core.publish.publisher import PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.lease import LEASE_MS_MAX, LEASE_RECORDS_MAX, LeaseSettings
@@ -156,6 +168,11 @@ __all__ = [
     "Assignor",
     "AssignorKind",
     "AuthFailed",
+    "Authenticated",
+    "Authenticator",
+    "AuthenticatorKind",
+    "Authorizer",
+    "AuthorizerKind",
     "BatchColumns",
     "BatchCorrupt",
     "BatchError",
@@ -175,7 +192,9 @@ __all__ = [
     "Constant",
     "Consumer",
     "ConsumerKind",
+    "Credentials",
     "DamagedTail",
+    "Decision",
     "Delivery",
     "DeliverySemantics",
     "Disk",
@@ -258,6 +277,7 @@ __all__ = [
     "ServiceHost",
     "ServiceKind",
     "ServiceListener",
+    "ServiceLogin",
     "ServiceMetric",
     "ServiceTopic",
     "Session",

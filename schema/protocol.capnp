@@ -73,6 +73,7 @@ struct Hello {
   client     @3 :Text;           # what the client calls itself, such as the name of its library
   producerId  @4 :Int64;         # the ids that an earlier connection of this client got: they are used over this one as
   producerKey @5 :UInt64;        # well, if the key is theirs; both 0: none
+  logsIn     @6 :Bool;           # the client has a login, in place of what the connection says about it
 }
 
 struct Welcome {

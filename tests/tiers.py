@@ -70,6 +70,7 @@ WHERE = {
     "security/test_tls_judges.py": "system",
     "spark": "quick",
     "spark/test_spark_processes.py": "system",
+    "spark/test_spark_login.py": "system",
     "spark/test_driver.py": "system",
     "spark/test_driver_to_topics.py": "system",
     "spark/test_jdbc_sink.py": "system",

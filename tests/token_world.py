@@ -20,7 +20,8 @@ def write_keys(path: Path, *keys: ec.EllipticCurvePrivateKey) -> None:
     path.write_text(json.dumps({"keys": [json.loads(algorithm.to_jwk(key.public_key())) for key in keys]}))
 
 
-def token(user: str, key: ec.EllipticCurvePrivateKey = KEY) -> str:
-    """Return a token that ends in an hour."""
+def token(user: str, key: ec.EllipticCurvePrivateKey = KEY, **claims: object) -> str:
+    """Return a token that ends in an hour, with further claims."""
     ends = datetime.now(UTC) + timedelta(hours=1)
-    return jwt.encode({"iss": ISSUER, "aud": AUDIENCE, "sub": user, "exp": ends}, key, algorithm="ES256")
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": user, "exp": ends, **claims}
+    return jwt.encode(claims, key, algorithm="ES256")

@@ -32,6 +32,8 @@ _REGISTRIES = {
     "assignors": "assignor",
     "formats": "format",
     "interceptors": "interceptor",
+    "authenticators": "authenticator",
+    "authorizers": "authorizer",
     "protocols": "protocol",
     "services": "service",
 }

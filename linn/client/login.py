@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
+import math
+from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import anyio.to_thread
 
@@ -12,6 +15,7 @@ from linn.client.arguments import checked_text, shown
 from linn.core.errors.auth import AuthFailed
 from linn.core.errors.tree import MessageInvalid
 from linn.core.security.sasl.mechanism import SaslError
+from linn.core.security.sasl.plain import PLAIN
 from linn.core.security.sasl.scram import ITERATIONS, NONCE_BYTES, Salting, ScramClient, salt_password
 from linn.core.security.sasl.tokens import BEARER, bearer_message
 
@@ -19,10 +23,22 @@ SALTED_MAX = 4
 """Salted passwords that are kept: one for each broker of a cluster that has its own."""
 
 
+class Channel(NamedTuple):
+    """Facts about a connection that its login goes by."""
+
+    random_bytes: Callable[[int], bytes]
+    binding: bytes = b""
+    """The hash of the broker's certificate; b"" without TLS."""
+    is_private: bool = False
+    """Whether others can't read the traffic: in TLS, and over a Unix socket."""
+
+
 class Exchange(Protocol):
     """One login on one connection."""
 
     mechanism: str
+    ends_s: float
+    """Unix time at which the login ends, as its first message says; `math.inf`: unknown."""
 
     async def begin(self) -> bytes:
         """Return the first message."""
@@ -42,20 +58,35 @@ class Password:
         print(login)  # linn.connect("linn://127.0.0.1:5466", login=login) logs in with it
     """
 
-    def __init__(self, user: str, secret: str) -> None:
-        """Raises MessageInvalid."""
+    def __init__(self, user: str, secret: str, *, plain: bool = False) -> None:
+        """
+        Args:
+            plain: send the password itself (PLAIN), for a broker whose authenticator has it checked elsewhere, such as
+                in a directory. Only over TLS or a Unix socket.
+
+        Raises MessageInvalid.
+        """
         self.user = checked_text(user, "a login's user")
         if not user or not isinstance(secret, str) or not secret:
             raise MessageInvalid("a login needs a user and a password")
         self._secret = secret
+        self._plain = plain
         self._salted: dict[Salting, bytes] = {}
 
     def __repr__(self) -> str:
         return f"Password({self.user!r}, ***)"
 
-    def _exchange(self, offered: Sequence[str], random_bytes: Callable[[int], bytes], binding: bytes) -> Exchange:
+    def _exchange(self, offered: Sequence[str], channel: Channel) -> Exchange:
         """Begin a login. Raises SaslError: the broker takes no passwords."""
-        return _ScramExchange(ScramClient(self.user, random_bytes(NONCE_BYTES), offered, binding), self)
+        if self._plain:
+            if not channel.is_private or PLAIN not in offered:
+                raise SaslError("the broker takes no plain passwords on this connection")
+            return _OneMessage(PLAIN, self._plain_message, lambda data: math.inf)
+        client = ScramClient(self.user, channel.random_bytes(NONCE_BYTES), offered, channel.binding)
+        return _ScramExchange(client, self)
+
+    async def _plain_message(self) -> bytes:
+        return f"\0{self.user}\0{self._secret}".encode()
 
     async def _salt(self, salting: Salting) -> bytes:
         """Compute the salted password, or take it from the last login, so that a new connection takes no time."""
@@ -68,7 +99,10 @@ class Password:
 
 
 class Token:
-    """A token of an identity provider: its text, or a function that returns the present one, called at each connection.
+    """A token of an identity provider: its text, or a function that returns the present one.
+
+    The function is called at each connection, and shortly before the end of a token: with a later one, the client logs
+    in again on the same connection.
 
     Example:
         login = linn.Token(lambda: Path("/run/linn.token").read_text().strip())
@@ -84,11 +118,18 @@ class Token:
     def __repr__(self) -> str:
         return "Token(***)"
 
-    def _exchange(self, offered: Sequence[str], random_bytes: Callable[[int], bytes], binding: bytes) -> Exchange:
+    def _exchange(self, offered: Sequence[str], channel: Channel) -> Exchange:
         """Begin a login. Raises SaslError: the broker takes no tokens."""
         if BEARER not in offered:
             raise SaslError("the broker takes no tokens on this connection")
-        return _TokenExchange(self._token)
+        return _OneMessage(BEARER, self._message, _end_of)
+
+    async def _message(self) -> bytes:
+        found = self._token() if callable(self._token) else self._token
+        text = await found if inspect.isawaitable(found) else found
+        if not isinstance(text, str) or not text.isascii() or not text.isprintable():
+            raise MessageInvalid("a token is printable ASCII")
+        return bearer_message(text)
 
 
 Login = Password | Token
@@ -101,14 +142,12 @@ def checked_login(login: object) -> Login | None:
     return login
 
 
-def begin_login(
-    login: Login | None, offered: Sequence[str], random_bytes: Callable[[int], bytes], binding: bytes
-) -> Exchange:
+def begin_login(login: Login | None, offered: Sequence[str], channel: Channel) -> Exchange:
     """Begin the login that a broker asks for. Raises AuthFailed: there is no login, or the broker does not take it."""
     if login is None:
         raise AuthFailed("the broker requires a login: login=linn.Password(...) or linn.Token(...)")
     try:
-        return login._exchange(offered, random_bytes, binding)
+        return login._exchange(offered, channel)
     except SaslError as error:
         raise AuthFailed(f"{error}; it takes {', '.join(offered) or 'nothing'}") from None
 
@@ -116,6 +155,7 @@ def begin_login(
 class _ScramExchange:
     def __init__(self, scram: ScramClient, password: Password) -> None:
         self.mechanism = scram.mechanism
+        self.ends_s = math.inf
         self._scram = scram
         self._password = password
 
@@ -129,20 +169,37 @@ class _ScramExchange:
         self._scram.check(data)
 
 
-class _TokenExchange:
-    def __init__(self, token: str | Callable[[], str | Awaitable[str]]) -> None:
-        self.mechanism = BEARER
-        self._token = token
+def _end_of(message: bytes) -> float:
+    """Return the end of a message's token, `exp` of a JSON Web Token (RFC 7519, 4.1.4); `math.inf`: it has none.
+
+    The broker checks tokens; here it only says when to ask for the next one.
+    """
+    try:
+        payload = message.split(b".")[1]
+        ends_s: object = json.loads(urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))["exp"]
+    except (LookupError, ValueError, TypeError, RecursionError):
+        return math.inf
+    return float(ends_s) if isinstance(ends_s, int | float) and abs(ends_s) < 1e12 else math.inf
+
+
+class _OneMessage:
+    """A login that ends with its first message."""
+
+    def __init__(
+        self, mechanism: str, message: Callable[[], Awaitable[bytes]], end_of: Callable[[bytes], float]
+    ) -> None:
+        self.mechanism = mechanism
+        self.ends_s = math.inf
+        self._message = message
+        self._end_of = end_of
 
     async def begin(self) -> bytes:
-        found = self._token() if callable(self._token) else self._token
-        text = await found if inspect.isawaitable(found) else found
-        if not isinstance(text, str) or not text.isascii() or not text.isprintable():
-            raise MessageInvalid("a token is printable ASCII")
-        return bearer_message(text)
+        data = await self._message()
+        self.ends_s = self._end_of(data)
+        return data
 
     async def answer(self, data: bytes) -> bytes:
-        raise SaslError("a token has one message")
+        raise SaslError(f"{self.mechanism} has one message")
 
     def end(self, data: bytes) -> None:
         pass

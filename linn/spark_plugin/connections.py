@@ -6,48 +6,53 @@ import gc
 import os
 from time import monotonic, sleep  # noqa: TID251 (a Spark task has no Env)
 
-from linn.client.blocking.generated.client import Client, connect
+from linn.client.blocking.generated.client import Client
+from linn.core.errors.tls import TlsFailed
 from linn.core.errors.tree import ConnectFailed, ConnectionLost
+from linn.spark_plugin.place import BrokerPlace
 
 OUTAGE_S_MAX = 30.0
 """Time for which a task waits for a broker that restarts, as long as a connected client waits to reconnect."""
 ATTEMPT_PAUSE_S = 0.25
 
-_clients: dict[tuple[int, str], Client] = {}
-"""Clients by process and URL: a forked process makes its own."""
+_clients: dict[tuple[int, BrokerPlace], Client] = {}
+"""Clients by process and place: a forked process makes its own."""
 
 
-def pooled_client(url: str, *, wait_s: float = 0.0) -> Client:
+def pooled_client(place: BrokerPlace, *, wait_s: float = 0.0) -> Client:
     """Return this process's client of a broker, connected at the first call.
 
-    `wait_s`: time for which it tries again while no broker answers. Raises ConnectFailed, ConnectionLost and others.
+    `wait_s`: time for which it tries again while no broker answers. Raises ConnectFailed, ConnectionLost, AuthFailed
+    and others; a login or a certificate that is refused is not tried again.
     """
-    place = os.getpid(), url
-    client = _clients.get(place)
+    mine = os.getpid(), place
+    client = _clients.get(mine)
     if client is None:
-        client = _clients[place] = _connected(url, monotonic() + wait_s)
+        client = _clients[mine] = _connected(place, monotonic() + wait_s)
         # PySpark's worker collects garbage after each task: imported objects need not be visited each time.
         gc.freeze()
     return client
 
 
-def _connected(url: str, until_s: float) -> Client:
+def _connected(place: BrokerPlace, until_s: float) -> Client:
     while True:
         try:
-            return connect(url, name="linn-spark")
+            return place.connect("linn-spark")
+        except TlsFailed:
+            raise
         except (ConnectFailed, ConnectionLost):
             if monotonic() >= until_s:
                 raise
             sleep(ATTEMPT_PAUSE_S)
 
 
-def forget_client(url: str) -> None:
+def forget_client(place: BrokerPlace) -> None:
     """Close this process's client of a broker, so that the next task connects again."""
-    client = release_client(url)
+    client = release_client(place)
     if client is not None:
         client.close()
 
 
-def release_client(url: str) -> Client | None:
+def release_client(place: BrokerPlace) -> Client | None:
     """Hand this process's client of a broker over to the caller, who closes it. The next task connects again."""
-    return _clients.pop((os.getpid(), url), None)
+    return _clients.pop((os.getpid(), place), None)

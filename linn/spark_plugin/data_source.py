@@ -102,7 +102,7 @@ class LinnDataSource(DataSource):
         rng = RealEnv().rng
         run = int.from_bytes(rng.bytes(8), "big") or 1
         name = options.name if options.name is not None else f"spark.batch.{rng.bytes(16).hex()}"
-        job = WriteJob(options.url, name, run, options.timeout_s, options.topic, options.exchange)
+        job = WriteJob(options.broker, name, run, options.timeout_s, options.topic, options.exchange)
         return LinnWriter(job, 0 if options.number is None else options.number + 1, options.identity)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -241,7 +241,7 @@ class LinnStreamWriter(DataSourceStreamArrowWriter):
         query, run = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("spark.jobGroup.id")
         options = self._options
         return WriteJob(
-            options.url, f"spark.{query}", run_number(str(run)), options.timeout_s, options.topic, options.exchange
+            options.broker, f"spark.{query}", run_number(str(run)), options.timeout_s, options.topic, options.exchange
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

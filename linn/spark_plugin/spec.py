@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Literal, Protocol
 
 import msgspec
@@ -22,6 +23,8 @@ CONNECTION = "connection"
 _TRANSFORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_FILES = ("parquet", "json", "delta")
 """Formats whose sink is a folder."""
+_NAME_CHARACTERS_MAX = 200
+"""Longest name of a pipeline in the names of its transactions, which have up to 255 bytes with the query's id."""
 _APPEND_ONLY = (*_OF_FILES, "iceberg")
 """Formats to which rows can only be appended."""
 
@@ -111,6 +114,12 @@ class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True):
         check_shape(self)
 
 
+def transactions_of(pipeline: str) -> str:
+    """Return the beginning of the names of a pipeline's transactions, which no other pipeline's names have."""
+    short = len(pipeline) <= _NAME_CHARACTERS_MAX
+    return f"spark/{pipeline if short else blake2b(pipeline.encode(), digest_size=16).hexdigest()}/"
+
+
 def checkpoint_of(state_dir: str, pipeline: PipelineSpec) -> str:
     """Return the place of a pipeline's checkpoint."""
     return pipeline.checkpoint or f"{state_dir.rstrip('/')}/{pipeline.name}/checkpoint"
@@ -121,6 +130,10 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     bootstrap: str
+    credentials: str | None = None
+    """File with the login of the driver and its executors; None: they have none."""
+    ca: str | None = None
+    """File of the authorities that they trust; None: the system's."""
     state_dir: str
     pipelines: tuple[PipelineSpec, ...]
     master: str = "local[2,4]"

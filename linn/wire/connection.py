@@ -171,9 +171,12 @@ def frames_to(message: Message, correlation: int, batches: Sequence[RecordBatch 
     return frames
 
 
-def hello(client: str, producer_id: int = 0, producer_key: int = 0) -> Hello:
-    """The first message of a client of this version; with the producer ids that it has from an earlier connection."""
-    return Hello(VERSION, VERSION, list(FEATURES), client, producer_id, producer_key)
+def hello(client: str, producer_id: int = 0, producer_key: int = 0, *, logs_in: bool = False) -> Hello:
+    """The first message of a client of this version; with the producer ids that it has from an earlier connection.
+
+    `logs_in`: it has a login.
+    """
+    return Hello(VERSION, VERSION, list(FEATURES), client, producer_id, producer_key, logs_in)
 
 
 def agree(message: Message) -> tuple[int, list[str]]:

@@ -52,6 +52,7 @@ class Hello(Message):
     client: str
     producer_id: int = 0
     producer_key: int = 0
+    logs_in: bool = False
 
 
 class Welcome(Message):

@@ -32,7 +32,14 @@ def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_examples_exist() -> None:
-    assert NAMES == ["linn-geo-exchange", "linn-kafka-format", "linn-redact", "linn-sqlite-engine"]
+    assert NAMES == [
+        "linn-geo-exchange",
+        "linn-htpasswd",
+        "linn-kafka-format",
+        "linn-own-names",
+        "linn-redact",
+        "linn-sqlite-engine",
+    ]
 
 
 def test_an_installed_example_passes_its_own_tests(example: Example) -> None:

@@ -1,6 +1,8 @@
 """A second protocol: one JSON object a line, carried out one after the other. It imports `linn.api` alone.
 
-{"do": "hello", "name": "billing"}                       {"broker": "linn"}
+{"do": "hello", "name": "billing"}                       {"broker": "linn"}    or, if the listener requires a login,
+                                                         {"mechanisms": ["SCRAM-SHA-256"], "data": ""}
+{"mechanism": "SCRAM-SHA-256", "data": "n,,n=ann,r=..."}  {"mechanisms": [...], "data": "r=..."}    and so on
 {"do": "publish", "topic": "jobs", "values": ["a"]}      {"offset": 0}
 {"do": "subscribe", "topic": "jobs"}                     {"id": 1}        "group": a member of it
 {"do": "take", "id": 1}                                  {"partition": 0, "delivery": 1, "first": 0, "values": ["a"]}
@@ -20,13 +22,16 @@ from typing import Any
 import msgspec
 
 from linn.api import (
+    LOGIN_METHODS,
     TRANSACTIONAL,
     AcceptedStream,
     AnyConsumer,
+    AuthFailed,
     ConsumerKind,
     Delivery,
     FetchRequest,
     Gateway,
+    Identity,
     LinnError,
     Principal,
     ProtocolError,
@@ -76,15 +81,17 @@ class Conversation:
         }
 
     async def run(self) -> None:
-        """Wait for hello, and carry out requests as the principal that it names."""
+        """Wait for hello and a login, and carry out requests as the user who has logged in."""
         hello = await self._line()
         if hello is None:
             return
         if hello.get("do") != "hello":
             raise ProtocolError("hello comes first")
-        principal = Principal(self._stream.peer, "json lines", name=str(hello["name"]))
+        identity, last = await self._logged_in()
+        client, roles = f"json lines of {hello['name']}", identity.roles
+        principal = Principal(self._stream.peer, client, identity.user, login=identity.how, roles=roles)
         async with self._gateway.session(principal) as session:
-            await self._say({"broker": self._gateway.name})
+            await self._say({"broker": self._gateway.name} | ({"data": last} if last else {}))
             while (asked := await self._line()) is not None:
                 try:
                     do = self._do.get(asked.get("do", ""))
@@ -94,6 +101,21 @@ class Conversation:
                 except LinnError as error:
                     answer = {"error": error.code, "text": error.text}
                 await self._say(answer)
+
+    async def _logged_in(self) -> tuple[Identity, str]:
+        """Let the client log in; returns its identity, and the last words to it. Raises AuthFailed, ProtocolError."""
+        login, data = self._gateway.login(self._stream), b""
+        while login.identity is None:
+            await self._say({"mechanisms": login.mechanisms, "data": data.decode()})
+            said = await self._line()
+            if said is None:
+                raise ProtocolError("the client has left without a login")
+            try:
+                data = await login.step(str(said.get("mechanism")), str(said.get("data")).encode())
+            except AuthFailed as error:
+                await self._say({"error": error.code, "text": error.text})
+                raise
+        return login.identity, data.decode()
 
     async def _line(self) -> Asked | None:
         buffer = memoryview(bytearray(BYTES_MAX))
@@ -164,7 +186,8 @@ class Conversation:
         return {}
 
     async def _fetch(self, session: Session, asked: Asked) -> Asked:
-        fetch = session.fetch(FetchRequest(asked["topic"], 0, asked["offset"], BYTES_MAX))
+        request = FetchRequest(asked["topic"], 0, asked["offset"], BYTES_MAX)
+        fetch = await session.decided(lambda: session.fetch(request))
         fetched = await fetch.read(WaitDeadline(asked.get("wait_s", 0)))
         return {"values": values(whole(fetched.batches)), "next": fetched.next_offset}
 
@@ -193,4 +216,4 @@ class JsonServer:
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
     """Register the protocol."""
-    return ProtocolKind("json-lines", JsonSettings, lambda settings: JsonServer())
+    return ProtocolKind("json-lines", JsonSettings, lambda settings: JsonServer(), login_methods=LOGIN_METHODS)

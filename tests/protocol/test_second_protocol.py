@@ -13,14 +13,32 @@ import json_lines
 import pytest
 from simulated_time import simulated
 
-from linn.api import Stream
+from linn.api import AuthorizerKind, Decision, Principal, Stream, hookimpl
 from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.session import Session
+from linn.core.security.sasl.scram import ScramClient, make_verifier, salt_password
 from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import plugin_broker
 from linn.testing.sim_env import SimEnv
 
 ADDRESS = "127.0.0.1:7000"
+VERIFIER = make_verifier("opensesame", b"salt of 16 bytes", 4_096).text()
+USERS = f"""
+[listeners.json]
+protocol = "json-lines"
+address = "{ADDRESS}"
+login = "required"
+[users.alice]
+scram = "{VERIFIER}"
+roles = ["clerk"]
+[roles.clerk]
+"topic:jobs" = ["publish", "consume"]
+"topic:results" = ["publish"]
+"transaction:billing-1" = ["use", "configure"]
+[topics.jobs]
+[topics.results]
+kind = "stream"
+"""
 TOML = f"""
 [listeners.json]
 protocol = "json-lines"
@@ -68,6 +86,19 @@ class Peer:
 
     async def leave(self) -> None:
         await self._stream.aclose()
+
+
+async def logged_in(env: SimEnv, user: str, password: str = "opensesame") -> tuple[Peer, Any]:
+    """Log in by SCRAM; returns the client, and the broker's last answer."""
+    peer = Peer(await env.net.connect(ADDRESS))
+    asked = await peer.ask("hello", name="billing")
+    client = ScramClient(user, b"c" * 18, asked["mechanisms"], b"")
+    first = await peer.ask("log in", mechanism=client.mechanism, data=client.first().decode())
+    salted = salt_password(password, *client.salting(first["data"].encode()))
+    last = await peer.ask("log in", mechanism=client.mechanism, data=client.final(salted).decode())
+    if "error" not in last:
+        client.check(last["data"].encode())
+    return peer, last
 
 
 async def greeted(env: SimEnv, name: str = "billing") -> Peer:
@@ -126,10 +157,63 @@ async def test_it_takes_from_a_queue_and_publishes_in_one_transaction(env: SimEn
         assert (await peer.ask("take", id=1))["values"] == []
 
 
+@simulated
+async def test_it_logs_in_and_has_the_users_rights(env: SimEnv) -> None:
+    async with plugin_broker(env, USERS, "json_lines") as broker:
+        peer, last = await logged_in(env, "alice")
+        assert last["broker"] == "linn"
+        said = (await peer.ask("administer", verb="user.whoami", arguments={}))["result"]
+        assert (said["user"], said["login"], said["roles"]) == ("alice", "SCRAM-SHA-256", ["clerk"])
+        assert await peer.ask("publish", topic="jobs", values=["a"]) == {"offset": 0}
+        assert await peer.ask("subscribe", topic="jobs") == {"id": 1}
+        for denied in ({"do": "publish", "topic": "none", "values": ["a"]}, {"do": "subscribe", "topic": "results"}):
+            assert (await peer.ask(**denied))["error"] == "auth.forbidden"
+        assert (await peer.ask("fetch", topic="results", offset=0))["error"] == "auth.forbidden"
+        assert (await peer.ask("begin", name="billing-2"))["error"] == "auth.forbidden"
+        assert (await peer.ask("administer", verb="user.list", arguments={}))["error"] == "auth.forbidden"
+        root = broker.gateway.session(Principal("test", name="administrator"))
+        await root.perform("user.create", json.dumps({"name": "bob"}))
+        assert (await logged_in(env, "bob"))[1]["error"] == "auth.failed"
+
+
+@simulated
+async def test_it_does_nothing_for_a_client_without_a_login(env: SimEnv) -> None:
+    async with plugin_broker(env, USERS, "json_lines") as broker:
+        assert (await logged_in(env, "alice", "wrong"))[1] == {"error": "auth.failed", "text": "the login failed"}
+        peer = Peer(await env.net.connect(ADDRESS))
+        assert await peer.ask("hello", name="alice") == {"mechanisms": ["SCRAM-SHA-256"], "data": ""}
+        assert (await peer.ask("publish", topic="jobs", values=["a"]))["error"] == "auth.failed"
+        assert broker.topics["jobs"].partitions[0].high_watermark == 0
+
+
+@simulated
+async def test_an_authorizer_decides_for_it_as_well(env: SimEnv) -> None:
+    toml = TOML + '[broker]\nauthorizer = "topics-of-l"\n'
+    async with plugin_broker(env, toml, "json_lines", __name__):
+        peer = await greeted(env)
+        assert await peer.ask("publish", topic="log", values=["a"]) == {"offset": 0}
+        assert await peer.ask("fetch", topic="log", offset=0) == {"values": ["a"], "next": 1}
+        assert await peer.ask("subscribe", topic="log") == {"id": 1}
+        assert (await peer.ask("subscribe", topic="jobs"))["error"] == "auth.forbidden"
+        assert (await peer.ask("publish", topic="jobs", values=["a"]))["error"] == "auth.forbidden"
+
+
+class TopicsOfL:
+    """An authorizer."""
+
+    async def may(self, user: str, operation: str, kind: str, name: str) -> Decision:
+        return Decision(user == "anonymous" and kind == "topic" and name.startswith("l"), 5.0)
+
+
+@hookimpl
+def linn_register_authorizer() -> AuthorizerKind:
+    return AuthorizerKind("topics-of-l", None, lambda settings, env: TopicsOfL())
+
+
 def test_the_log_names_its_principal(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(env: SimEnv) -> None:
-        async with plugin_broker(env, TOML, "json_lines"):
-            peer = await greeted(env, "alice")
+        async with plugin_broker(env, USERS, "json_lines"):
+            peer, _ = await logged_in(env, "alice")
             await peer.ask("begin", name="billing-1")
             await peer.ask("publish", topic="results", values=["A"], tx=True)
             aborted = await peer.ask("administer", verb="transaction.abort", arguments={"name": "billing-1"})

@@ -143,7 +143,7 @@ def test_a_policy_follows_users_and_roles() -> None:
     policy = Policy({"reader": rules_of({"topic:a": ["consume"]})}, Users([User(name="alice", roles=("reader",))]))
     alice, nobody = policy.access("alice"), policy.access("bob")
     assert policy.access("alice") is alice
-    alice.watchers.add(lambda: told.append("alice"))
+    alice.watchers[lambda: told.append("alice")] = {}
     assert (alice.may("consume", "topic", "a"), nobody.may("see", "topic", "a")) == (True, False)
     assert policy.roles_that_allow("alice", "consume", "topic", "a") == ["reader"]
     run_steps(policy.put_role("reader", rules_of({"topic:b": ["consume"]})))
@@ -153,6 +153,21 @@ def test_a_policy_follows_users_and_roles() -> None:
     run_steps(policy.remove_user("alice"))
     assert not alice.may("consume", "topic", "b")
     assert told == ["alice"] * 3
+
+
+def test_roles_of_a_login_are_added_and_share_the_users_limits() -> None:
+    reader, writer = rules_of({"topic:a": ["consume"]}), rules_of({"topic:a": ["publish"]})
+    policy = Policy({"reader": reader}, Users([User(name="alice", roles=("reader",))]))
+    alone, more = policy.access("alice"), policy.access("alice", ["writer", "none"])
+    assert policy.access("alice", ("none", "writer")) is more
+    assert more is not alone
+    assert more.quota is alone.quota
+    assert not more.may("publish", "topic", "a")
+    run_steps(policy.put_role("writer", writer))
+    assert [access.may("publish", "topic", "a") for access in (alone, more)] == [False, True]
+    run_steps(policy.put_user(User(name="alice")))
+    assert [access.may("consume", "topic", "a") for access in (alone, more)] == [False, False]
+    assert more.may("publish", "topic", "a"), "the token has it until it ends"
 
 
 def test_an_open_policy_allows_everything_and_an_administrator_no_name_of_the_brokers_own() -> None:

@@ -12,7 +12,10 @@ from raw_client import broker_on, connected
 from simulated_time import simulated
 
 from linn.core.env.secret import Secret
+from linn.core.errors.auth import Forbidden
 from linn.core.errors.tree import ConfigNotLive, TopicExists
+from linn.core.security.rule import rules_of
+from linn.core.security.users import User
 from linn.spark_plugin.service.live_sinks import live_problem, query_problem
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 from linn.testing.sim_env import SimEnv
@@ -103,6 +106,75 @@ async def test_a_start_drops_what_the_file_no_longer_permits(
             assert found == {"orders": "lake/orders"} | {name: f"other/{name}" for name in left}
             await client.publish("made", ["the topic is there"])
         assert re.findall(r"a stored table is dropped: topics\.(\w+)\.spark_sink: ", caplog.text) == expected
+
+
+RIGHTS = """
+[users.anonymous]
+roles = ["maker"]
+[roles.maker]
+broker = ["run"]
+"topic:mine" = ["configure", "consume"]
+"topic:new" = ["configure", "consume"]
+"topic:blind" = ["configure"]
+"topic:late*" = ["publish"]
+"exchange:news" = ["publish"]
+[topics.mine]
+kind = "stream"
+[topics.blind]
+kind = "stream"
+[topics.late]
+[topics.other]
+[exchanges.news]
+[exchanges.secret]
+"""
+TO_TOPIC = {"format": "linn", "options": {"topic": "late"}}
+WITH_DEAD_LETTERS = {**TO_TOPIC, "value": "json", "schema": "id INT", "dead_letter": "late"}
+
+
+@in_spark_world(LIVE + RIGHTS)
+async def test_a_live_sink_writes_where_its_maker_may_publish(world: VirtualWorld, driver: ScriptedDriver) -> None:
+    async with world.connect() as client:
+        for sink, lacks in (
+            (TO_TOPIC | {"options": {"topic": "other"}}, "publish topic:other"),
+            (TO_TOPIC | {"options": {"topic": "missing"}}, "publish topic:missing"),
+            (TO_TOPIC | {"options": {"exchange": "secret"}}, "publish exchange:secret"),
+            (TO_TOPIC | {"options": {"topic": "late", "exchange": "secret"}}, "publish exchange:secret"),
+            (WITH_DEAD_LETTERS | {"dead_letter": "other"}, "publish topic:other"),
+        ):
+            for only in (True, False):
+                for verb, name in (("topic.alter", "mine"), ("topic.create", "new")):
+                    settings = {"spark_sink": sink} | ({} if verb == "topic.alter" else {"kind": "stream"})
+                    with pytest.raises(Forbidden, match=rf"may not {lacks} \["):
+                        await client.admin.perform(verb, name=name, settings=settings, validate_only=only)
+        with pytest.raises(Forbidden, match=r"may not consume topic:blind \["):
+            await client.admin.perform("topic.alter", name="blind", settings={"spark_sink": TO_TOPIC})
+        await client.admin.perform("topic.alter", name="mine", settings={"spark_sink": WITH_DEAD_LETTERS})
+        with pytest.raises(Forbidden, match=r"may not publish topic:other \["):
+            await client.admin.perform("topic.alter", name="mine", settings={"spark_sink.options.topic": "other"})
+        await client.admin.perform("topic.alter", name="mine", settings={"spark_sink.options": {"exchange": "news"}})
+        settings = {"kind": "stream", "spark_sink": TO_TOPIC}
+        await client.admin.perform("topic.create", name="new", settings=settings)
+    await trio.sleep(10)
+    assert {one["name"]: one["options"] for one in driver.specs[-1]["pipelines"]} == {
+        "mine": {"exchange": "news"},
+        "new": {"topic": "late"},
+    }
+
+
+@in_spark_world(LIVE + RIGHTS.replace('roles = ["maker"]', "roles = []"))
+async def test_a_sink_that_stays_or_goes_needs_no_rights_of_its_own(
+    world: VirtualWorld, driver: ScriptedDriver
+) -> None:
+    broker = world.broker
+    await broker.long_work.run(broker.policy.put_user(User(name="anonymous", roles=("maker",))), immediate=True)
+    async with world.connect() as client:
+        await client.admin.perform("topic.alter", name="mine", settings={"spark_sink": TO_TOPIC})
+        less = rules_of({"broker": ["run"], "topic:mine": ["configure"]})
+        await broker.long_work.run(broker.policy.put_role("maker", less), immediate=True)
+        await client.admin.perform("topic.alter", name="mine", settings={"spark_sink": TO_TOPIC, "partitions": 2})
+        await client.admin.perform("topic.alter", name="mine", settings={"spark_sink": None})
+        with pytest.raises(Forbidden):
+            await client.admin.perform("topic.alter", name="mine", settings={"spark_sink": TO_TOPIC})
 
 
 # --- what a file may open ---

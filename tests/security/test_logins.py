@@ -24,7 +24,7 @@ from linn.core.security.logins import (
 from linn.core.security.sasl.plain import PLAIN
 from linn.core.security.sasl.scram import SCRAM, SCRAM_PLUS, ScramClient, make_verifier, salt_password
 from linn.core.security.sasl.tokens import BEARER, TokenUser, bearer_message
-from linn.core.security.users import User, Users, check_user_name
+from linn.core.security.users import ServiceUser, User, Users, check_user_name
 
 pytestmark = pytest.mark.quick
 
@@ -100,6 +100,27 @@ def test_some_are_known_by_their_connection(
     logins: Logins, rules: LoginRules, peer: Peer, identity: Identity | None
 ) -> None:
     assert logins.begin(rules, peer).identity == identity
+
+
+@pytest.mark.parametrize("peer", [Peer("unix:x", uid=1), Peer("10.0.0.1:1", is_private=True, names=("urn:ann",))])
+async def test_a_login_counts_in_place_of_what_a_connection_says(logins: Logins, peer: Peer) -> None:
+    logins.users.put(User(name="eva", scram=SCRAM_TEXT))
+    login = logins.begin(REQUIRED, peer, asks=True)
+    assert login.identity is None
+    await scram(login, "eva")
+    assert login.identity == Identity("eva", SCRAM)
+    assert logins.begin(LoginRules(), peer, asks=True).identity == Identity("anonymous", "none")
+
+
+async def test_a_program_of_a_service_logs_in_by_its_password_alone(logins: Logins) -> None:
+    verifier = make_verifier("opensesame", b"salt of 16 bytes", 4_096)
+    logins.users.services["service:x"] = ServiceUser("service:x", verifier, ())
+    login = logins.begin(ALL, TLS)
+    await scram(login, "service:x", binding=b"h" * 32)
+    assert login.identity == Identity("service:x", SCRAM_PLUS)
+    logins.tokens = Keys()  # type: ignore[assignment]
+    with pytest.raises(AuthFailed):
+        await logins.begin(ALL, TLS).step(BEARER, bearer_message("service:x"))
 
 
 def test_a_process_without_a_user_id_is_no_administrator(clock: Clock) -> None:

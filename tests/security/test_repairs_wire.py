@@ -34,8 +34,8 @@ from linn.core.env.address import parse_address
 from linn.core.errors.texts import one_line, printable
 from linn.core.errors.tree import AddressInvalid, MessageInvalid
 from linn.protocols.capnp import conversation
+from linn.spark_plugin.place import broker_url
 from linn.spark_plugin.sink.messages import columns_of
-from linn.spark_plugin.source.options import broker_url
 from linn.testing.sim_env import SimEnv
 from linn.verbs import VERBS, Verb
 from linn.wire import messages as m

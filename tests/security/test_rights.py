@@ -102,6 +102,7 @@ OWN = {
     "SettleInTransaction": "as Settle, and names a transaction by a key that its opener got",
     "AddBranch": "names a transaction by a key that its opener got",
     "Administer": "each verb has its row",
+    "Authenticate": "prolongs the login of the same user",
     "Ping": "concerns the connection alone",
     "Pong": "as Ping",
     "Goodbye": "as Ping",
@@ -290,6 +291,8 @@ def test_every_request_verb_and_method_has_a_row() -> None:
         "take_producer_id",  # A number, of no use without a right to publish.
         "producer_key",  # Of an id that the session uses.
         "claim_producer_id",  # Only with the key of the same user.
+        "decide",  # Only asks.
+        "decided",  # What it calls has a row.
         "topic_names",
         "partition_count",
         "topic_bounds",

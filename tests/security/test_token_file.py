@@ -13,7 +13,7 @@ import linn
 from linn.core.config.tables import TokensTable
 from linn.core.connections.token_file import TokenFile
 from linn.core.env.real.env import RealEnv
-from linn.core.errors.auth import AuthFailed
+from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.tree import ConfigError, StorageError
 from linn.testing.plugin_broker import plugin_broker
 
@@ -53,6 +53,12 @@ def test_keys_need_an_issuer_and_an_audience() -> None:
         TokensTable(keys="keys.json")
 
 
+async def refused(url: str, wrong: str) -> None:
+    with pytest.raises(AuthFailed, match="the login failed"):
+        async with linn.connect(url, login=linn.Token(wrong)):
+            raise AssertionError
+
+
 async def test_users_log_in_with_tokens_of_the_file(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys.json", KEY)
     text = f"""
@@ -69,11 +75,67 @@ issuer = "https://id.example"
 audience = "linn"
 [users.ann]
 """
-    async with plugin_broker(RealEnv(), text):
+    async with plugin_broker(RealEnv(), text) as broker:
         url = f"linn+unix://{tmp_path}/s"
         async with linn.connect(url, login=linn.Token(token("ann"))) as client:
             assert client.user == "ann"
-        for wrong in (token("bob"), token("ann", OTHER), "x"):
-            with pytest.raises(AuthFailed, match="the login failed"):
-                async with linn.connect(url, login=linn.Token(wrong)):
-                    raise AssertionError
+            for wrong in (token("bob"), token("ann", OTHER), "x"):
+                await refused(url, wrong)
+            write_keys(tmp_path / "keys.json", OTHER)
+            broker.reload_files()
+            await refused(url, token("ann"))
+            assert (await client.admin.whoami())["user"] == "ann", "a connection outlives the key of its token"
+        async with linn.connect(url, login=linn.Token(token("ann", OTHER))) as client:
+            assert client.user == "ann"
+
+
+ROLES = """
+roles_claim = "roles"
+[roles.reader]
+"topic:news" = ["consume"]
+[roles.writer]
+"topic:news" = ["publish"]
+[users.ann]
+roles = ["reader"]
+[topics.news]
+"""
+
+
+async def test_roles_come_from_a_claim_besides_those_of_the_user(tmp_path: Path) -> None:
+    """Unknown ones, and the role of administrators, are ignored; the broker need not know the user."""
+    write_keys(tmp_path / "keys.json", KEY)
+    text = f"""
+[broker]
+data_dir = "{tmp_path}/data"
+default_storage = "dram"
+[listeners.native]
+address = "unix:{tmp_path}/linn.sock"
+login = "required"
+methods = ["token"]
+[tokens]
+keys = "{tmp_path}/keys.json"
+issuer = "https://id.example"
+audience = "linn"
+{ROLES}"""
+    async with plugin_broker(RealEnv(), text) as broker:
+        for user, claim, roles in (
+            ("ann", {"roles": ["writer", "none"]}, ["reader", "writer"]),
+            ("ann", {}, ["reader"]),
+            ("bob", {"roles": ["writer", "administrator"]}, ["writer"]),
+            ("bob", {"roles": []}, []),
+        ):
+            async with linn.connect(
+                f"linn+unix://{tmp_path}/linn.sock", login=linn.Token(token(user, **claim))
+            ) as client:
+                assert (await client.admin.whoami())["roles"] == roles
+                for role, operation in (("reader", "consume"), ("writer", "publish")):
+                    assert broker.policy.access(user, roles).may(operation, "topic", "news") == (role in roles)
+                if "writer" in roles:
+                    async with client.producer("news") as producer:
+                        await producer.publish(b"a")
+                with pytest.raises(Forbidden):
+                    await client.admin.create_topic("new")
+        for user in ("administrator", "anonymous"):
+            with pytest.raises(AuthFailed):
+                async with linn.connect(f"linn+unix://{tmp_path}/linn.sock", login=linn.Token(token(user))):
+                    pass

@@ -69,7 +69,7 @@ class Copied:
         if self._kind not in ("writeStream", "each_batch"):
             spec = DriverSpec(group="g", bootstrap=self._url, state_dir=str(self._folder), pipelines=())
             pipeline = self._pipeline()
-            rows = pipeline_frames(self._spark, self._url, pipeline).rows
+            rows = pipeline_frames(self._spark, {"linn.bootstrap.servers": self._url}, pipeline).rows
             return started_query(self._spark, spec, pipeline, rows)
         broker = {"linn.bootstrap.servers": self._url}
         stream = self._spark.readStream.format("linn").options(**broker, subscribe=self.source)

@@ -10,6 +10,7 @@ import pytest
 
 from linn.core.errors.tree import ConnectionLost
 from linn.spark_plugin.connections import OUTAGE_S_MAX, forget_client, pooled_client
+from linn.spark_plugin.place import BrokerPlace
 from linn.testing.process import BrokerProcess
 
 
@@ -32,7 +33,7 @@ def end_one_connection(listener: socket.socket) -> None:
 
 def test_planning_fails_at_once(listener: socket.socket) -> None:
     with ThreadPoolExecutor() as pool:
-        found = pool.submit(pooled_client, url_of(listener))
+        found = pool.submit(pooled_client, BrokerPlace(url_of(listener)))
         end_one_connection(listener)
         with pytest.raises(ConnectionLost):
             found.result(OUTAGE_S_MAX)
@@ -41,8 +42,8 @@ def test_planning_fails_at_once(listener: socket.socket) -> None:
 def test_a_task_waits_for_a_broker_that_restarts(listener: socket.socket, tmp_path: Path) -> None:
     url = url_of(listener)
     with ThreadPoolExecutor() as pool:
-        found = pool.submit(pooled_client, url, wait_s=OUTAGE_S_MAX)
+        found = pool.submit(pooled_client, BrokerPlace(url), wait_s=OUTAGE_S_MAX)
         end_one_connection(listener)
         with BrokerProcess(tmp_path, listen=[url.removeprefix("linn://")]):
             assert found.result(OUTAGE_S_MAX).broker
-            forget_client(url)
+            forget_client(BrokerPlace(url))

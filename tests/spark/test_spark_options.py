@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from linn.spark_plugin.errors import SparkOptionInvalid
+from linn.spark_plugin.place import BrokerPlace
 from linn.spark_plugin.source.options import EARLIEST, LATEST, Bound, ReadLimits, ReadOptions, checked_options
 from linn.spark_plugin.source.ranges import OffsetRange, split, tasks
 
@@ -20,7 +21,7 @@ def ranges(*sizes: int) -> list[OffsetRange]:
 
 
 def test_the_defaults_read_everything_there_is() -> None:
-    assert checked_options(GIVEN) == ReadOptions("linn://127.0.0.1:5466", ("flights",))
+    assert checked_options(GIVEN) == ReadOptions(BrokerPlace("linn://127.0.0.1:5466"), ("flights",))
 
 
 def test_each_option_is_read_whatever_its_case() -> None:

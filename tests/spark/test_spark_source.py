@@ -14,6 +14,7 @@ from topic_reading import committed
 
 import linn.sync
 from linn.spark_plugin.connections import forget_client
+from linn.spark_plugin.place import BrokerPlace
 
 needs_spark()
 pytestmark = pytest.mark.filterwarnings("error")
@@ -258,7 +259,7 @@ def test_a_topic_that_was_made_again_is_data_loss(client: linn.sync.Client, url:
             list(read_range(options, wanted, schema))
         assert list(read_range(replace(options, fails_on_data_loss=False), wanted, schema)) == []
     finally:
-        forget_client(url)
+        forget_client(BrokerPlace(url))
 
 
 def test_offsets_beyond_the_end_are_data_loss(read: Any) -> None:

@@ -141,6 +141,10 @@ def checked(kinds: PluginManager, toml: str) -> tuple[Config | None, list[str]]:
         ),
         ('[topics.orders.spark_sink]\npath = "x"\ndriver = "a b"\n', "8: topics.orders.spark_sink.driver: "),
         (
+            f'[topics.orders.spark_sink]\npath = "x"\ndriver = "{"d" * 201}"\n',
+            "8: topics.orders.spark_sink.driver: a driver's name has at most 200 characters, this one has 201",
+        ),
+        (
             PIPELINE + 'path = "x"\n' + PIPELINE.replace('"p"', '"q"') + 'format = "json"\npath = "x/"\n',
             '14: spark.pipelines[1].path: is the path of "p" too, and one would lose what the other writes: give each '
             "its own",
@@ -227,9 +231,12 @@ def test_defaults_are_those_of_the_specification() -> None:
         ([("capnp", "unix:/run/linn.sock"), ("capnp", "10.0.0.7:5466")], "linn://10.0.0.7:5466"),
         ([("capnp", "unix:/run/a b.sock")], "linn+unix:///run/a%20b.sock"),
         ([("capnp", "10.0.0.7:5466", True), ("capnp", "unix:/run/linn.sock")], "linn+unix:///run/linn.sock"),
-        ([("capnp", "10.0.0.7:5466", True)], None),
-        ([("capnp", "10.0.0.7:5466", False, True), ("capnp", "127.0.0.1:5467")], "linn://127.0.0.1:5467"),
-        ([("capnp", "10.0.0.7:5466", False, True)], None),
+        ([("capnp", "10.0.0.7:5466", True)], "linns://10.0.0.7:5466"),
+        ([("capnp", "10.0.0.7:5466", False, True), ("capnp", "127.0.0.1:5467")], "linn://10.0.0.7:5466"),
+        ([("capnp", "10.0.0.7:5466", True, True), ("capnp", "127.0.0.1:5467")], "linns://10.0.0.7:5466"),
+        ([("capnp", "10.0.0.7:5466", True, True), ("capnp", "unix:/s", False, True)], "linn+unix:///s"),
+        ([("capnp", "10.0.0.7:5466", True, True, False), ("capnp", "127.0.0.1:5467")], "linn://127.0.0.1:5467"),
+        ([("capnp", "unix:/s", False, True, False)], None),
         ([("metrics", "127.0.0.1:9000")], None),
         ([], None),
     ],

@@ -19,6 +19,7 @@ pytest.importorskip("numpy", reason="numpy is not installed: pip install 'linn[s
 
 from linn.spark_plugin.connections import forget_client  # noqa: E402
 from linn.spark_plugin.errors import CheckpointOutdated, SparkWriteInterrupted  # noqa: E402
+from linn.spark_plugin.place import BrokerPlace  # noqa: E402
 from linn.spark_plugin.sink.job import WriteJob, abandon, abort, commit, run_number  # noqa: E402
 from linn.spark_plugin.sink.messages import checksum  # noqa: E402
 from linn.spark_plugin.sink.write_options import TYPES  # noqa: E402
@@ -43,7 +44,7 @@ kind = "stream"
 def url() -> Iterator[str]:
     with BrokerThread(CONFIG) as broker:
         yield broker.url
-        forget_client(broker.url)
+        forget_client(BrokerPlace(broker.url))
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def client(url: str) -> Iterator[linn.sync.Client]:
 
 @pytest.fixture
 def job(url: str) -> WriteJob:
-    return WriteJob(url, "spark.query", run_number("run 1"), 60.0, topic="made")
+    return WriteJob(BrokerPlace(url), "spark.query", run_number("run 1"), 60.0, topic="made")
 
 
 def made(client: linn.sync.Client, topic: str = "made") -> Values:

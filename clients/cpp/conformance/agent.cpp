@@ -18,6 +18,8 @@
 
 namespace {
 
+using linn::detail::base64_decode;
+using linn::detail::base64_encode;
 using std::chrono::milliseconds;
 
 // --- records ---
@@ -25,7 +27,10 @@ using std::chrono::milliseconds;
 Json bytes_of(std::optional<std::string_view> bytes) { return bytes ? Json(base64_encode(*bytes)) : Json(); }
 
 std::optional<std::string> bytes_in(const Json& said) {
-  return said.is_null() ? std::nullopt : std::optional(base64_decode(said.text()));
+  if (said.is_null()) return std::nullopt;
+  auto bytes = base64_decode(said.text());
+  if (!bytes) throw std::runtime_error("not base64");
+  return bytes;
 }
 
 linn::LabelValue label_in(const Json& said) {
@@ -189,7 +194,11 @@ class Agent {
 
  private:
   Json::Object connect(const Json& command) {
-    client_ = linn::Client::connect(command["url"].text(), {.name = "linn-cpp-agent"});
+    linn::ClientOptions options{.name = "linn-cpp-agent"};
+    if (command.has("ca")) options.tls = linn::TlsOptions{.ca = command["ca"].text()};
+    if (command.has("user")) options.login = linn::Password(command["user"].text(), command["password"].text());
+    if (command.has("token")) options.login = linn::Token(command["token"].text());
+    client_ = linn::Client::connect(command["url"].text(), options);
     return {{"broker", client_->broker().name}, {"version", std::uint32_t{client_->broker().version}}};
   }
 

@@ -18,6 +18,8 @@ Client Client::connect(std::string_view url, ClientOptions options) {
 
 const BrokerInfo& Client::broker() const noexcept { return session_->broker(); }
 
+std::string Client::user() const { return session_->user(); }
+
 Producer Client::producer(ProducerOptions options) const { return {session_, std::move(options)}; }
 
 Fetched Client::fetch(const FetchRequest& request) const {

@@ -47,7 +47,7 @@ std::uint32_t to_ms(std::chrono::milliseconds time) noexcept {
 
 // --- what a broker sends ---
 
-BrokerInfo read(wire::Welcome::Reader source) {
+Welcome read(wire::Welcome::Reader source) {
   BrokerInfo info;
   info.name = read_text(source.getBroker());
   info.version = source.getVersion();
@@ -60,7 +60,14 @@ BrokerInfo read(wire::Welcome::Reader source) {
   info.subscriptions_max = source.getSubscriptionsMax();
   info.producer_id = source.getProducerId();
   info.producer_key = source.getProducerKey();
-  return info;
+  return {std::move(info), read_text(source.getUser()), read_text(source.getLogin())};
+}
+
+Challenge read(wire::Challenge::Reader source) {
+  Challenge challenge{{}, read_text(source.getData())};
+  for (const auto mechanism : checked_list(source.getMechanisms()))
+    challenge.mechanisms.push_back(read_text(mechanism));
+  return challenge;
 }
 
 Failed read(wire::Failed::Reader source) {
@@ -137,6 +144,7 @@ Description read(wire::Description::Reader source) {
 Incoming read_member(Frame::Reader root) {
   switch (root.which()) {
     case Frame::WELCOME: return read(root.getWelcome());
+    case Frame::CHALLENGE: return read(root.getChallenge());
     case Frame::FAILED: return read(root.getFailed());
     case Frame::DONE: return Done{};
     case Frame::PING: return Ping{};
@@ -156,7 +164,6 @@ Incoming read_member(Frame::Reader root) {
     case Frame::LEASE_ENDED: return read(root.getLeaseEnded());
     case Frame::DESCRIPTION: return read(root.getDescription());
     case Frame::ADMINISTERED: return Administered{read_text(root.getAdministered().getResult())};
-    case Frame::CHALLENGE: throw Error("auth.failed", "the broker requires a login, which this client does not have");
     case Frame::RESOLVED:
     case Frame::OPENED_TRANSACTIONS: malformed_frame("the broker answered what this client never asks");
     case Frame::HELLO:
@@ -194,6 +201,15 @@ std::string encode(std::uint64_t correlation, const Hello& message) {
     hello.setClient(to_text(message.client));
     hello.setProducerId(message.ids.producer_id);
     hello.setProducerKey(message.ids.key);
+    hello.setLogsIn(message.logs_in);
+  });
+}
+
+std::string encode(std::uint64_t correlation, const Authenticate& message) {
+  return frame(correlation, [&](Frame::Builder root) {
+    auto authenticate = root.initAuthenticate();
+    authenticate.setMechanism(to_text(message.mechanism));
+    authenticate.setData(to_text(message.data));
   });
 }
 

@@ -12,6 +12,7 @@
 namespace linn::detail {
 
 std::string encode(std::uint64_t correlation, const Hello& message);
+std::string encode(std::uint64_t correlation, const Authenticate& message);
 /// Followed by `batches` record batches.
 std::string encode(std::uint64_t correlation, const Publish& message, std::uint16_t batches);
 std::string encode(std::uint64_t correlation, const FetchRequest& message);

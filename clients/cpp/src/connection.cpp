@@ -16,10 +16,12 @@ using std::chrono::milliseconds;
 constexpr std::uint16_t version = 1;
 constexpr std::uint16_t batches_max = 1'024;
 constexpr std::size_t receive_bytes = 256 << 10;
+constexpr int login_messages_max = 8;
 constexpr milliseconds keepalive_min{100};   // Whatever a broker asks for.
 constexpr milliseconds closing_time{1'000};  // For a broker to read what was sent and to close.
 
 Error lost(const std::string& text) { return {"connection.lost", text, true}; }
+Error no_broker() { return {"protocol.malformed", "the peer is not a linn broker"}; }
 Error closed() { return {"client.closed", "the client was closed"}; }
 
 bool may_have_batches(const Incoming& message) noexcept {
@@ -43,40 +45,65 @@ Connection::Connection(Socket socket, ClientOptions options, std::shared_ptr<Ala
 std::shared_ptr<Connection> Connection::open(std::string_view url, ClientOptions options,
                                              std::shared_ptr<Alarm> alarm, ProducerClaim ids) {
   const Deadline deadline = deadline_in(options.connect_timeout);
+  const Address address = parse_url(url);
   const std::shared_ptr<Connection> connection(
-      new Connection(Socket::connect(parse_url(url), deadline, options.tls), options, std::move(alarm)));
-  connection->welcome(deadline, ids);
+      new Connection(Socket::connect(address, deadline, options.tls), options, std::move(alarm)));
+  connection->welcome(deadline, ids, address.is_tls || !address.path.empty());
   connection->reader_ = std::thread([raw = connection.get()] { raw->run(); });
   return connection;
 }
 
-/// Say hello and wait for welcome.
-void Connection::welcome(Deadline deadline, ProducerClaim ids) {
-  Hello hello{version, version, {}, options_.name, ids};
+/// Say hello, log in where the broker asks for it, and wait for welcome.
+void Connection::welcome(Deadline deadline, ProducerClaim ids, bool is_private) {
+  Hello hello{version, version, {}, options_.name, ids, options_.login.has_value()};
   if (zstd_available()) hello.features.emplace_back("zstd");
-  const std::string bytes = encode(1, hello);
+  Incoming message = asked(hello, deadline);
+  if (const auto* challenge = std::get_if<Challenge>(&message))
+    message = log_in({challenge->mechanisms, socket_.server_end_point(), is_private}, deadline);
+  auto* welcome = std::get_if<Welcome>(&message);
+  if (welcome == nullptr) throw no_broker();
+  if (welcome->broker.version != version)
+    throw Error("protocol.version_unsupported",
+                "the broker speaks version " + std::to_string(welcome->broker.version));
+  broker_ = std::move(welcome->broker);
+  user_ = std::move(welcome->user);
+  keepalive_ =
+      broker_.keepalive_ms == 0 ? milliseconds(0) : std::max(keepalive_min, milliseconds(broker_.keepalive_ms));
+  last_heard_ = last_pinged_ = Clock::now();
+  last_sent_ = last_heard_.time_since_epoch().count();
+}
+
+/// The broker's answer to the login's last message, which has proved what it had to.
+Incoming Connection::log_in(const Offer& offer, Deadline deadline) {
+  const auto exchange = begin_login(options_.login, offer);
+  std::string data = exchange->begin();
+  for (int count = 0; count < login_messages_max; ++count) {
+    Incoming message = asked(Authenticate{exchange->mechanism(), data}, deadline);
+    if (const auto* welcome = std::get_if<Welcome>(&message)) exchange->end(welcome->login);
+    const auto* next = std::get_if<Challenge>(&message);
+    if (next == nullptr) return message;
+    data = exchange->answer(next->data);
+  }
+  throw Error("auth.failed", "the broker does not end the login");
+}
+
+/// Send a message of the handshake; its answer. Throws Error: the broker's refusal, and what `open` throws.
+template <typename Message>
+Incoming Connection::asked(const Message& message, Deadline deadline) {
+  const std::string bytes = encode(++last_correlation_, message);
   const std::array<std::string_view, 1> buffers{bytes};
   socket_.send_all(buffers, options_.connect_timeout);
-  std::optional<std::string> message;
-  while (!(message = frames_.next())) {
+  std::optional<std::string> answer;
+  while (!(answer = frames_.next())) {
     if (!socket_.wait_readable(deadline))
       throw Error("connection.failed", "the broker did not say welcome in time", true);
     frames_.feed({buffer_.data(), socket_.receive(buffer_.data(), buffer_.size())});
   }
-  IncomingFrame frame = decode_frame(*message);
+  IncomingFrame frame = decode_frame(*answer);
   if (const auto* failed = std::get_if<Failed>(&frame.message))
     throw Error(failed->code, failed->text, failed->retriable);
-  auto* info = std::get_if<BrokerInfo>(&frame.message);
-  if (info == nullptr || frame.correlation != 1 || frame.batches != 0)
-    throw Error("protocol.malformed", "the peer is not a linn broker");
-  if (info->version != version)
-    throw Error("protocol.version_unsupported", "the broker speaks version " + std::to_string(info->version));
-  broker_ = std::move(*info);
-  keepalive_ =
-      broker_.keepalive_ms == 0 ? milliseconds(0) : std::max(keepalive_min, milliseconds(broker_.keepalive_ms));
-  last_correlation_ = 1;
-  last_heard_ = last_pinged_ = Clock::now();
-  last_sent_ = last_heard_.time_since_epoch().count();
+  if (frame.correlation != last_correlation_ || frame.batches != 0) throw no_broker();
+  return std::move(frame.message);
 }
 
 Connection::~Connection() { end(); }

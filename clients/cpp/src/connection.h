@@ -26,6 +26,7 @@
 #include "alarm.h"
 #include "codec.h"
 #include "frame_reader.h"
+#include "login.h"
 #include "messages.h"
 #include "socket.h"
 #include "subscription.h"
@@ -55,6 +56,8 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
 
   const BrokerInfo& broker() const noexcept { return broker_; }
+  /// Who the client is to the broker.
+  const std::string& user() const noexcept { return user_; }
   const ClientOptions& options() const noexcept { return options_; }
 
   /// Send a request; its answer is to come, or an Error. Throws Error connection.lost, request.timeout.
@@ -142,9 +145,16 @@ class Connection {
   void forget(std::uint64_t correlation) noexcept;
   void write(std::string_view frame, std::string_view batch);
 
+  // --- before there are threads ---
+
+  /// `is_private`: nobody in between can read what is sent.
+  void welcome(Deadline deadline, ProducerClaim ids, bool is_private);
+  Incoming log_in(const Offer& offer, Deadline deadline);
+  template <typename Message>
+  Incoming asked(const Message& message, Deadline deadline);
+
   // --- by the thread that reads ---
 
-  void welcome(Deadline deadline, ProducerClaim ids);
   void run() noexcept;
   bool wait_for_events();
   void receive();
@@ -167,6 +177,7 @@ class Connection {
   const ClientOptions options_;
   const std::shared_ptr<Alarm> alarm_;
   BrokerInfo broker_;
+  std::string user_;
   std::chrono::milliseconds keepalive_{0};
   std::atomic<bool> drains_{false};
 

@@ -21,6 +21,12 @@ struct Hello {
   std::vector<std::string> features;
   std::string client;
   ProducerClaim ids{};
+  bool logs_in = false;  ///< it has a login, in place of what its connection says about it
+};
+
+struct Authenticate {
+  std::string mechanism;
+  std::string data;
 };
 
 struct Publish {
@@ -91,6 +97,18 @@ struct Ping {};
 struct Pong {};
 
 // --- answers and pushes ---
+
+struct Welcome {
+  BrokerInfo broker;
+  std::string user;
+  /// The last message of the login.
+  std::string login;
+};
+
+struct Challenge {
+  std::vector<std::string> mechanisms;
+  std::string data;
+};
 
 struct Failed {
   std::string code;
@@ -168,7 +186,7 @@ struct Unknown {};
 
 /// What a broker sends.
 using Incoming =
-    std::variant<BrokerInfo, Failed, Done, Ping, Pong, Goodbye, Published, FetchedHead, FoundOffset, Subscribed,
+    std::variant<Welcome, Challenge, Failed, Done, Ping, Pong, Goodbye, Published, FetchedHead, FoundOffset, Subscribed,
                  Deliver, Settled, Assigned, Ended, LeaseEnded, Description, Administered, Unknown>;
 
 struct IncomingFrame {

@@ -54,6 +54,11 @@ void Session::end() noexcept {
 
 // --- for those who use the connection ---
 
+std::string Session::user() const {
+  const std::lock_guard lock(mutex_);
+  return connection_->user();
+}
+
 /// The connection, if it takes requests. Under `mutex_`.
 std::shared_ptr<Connection> Session::usable() const {
   return connection_ && !connection_->failure() && !connection_->drains() ? connection_ : nullptr;

@@ -40,6 +40,8 @@ class Session {
   const ClientOptions& options() const noexcept { return options_; }
   /// The welcome of the first connection.
   const BrokerInfo& broker() const noexcept { return broker_; }
+  /// Who the client is to the broker, on the last connection.
+  std::string user() const;
   std::shared_ptr<const Outage> outage() const noexcept { return outage_; }
   /// Ring it to have the session's thread call `send_all` of each outbox.
   std::shared_ptr<Alarm> alarm() const noexcept { return alarm_; }

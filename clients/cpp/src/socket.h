@@ -38,6 +38,9 @@ class Socket {
   /// Whether bytes may be received although the descriptor has none: those that were decrypted already.
   bool has_more() const { return tls_ && tls_->has_more(); }
 
+  /// As that of Tls; empty without TLS.
+  std::string server_end_point() const { return tls_ ? tls_->server_end_point() : std::string(); }
+
   /// Bytes that were received; 0 where none are there now. Throws Error connection.lost, at the end of the stream too.
   std::size_t receive(char* buffer, std::size_t size) const;
 

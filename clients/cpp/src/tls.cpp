@@ -109,6 +109,23 @@ void expect_host(SSL* ssl, const std::string& host) {
   ::SSL_set_tlsext_host_name(ssl, host.c_str());
 }
 
+/// As `Tls::server_end_point`.
+std::string end_point_of(X509* certificate) {
+  int hash = NID_undef;
+  if (::X509_get_signature_info(certificate, &hash, nullptr, nullptr, nullptr) != 1) hash = NID_undef;
+  ::ERR_clear_error();
+  if (hash == NID_undef) return {};
+  if (hash == NID_md5 || hash == NID_sha1) hash = NID_sha256;  // RFC 5929, 4.1.
+  const EVP_MD* digest = ::EVP_get_digestbynid(hash);
+  std::string bytes(EVP_MAX_MD_SIZE, '\0');
+  unsigned size = 0;
+  if (digest == nullptr ||
+      ::X509_digest(certificate, digest, reinterpret_cast<unsigned char*>(bytes.data()), &size) != 1)
+    return {};
+  bytes.resize(size);
+  return bytes;
+}
+
 // --- the connection ---
 
 class OpenSsl final : public Tls {
@@ -178,6 +195,12 @@ class OpenSsl final : public Tls {
   bool has_more() override {
     const std::lock_guard lock(mutex_);
     return has_more_ || ::SSL_pending(ssl_.get()) > 0;
+  }
+
+  std::string server_end_point() const override {
+    const std::unique_ptr<X509, decltype(&::X509_free)> certificate(::SSL_get_peer_certificate(ssl_.get()),
+                                                                    &::X509_free);
+    return certificate ? end_point_of(certificate.get()) : std::string();
   }
 
   void end_sending() noexcept override {

@@ -29,6 +29,9 @@ class Tls {
   virtual std::size_t send_some(std::span<const std::string_view> buffers) = 0;
   /// Whether bytes may be received without a wait.
   virtual bool has_more() = 0;
+  /// The hash of the broker's certificate that logins are bound to (`tls-server-end-point`, RFC 5929, 4.1); empty where
+  /// its signature has no hash, as Ed25519.
+  virtual std::string server_end_point() const = 0;
   /// Tell the broker that no more is sent. Never throws.
   virtual void end_sending() noexcept = 0;
 };

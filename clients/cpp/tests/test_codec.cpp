@@ -36,7 +36,7 @@ const std::string welcome_bytes = from_hex(
 
 void a_welcome_is_read_from_the_pages_bytes() {
   const IncomingFrame frame = decode_frame(welcome_bytes);
-  const auto& info = std::get<linn::BrokerInfo>(frame.message);
+  const linn::BrokerInfo& info = std::get<linn::detail::Welcome>(frame.message).broker;
   CHECK(frame.correlation == 1 && frame.batches == 0);
   CHECK(info.name == "linn" && info.version == 1 && info.features == std::vector<std::string>{"zstd"});
   CHECK(info.frame_bytes_max == 16'777'216 && info.batch_bytes_max == 8'388'608 && info.message_bytes_max == 1'048'576);
@@ -71,8 +71,8 @@ std::string told(const std::string& message) {
 
 void what_is_written_says_what_was_meant() {
   CHECK(told(encode(1, Hello{1, 1, {"zstd"}, "docs"})) == told(hello_bytes));
-  CHECK(told(hello_bytes) == "1 hello(versionMin=1 versionMax=1 features=['zstd' ] client='docs' producerId=0 producerKey=0 )");
-  CHECK(told(encode(1, Hello{1, 1, {}, "docs", {256, 7}})).ends_with("producerId=256 producerKey=7 )"));
+  CHECK(told(hello_bytes) == "1 hello(versionMin=1 versionMax=1 features=['zstd' ] client='docs' producerId=0 producerKey=0 logsIn=false )");
+  CHECK(told(encode(1, Hello{1, 1, {}, "docs", {256, 7}})).ends_with("producerId=256 producerKey=7 logsIn=false )"));
   const std::string publish = encode(2, Publish{"orders", true, linn::Acks::all, 3, true}, 2);
   CHECK(told(publish).starts_with("2 publish(target='orders' toExchange=true acks=2 partition=3 mandatory=true )"));
   CHECK(linn::read_frame(publish).batches == 2);

@@ -7,9 +7,15 @@
 //                                              for each line of standard input: publish NAME and the numbers below it
 //                                              that were not published before, in small batches, and print how many are
 //                                              confirmed after each; or, for "flush", wait for all, and print "flushed"
+//
+// With TLS_CA in the environment it trusts that authority; with LOGIN_USER and LOGIN_PASSWORD it logs in, and with
+// LOGIN_TOKEN_FILE too: it prints "token" when it is asked for the token.
 #include <chrono>
+#include <cstdlib>
 #include <deque>
+#include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +23,25 @@
 #include <linn/linn.h>
 
 namespace {
+
+std::optional<linn::Login> login() {
+  const char* user = std::getenv("LOGIN_USER");
+  const char* token_file = std::getenv("LOGIN_TOKEN_FILE");
+  if (user != nullptr) return linn::Password(user, std::getenv("LOGIN_PASSWORD"));
+  if (token_file == nullptr) return std::nullopt;
+  return linn::Token([path = std::string(token_file)] {
+    std::string token;
+    std::getline(std::ifstream(path) >> std::ws, token);
+    std::cout << "token" << std::endl;
+    return token;
+  });
+}
+
+linn::ClientOptions options() {
+  linn::ClientOptions chosen{.login = login()};
+  if (const char* ca = std::getenv("TLS_CA")) chosen.tls = linn::TlsOptions{.ca = ca};
+  return chosen;
+}
 
 void work(const linn::Client& client, const std::string& topic, std::chrono::milliseconds job) {
   linn::Consumer consumer = client.consumer({.topic = topic});
@@ -97,7 +122,7 @@ void count(const linn::Client& client, std::string name, linn::ProducerOptions o
 
 int main(int, char** argv) {
   try {
-    const linn::Client client = linn::Client::connect(argv[1]);
+    const linn::Client client = linn::Client::connect(argv[1], options());
     const std::string command = argv[2];
     if (command == "work") {
       work(client, argv[3], std::chrono::milliseconds(std::stoi(argv[4])));

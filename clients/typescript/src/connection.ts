@@ -131,7 +131,8 @@ export class Connection {
     producerKey: bigint,
   ): Promise<void> {
     const features = this.zstd === undefined ? [] : ["zstd"];
-    const content = { versionMin: VERSION, versionMax: VERSION, features, client, producerId, producerKey };
+    const logsIn = login !== undefined;
+    const content = { versionMin: VERSION, versionMax: VERSION, features, client, producerId, producerKey, logsIn };
     let { message } = await this.#answerTo({ member: "hello", content });
     if (message.member === "challenge") {
       message = await this.#logIn(beginLogin(login, message.content.mechanisms, channel));

@@ -234,6 +234,7 @@ export const STRUCTS = {
       client: ["text", 1],
       producerId: ["i64", 8],
       producerKey: ["u64", 16],
+      logsIn: ["bool", 32],
     },
   },
   LeaseEnded: {

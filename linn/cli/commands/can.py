@@ -26,7 +26,7 @@ def can(subject: User, operation: Operation, resource: Resource, url: Url = DEFA
     if answer["roles"]:
         text = f"yes: {', '.join(answer['roles'])}"
     elif answer["allowed"]:
-        text = "yes: the configuration has neither roles, users nor logins, so that every client may do everything"
+        text = "yes: an authorizer allows it, or there are neither roles, users nor logins"
     else:
         text = "no"
     print_result(answer, text, as_json=as_json)

@@ -167,6 +167,8 @@ def _own_names() -> set[str]:
         ours.assignors,
         ours.protocols,
         ours.interceptors,
+        ours.authenticators,
+        ours.authorizers,
         ours.formats,
         ours.services,
     )

@@ -106,6 +106,8 @@ def _kind_sections(table: str, kinds: PluginManager) -> list[str]:
         "delivery": list(kinds.semantics.values()),
         "exchanges": list(kinds.exchanges.values()),
         "interceptors": list(kinds.interceptors.values()),
+        "authenticators": list(kinds.authenticators.values()),
+        "authorizers": list(kinds.authorizers.values()),
     }
     parts = []
     for kind in sorted(found.get(table, ()), key=lambda kind: str(kind.name)):

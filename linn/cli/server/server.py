@@ -148,12 +148,12 @@ def _reload_signals() -> AbstractContextManager[AsyncIterator[int] | None]:
 
 
 async def _reload(signals: AsyncIterator[int] | None, running: Sequence[Broker]) -> None:
-    """Read certificates again at each SIGHUP."""
+    """Read certificates and the keys of tokens again at each SIGHUP."""
     if signals is None:
         return
     async for _ in signals:
         for broker in running:
-            broker.certificates.reload()
+            broker.reload_files()
 
 
 async def _stop_with_parent() -> None:

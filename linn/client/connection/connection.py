@@ -8,6 +8,8 @@ a turn of the loop earlier.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,7 +17,7 @@ import anyio
 import anyio.lowlevel
 
 from linn.client.connection.answer import Caller, again
-from linn.client.login import Exchange, Login, begin_login
+from linn.client.login import Channel, Exchange, Login, begin_login
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.flat_message import Buffer, without_first
 from linn.core.env.env import Clock, Interrupted, Stream
@@ -33,6 +35,14 @@ from linn.wire.connection import Event, check_welcome, frames_of, hello
 from linn.wire.failure import error_of
 from linn.wire.messages import Authenticate, Challenge, Failed, Goodbye, Message, Ping, Pong, Welcome
 
+logger = logging.getLogger("linn.client")
+
+RENEWED_AHEAD_S = 30.0
+"""Time before the end of a token at which the client logs in with the next one, or half of the time that is left."""
+TOKEN_TRIED_AGAIN_S = 1.0
+"""Shortest time until a token is asked for again that was not there yet."""
+_CLOCK_CHECK_S = 60.0
+"""Longest sleep until then: a clock that is set is followed."""
 OUTGOING_BYTES_MAX = 1 << 20
 """Bytes that may wait for the socket before producers hold back: four default batches."""
 FRAME_BYTES_MAX = 64 << 20
@@ -84,6 +94,8 @@ class Connection:
         """Reason for the end of the connection."""
         self.subscriptions: dict[int, Pushed] = {}
         self._stream = stream
+        self._login: Exchange | None = None
+        """The login; None: the broker asked for none."""
         self.clock = clock
         self._codec = wire.Connection()
         self._callers: dict[int, Caller] = {}
@@ -116,22 +128,22 @@ class Connection:
         name: str,
         producer: tuple[int, int],
         login: Login | None,
-        random_bytes: Callable[[int], bytes],
-        binding: bytes = b"",
+        channel: Channel,
     ) -> None:
         """Say hello, log in if the broker asks for it, and wait for the welcome.
 
         Args:
             producer: the producer id of an earlier connection and its key, or zeros.
-            binding: the hash of the broker's certificate; b"" without TLS.
+            channel: the facts that a login goes by.
 
         Raises AuthFailed, ProtocolError, VersionUnsupported, ProducerForeign or another refusal, ConnectionLost.
         Cancellation: close the connection.
         """
         try:
-            message = await self._asked(hello(name, *producer))
+            message = await self._asked(hello(name, *producer, logs_in=login is not None))
             if isinstance(message, Challenge):
-                message = await self._log_in(begin_login(login, message.mechanisms, random_bytes, binding))
+                self._login = begin_login(login, message.mechanisms, channel)
+                message = await self._log_in(self._login)
             if not isinstance(message, Failed):
                 self.welcome = check_welcome(message)
         except VersionUnsupported:
@@ -250,6 +262,8 @@ class Connection:
                     tasks.start_soon(self._read)
                     tasks.start_soon(self._write)
                     tasks.start_soon(self._keep_alive)
+                    if self._login is not None and self._login.ends_s < math.inf:
+                        tasks.start_soon(self._renew, self._login)
         finally:
             error = self.error or ClientClosed("the client was closed")
             self.error = error
@@ -423,6 +437,25 @@ class Connection:
                 await self._wake_writer.wait()
         except LinnError as error:
             self.lose(error)
+
+    async def _renew(self, login: Exchange) -> None:
+        """Log in again before the token ends, if there is a later one by then: the broker ends the connection else."""
+        while login.ends_s < math.inf:
+            ends_s = login.ends_s
+            ahead_s = min(RENEWED_AHEAD_S, (ends_s - self.clock.now_ms() / 1000) / 2)
+            while (left_s := ends_s - ahead_s - self.clock.now_ms() / 1000) > 0:
+                await self.clock.sleep(min(left_s, _CLOCK_CHECK_S))
+            data = b""
+            try:
+                data = await login.begin()
+            except Exception as error:  # The user's function may have more luck the next time.
+                about = {"address": self._stream.peer, "error": type(error).__name__}
+                logger.warning("%(address)s: no next token yet: %(error)s", about)
+                login.ends_s = ends_s
+            if login.ends_s > ends_s:
+                self.ask(_NO_CALLER, Authenticate(login.mechanism, data.decode()))
+            else:
+                await self.clock.sleep(TOKEN_TRIED_AGAIN_S)
 
     async def _keep_alive(self) -> None:
         interval_s = self.welcome.keepalive_ms / 1000

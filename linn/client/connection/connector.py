@@ -24,6 +24,7 @@ from linn.client.connection.connection import Connection
 from linn.client.connection.producer_ids import ProducerIds
 from linn.client.connection.timers import Timers
 from linn.client.connection.url import BrokerUrl
+from linn.client.login import Channel
 from linn.client.options import ClientOptions, Tls
 from linn.core.env.env import Clock, Stream
 from linn.core.errors.tree import (
@@ -145,7 +146,9 @@ class Connector:
                 connection = Connection(stream, self.env.clock)
                 options, ids = self.options, self.producer_ids
                 producer = ids.first, ids.key
-                await connection.greet(options.name, producer, options.login, self.env.rng.bytes, binding)
+                is_private = self._tls_host is not None or self.address.startswith("unix:")
+                channel = Channel(self.env.rng.bytes, binding, is_private)
+                await connection.greet(options.name, producer, options.login, channel)
                 ids.begin(connection.welcome.producer_id, connection.welcome.producer_key)
                 return connection
             raise ConnectFailed(f"{self.address} did not answer within {timeout_s:g} s")

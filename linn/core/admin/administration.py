@@ -161,7 +161,7 @@ class Administration:
         definitions = DefinitionsAdministration(self.catalog, exchanges, self.long_work, self.audit)
         return dict(
             [
-                _on(verbs.CREATE_TOPIC, self._create_topic),
+                _on_behalf(verbs.CREATE_TOPIC, self._create_topic),
                 _on_behalf(verbs.ALTER_TOPIC, self._alter_topic),
                 _on_behalf(verbs.DELETE_TOPIC, self._delete_topic),
                 _on(verbs.SHOW_TOPIC, self._show_topic),
@@ -401,21 +401,22 @@ class Administration:
         except ConfigNotLive as error:
             raise ConfigNotLive(f"topic {name}: {error.text}") from error
 
-    async def _decode(self, name: str, table: Mapping[str, Any], topics: set[str]) -> TopicSettings:
+    async def _decode(self, name: str, table: Mapping[str, Any], topics: set[str], caller: Principal) -> TopicSettings:
         around = self.config.surroundings(dict.fromkeys(topics - {AUDIT_TOPIC}), self.catalog.routers, self.plugins)
         settings = await self.long_work.run(decode_topic(name, table, around), immediate=True)
         known = {topic.name: topic.settings for topic in self.catalog.topics.values()}
         if settings.services or name in known:
             check_services(around.services, self.config.services, {**known, name: settings}, FirstProblem())
-            check_live_tables(name, settings, known.get(name), around.services, self.config.services)
+            tables = around.services, self.config.services
+            check_live_tables(name, settings, known.get(name), *tables, caller.access)
         return settings
 
     # --- topics ---
 
-    async def _create_topic(self, asked: verbs.SettingsChange) -> verbs.Created:
+    async def _create_topic(self, asked: verbs.SettingsChange, caller: Principal) -> verbs.Created:
         name = asked.name
         table = without_dots(asked.settings, {})
-        settings = await self._decode(name, table, {*self.catalog.topics, name})
+        settings = await self._decode(name, table, {*self.catalog.topics, name}, caller)
         existing = self.catalog.topics.get(name)
         if existing is not None:
             if existing.settings == settings:
@@ -458,7 +459,7 @@ class Administration:
 
         async def create() -> None:
             if name not in self.catalog.topics:
-                await self._create_topic(verbs.SettingsChange(name))
+                await self._create_topic(verbs.SettingsChange(name), Principal(""))
 
         await self._run_change(create)
 
@@ -474,7 +475,7 @@ class Administration:
         bindings = topic.settings.bindings  # Decoded already.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
         changes = without_dots(asked.settings, table)
-        settings = await self._decode(topic.name, table | changes, set(self.catalog.topics))
+        settings = await self._decode(topic.name, table | changes, set(self.catalog.topics), caller)
         changed = self._check_change(topic.name, topic.settings, settings)
         check_entries(topic.name, settings, topic.entries)
         if "bindings" in changed:

@@ -62,7 +62,8 @@ class TransactionAdministration:
         others = [name_state for _, name_state in sorted(coordinator.names.items()) if name_state not in opened]
         yield
         every = [name_state for name_state in (*opened, *others) if state in (None, name_state.state)]
-        chosen = [name_state for name_state in every if access.may(SEE, TRANSACTION, name_state.name)]
+        visible = set(access.visible(TRANSACTION, [name_state.name for name_state in every]))
+        chosen = [name_state for name_state in every if name_state.name in visible]
         chosen.sort(key=lambda name_state: order[name_state.state])
         yield
         shown = []

@@ -115,15 +115,17 @@ class UserAdministration:
         if asked.operation not in rights.OPERATIONS[kind]:
             known = ", ".join(rights.OPERATIONS[kind])
             raise ConfigError(f'there is no operation "{asked.operation[:80]}" on a {kind}: {known}')
-        asked_for = asked.operation, kind, name
+        asked_for, access = rights.Need(asked.operation, kind, name), self._policy.access(asked.user)
+        await access.decide([asked_for])
         return {
-            "allowed": self._policy.access(asked.user).may(*asked_for),
+            "allowed": access.may(*asked_for),
             "roles": self._policy.roles_that_allow(asked.user, *asked_for),
         }
 
     async def whoami(self, _: verbs.NoArguments, caller: Principal) -> CallerDescription:
         """The caller itself."""
-        roles = self._policy.roles_of(caller.name)
+        given = sorted(role for role in caller.roles if role in self._policy.roles)
+        roles = list(dict.fromkeys([*self._policy.roles_of(caller.name), *given]))
         return {"user": caller.name, "login": caller.login, "roles": roles, "connection": caller.connection}
 
     def _user(self, name: str) -> User:

@@ -66,6 +66,8 @@ from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.source import Measurements, MetricSource
 from linn.core.plugins.manager import PluginManager, installed
+from linn.core.ports.authenticator import Authenticator
+from linn.core.ports.authorizer import Authorizer
 from linn.core.ports.observer import Observers
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
@@ -73,6 +75,8 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
+from linn.core.security.authenticators import BoundAuthenticator
+from linn.core.security.authority import Authority
 from linn.core.security.logins import Logins
 from linn.core.security.policy import Policy
 from linn.core.security.sasl.scram import Verifier
@@ -131,6 +135,8 @@ class Broker:
         threads = env.threads.run
         self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, threads, env.process.user_id())
         self.logins.on_end = self.audit.login
+        self.logins.authenticators = self._authenticators()
+        self.policy.authority = self._authority()
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -155,6 +161,27 @@ class Broker:
         self._stop_requested = trio.Event()
         self._recovered = trio.Event()
         self._unlock: Callable[[], None] | None = None
+
+    def _authenticators(self) -> dict[str, BoundAuthenticator]:
+        """Make the authenticators that listeners name. Raises PluginError."""
+        plugins, found = self.plugins, dict[str, BoundAuthenticator]()
+        for listener in self.config.listeners.values():
+            for name in listener.login.methods:
+                configured = self.config.authenticators.get(name)
+                if configured is None or name in found:
+                    continue
+                kind = plugins.authenticators[configured.kind]
+                made: Authenticator = plugins.make(kind, configured.settings, self.env)
+                found[name] = BoundAuthenticator(name, kind.mechanisms, made.authenticate, plugins.blamed)
+        return found
+
+    def _authority(self) -> Authority | None:
+        """Make the authorizer, and what asks it; None: there is none. Raises PluginError."""
+        if self.config.broker.authorizer is None:
+            return None
+        configured = self.config.authorizers[self.config.broker.authorizer]
+        made: Authorizer = self.plugins.make(self.plugins.authorizers[configured.kind], configured.settings, self.env)
+        return Authority(made.may, self.env.clock.monotonic, self.spawn, self.plugins.blamed)
 
     def _new_metrics(self) -> MetricRegistry:
         source = MetricSource(
@@ -181,7 +208,7 @@ class Broker:
         kinds, plugins = self.plugins.services, self.plugins
         self.metrics.check_services(kinds.values())
         making = plugins.make, plugins.owner_of, self.spawn, self.metrics.add_service
-        return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, *making)
+        return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, self.policy, *making)
 
     def _new_administration(self) -> Administration:
         return Administration(
@@ -277,6 +304,8 @@ class Broker:
         self._unlock = disk.lock(f"{data_dir}/lock")
         self.spawn(self.turns.run)
         self.spawn(self.metrics.watch_loop)
+        if self.policy.authority is not None:
+            self.spawn(self.policy.authority.run)
         await self.listening.start(watching=True)
         await self._recover()
         self._recovered.set()
@@ -426,9 +455,13 @@ class Broker:
     async def _keep_certificates(self) -> None:
         while self.config.tls or self.config.tokens.keys:
             await self.env.clock.sleep(RELOAD_INTERVAL_S)
-            self.certificates.reload()
-            self.token_file.reload()
-            self.logins.tokens = self.token_file.keys
+            self.reload_files()
+
+    def reload_files(self) -> None:
+        """Read certificates and the keys of tokens again, for new connections. What can't be used replaces nothing."""
+        self.certificates.reload()
+        self.token_file.reload()
+        self.logins.tokens = self.token_file.keys
 
     async def _watch_decisions(self) -> None:
         """Warn of decided records without an answer from their consumer."""

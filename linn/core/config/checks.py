@@ -20,6 +20,8 @@ from linn.core.config.service_tables import check_services
 from linn.core.config.tables import (
     TABLES,
     AuditTable,
+    AuthenticatorTable,
+    AuthorizerTable,
     BrokerSettings,
     DeliveryTable,
     ExchangeTable,
@@ -51,7 +53,7 @@ from linn.core.errors.tree import (
 from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
 from linn.core.routing.graph import circle_text, way_between
-from linn.core.security.logins import NO_LOGIN, LoginRules
+from linn.core.security.logins import LOGIN_METHODS, NO_LOGIN, LoginRules
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.rule import Rule, rules_of
 from linn.core.security.sasl.scram import Verifier
@@ -59,7 +61,7 @@ from linn.core.security.users import User, check_user_name
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_SELECTORS = ("protocol", "engine", "semantics", "interceptor", "type")
+_SELECTORS = ("protocol", "engine", "semantics", "interceptor", "authenticator", "authorizer", "type")
 """Keys by which a table chooses a kind."""
 
 _NOUNS = {
@@ -68,6 +70,8 @@ _NOUNS = {
     "delivery": "delivery semantics",
     "exchanges": "exchange type",
     "interceptors": "interceptor",
+    "authenticators": "authenticator",
+    "authorizers": "authorizer",
 }
 
 
@@ -140,6 +144,8 @@ class ConfigChecker:
         self._exists("default_delivery", "delivery", settings.default_delivery, self._kinds.semantics)
         if settings.group_storage is not None:
             self._exists("group_storage", "storage", settings.group_storage, self._kinds.engines)
+        if settings.authorizer is not None:
+            self._exists("authorizer", "authorizers", settings.authorizer, self._kinds.authorizers)
         self._check_assignor(settings.default_assignor, ("broker", "default_assignor"))
         return settings
 
@@ -169,6 +175,9 @@ class ConfigChecker:
                 login, mode = LoginRules(head.login == "required", self._methods(head)), int(head.socket_mode, 8)
                 found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
+                known = {*LOGIN_METHODS, *self.names("authenticators"), *self._kinds.authenticators}
+                for method in head.methods or ():
+                    must_exist(method, known, "way to log in", (*path, "methods"), self.problems)
                 self._check_login(head, path)
                 self._check_open(head, path)
         self._check_addresses(found)
@@ -185,11 +194,9 @@ class ConfigChecker:
     def _methods(self, head: ListenerTable) -> tuple[str, ...]:
         """A listener's ways to log in, which are its protocol's unless its table lists some."""
         has = getattr(self._kinds.protocols.get(head.protocol), "login_methods", ())
-        return tuple(
-            method
-            for method in has
-            if (method in head.methods if head.methods is not None else method != "plain" or "scram" not in has)
-        )
+        if head.methods is None:
+            return tuple(method for method in has if method != "plain" or "scram" not in has)
+        return tuple(method for method in head.methods if method in has or method not in LOGIN_METHODS)
 
     def _check_login(self, head: ListenerTable, path: Path) -> None:
         """Refuse a login that no client can pass, or that the protocol does not have: all would be served then."""
@@ -202,6 +209,8 @@ class ConfigChecker:
         is_local = head.address.startswith("unix:")
         possible = {"scram"} | ({"token", "plain"} if is_local or head.tls else set())
         possible |= {"peer"} if is_local else {"certificate"} if head.tls else set()
+        if is_local or head.tls:
+            possible |= {method for method in head.methods or () if method not in LOGIN_METHODS}
         if not possible & {*self._methods(head)}:
             text = "nobody could log in: plain passwords, tokens and certificates need TLS, and peer a Unix socket"
             self.problems.add((*path, "login"), text)
@@ -236,6 +245,17 @@ class ConfigChecker:
     def interceptors(self) -> dict[str, Configured]:
         """Decode `[interceptors.*]`, and add every interceptor under its own name."""
         return self._configured("interceptors", InterceptorTable, "interceptor", self._kinds.interceptors)
+
+    def authenticators(self) -> dict[str, Configured]:
+        """Decode `[authenticators.*]`, and add every authenticator under its own name."""
+        for name in self.names("authenticators"):
+            if name in LOGIN_METHODS:
+                self.problems.add(("authenticators", name), f'"{name}" is a way to log in already')
+        return self._configured("authenticators", AuthenticatorTable, "authenticator", self._kinds.authenticators)
+
+    def authorizers(self) -> dict[str, Configured]:
+        """Decode `[authorizers.*]`, and add every authorizer under its own name."""
+        return self._configured("authorizers", AuthorizerTable, "authorizer", self._kinds.authorizers)
 
     def groups(self) -> dict[str, GroupTable]:
         """Decode `[groups.*]`. A group's name may be any text."""

@@ -51,6 +51,8 @@ class Config:
     delivery: Mapping[str, Configured]
     exchanges: Mapping[str, ConfiguredExchange]
     interceptors: Mapping[str, Configured]
+    authenticators: Mapping[str, Configured]
+    authorizers: Mapping[str, Configured]
     topics: Mapping[str, TopicSettings]
     groups: Mapping[str, GroupTable]
     audit: AuditTable
@@ -73,7 +75,7 @@ class Config:
     def is_open(self) -> bool:
         """Whether every client may do everything, because nothing says who may do what."""
         logs_in = any(listener.login.is_required for listener in self.listeners.values())
-        return not (self.roles or self.users or logs_in)
+        return not (self.roles or self.users or logs_in or self.broker.authorizer)
 
     def audit_settings(self) -> TopicSettings | None:
         """The settings of the audit trail's topic; None: there is none."""
@@ -190,6 +192,8 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
         delivery=checker.delivery(),
         exchanges=checker.exchanges(),
         interceptors=checker.interceptors(),
+        authenticators=checker.authenticators(),
+        authorizers=checker.authorizers(),
         topics={},
         groups=checker.groups(),
         audit=checker.audit(),

@@ -18,6 +18,8 @@ from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.secret import secrets_in
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ConfigNotLive, ConfigUnknownKey, PluginError
+from linn.core.security.access import Access
+from linn.rights import Need
 
 Report = Callable[[Path, str], None]
 """Adds an error of the configuration: its place, such as ("spark", "pipelines", 0, "topics"), and its text."""
@@ -48,6 +50,8 @@ class ServiceTables(Protocol):
     def check(self) -> Callable[[Any, Mapping[str, ServiceTopic], Report], None] | None: ...
     @property
     def check_live(self) -> Callable[[Any, Any], str | None] | None: ...
+    @property
+    def needs(self) -> Callable[[str, Any], Iterable[Need]] | None: ...
 
 
 def topic_tables(services: Iterable[ServiceTables]) -> dict[str, type[msgspec.Struct]]:
@@ -144,8 +148,17 @@ def check_live_tables(
     before: TopicSettings | None,
     services: Iterable[ServiceTables],
     settings: Mapping[str, Any],
+    access: Access,
 ) -> None:
-    """Check that a request may give a topic its tables. `before`: its present settings. Raises ConfigNotLive."""
+    """Check that a request may give a topic its tables.
+
+    `before`: its present settings. `access`: the rights of the caller. Raises ConfigNotLive, Forbidden.
+    """
     present = before.services if before is not None else {}
     for error in not_live(name, topic, present, services, settings).values():
         raise error
+    for service in services:
+        key = service.topic_table
+        if service.needs is not None and topic.services.get(key or "") != present.get(key or ""):
+            own = own_table(topic, service)
+            access.check_all(service.needs(name, own) if own is not None else ())

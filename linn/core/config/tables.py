@@ -81,6 +81,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="The assignor of consumer groups that name none: sticky, range, round-robin, or a plugin's."
         ),
     ] = DEFAULT_ASSIGNOR
+    authorizer: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="The authorizer, a plugin that is asked for rights that no role gives: its name, or that of an "
+            "`[authorizers.NAME]` table. Default: none."
+        ),
+    ] = None
     auto_create_topics: Annotated[
         bool, msgspec.Meta(description="Whether using an unknown topic makes it, with all defaults.")
     ] = False
@@ -94,7 +101,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 LoginSetting = Literal["none", "required"]
-LoginMethod = Literal["peer", "certificate", "scram", "token", "plain"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "human", "json"]
 
@@ -153,12 +159,13 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     methods: Annotated[
-        tuple[LoginMethod, ...] | None,
+        tuple[str, ...] | None,
         msgspec.Meta(
             description="Ways to log in: peer (the user id at the other end of a Unix socket), certificate (of the "
-            "client, in TLS), scram (a password), token, and plain (a password that the broker sees). Tokens and plain "
-            "passwords need TLS or a Unix socket. Default: all that the protocol has, but plain only where it has no "
-            "scram, as metrics."
+            "client, in TLS), scram (a password), token, plain (a password that the broker sees), and names of "
+            "authenticators, which see passwords or tokens; they are asked in this order. Tokens and plain passwords "
+            "need TLS or a Unix socket. Default: all that the protocol has, but plain only where it has no scram, as "
+            "metrics."
         ),
     ] = None
 
@@ -230,6 +237,28 @@ class InterceptorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+class AuthenticatorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[authenticators.NAME]`: a check of passwords or tokens, for listeners with this NAME in their `methods`. Every
+    authenticator's own name exists without a table."""
+
+    authenticator: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="The authenticator. Default: the table's NAME. Its settings are the table's other keys."
+        ),
+    ] = None
+
+
+class AuthorizerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[authorizers.NAME]`: an authorizer with settings, for `authorizer` in `[broker]`. Every authorizer's own name
+    exists without a table."""
+
+    authorizer: Annotated[
+        str | None,
+        msgspec.Meta(description="The authorizer. Default: the table's NAME. Its settings are the table's other keys."),
+    ] = None
+
+
 class ExchangeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[exchanges.NAME]`: an exchange, to which topics and other exchanges bind."""
 
@@ -263,7 +292,7 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 
 class TokensTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[tokens]`: JSON Web Tokens with which users log in. Needs `linn[tokens]`. The file is read again every 10
-    seconds."""
+    seconds, and at SIGHUP."""
 
     keys: Annotated[
         str | None,
@@ -275,6 +304,14 @@ class TokensTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[Algorithm, ...], msgspec.Meta(description="Algorithms of signatures that are taken.")
     ] = ("RS256", "ES256", "Ed25519")
     user_claim: Annotated[str, msgspec.Meta(description="The claim with the user's name.")] = "sub"
+    roles_claim: Annotated[
+        str,
+        msgspec.Meta(
+            description="The claim with a list of roles, which the user has besides those of `[users]` for as long as "
+            "the token lives; unknown ones, and `administrator`, are ignored. With it, users need not be known to the "
+            "broker. Default: none."
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
         """Check that keys come with an issuer and an audience. Raises ValueError."""
@@ -355,6 +392,8 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "delivery": DeliveryTable,
     "exchanges": ExchangeTable,
     "interceptors": InterceptorTable,
+    "authenticators": AuthenticatorTable,
+    "authorizers": AuthorizerTable,
     "topics": TopicSettings,
     "groups": GroupTable,
     "audit": AuditTable,

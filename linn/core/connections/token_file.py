@@ -41,9 +41,12 @@ class TokenFile:
         """Read the file again. One that can't be used is logged once, and the keys in use stay."""
         if self._table.keys is None:
             return
+        present = self.keys
         try:
             self._read(self._table.keys)
             self._refused = ""
+            if self.keys is not present:
+                logger.info("new logins are checked by the new keys of tokens")
         except LinnError as error:
             if self._refused != error.text:
                 logger.error("the keys of tokens in use stay: %(error)s", log_fields(error))
@@ -53,6 +56,6 @@ class TokenFile:
         content = self._disk.read_named(path, KEYS_BYTES_MAX)
         if content != self._content:
             table = self._table
-            rules = TokenRules(table.issuer, table.audience, table.algorithms, table.user_claim)
+            rules = TokenRules(table.issuer, table.audience, table.algorithms, table.user_claim, table.roles_claim)
             self.keys = TokenKeys(content, rules)
             self._content = content

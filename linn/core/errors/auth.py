@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from linn.core.errors.tree import LinnError
+from linn.rights import Need
 
 
 class AuthFailed(LinnError):
@@ -12,9 +15,12 @@ class AuthFailed(LinnError):
 
 
 class Forbidden(LinnError):
-    """The user has no role that allows this, whether or not the resource exists."""
+    """The user has no role that allows this, and no authorizer does, whether or not the resource exists."""
 
     code = "auth.forbidden"
+    undecided: Sequence[Need] = ()
+    """Rights about which the authorizer is being asked: the same request may be allowed when they are decided. Not
+    sent to clients."""
 
 
 class UserUnknown(LinnError):

@@ -14,7 +14,7 @@ from linn.core.log.partition import AnyBatch, Partition
 from linn.core.log.selection import Selection
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.security.access import Access
-from linn.rights import BROWSE, CONSUME, TOPIC
+from linn.rights import BROWSE, CONSUME, TOPIC, Need
 
 FETCH_BYTES_MAX = 16 << 20
 """Largest answer to one fetch, whatever the client asks for."""
@@ -38,10 +38,10 @@ class Fetch:
         "_access",
         "_bytes_max",
         "_bytes_min",
+        "_needs",
         "_offset",
         "_partition",
         "_selection",
-        "_topic",
         "_turn",
     )
 
@@ -63,7 +63,8 @@ class Fetch:
         self._bytes_min = min(request.bytes_min, self._bytes_max, FETCH_BYTES_MIN_MAX)
         self._accepts = accepts
         self._turn = turn
-        self._access, self._topic = access, request.topic
+        self._access = access
+        self._needs = Need(CONSUME, TOPIC, request.topic), Need(BROWSE, TOPIC, request.topic)
 
     def read_nowait(self) -> Fetched | None:
         """Read available records without waiting or opening a file; None if that is not possible, or there are none.
@@ -87,6 +88,7 @@ class Fetch:
         if self._selection is not None:
             return await self._select(self._selection, deadline, room)
         await deadline.wait(self._wait_bytes)
+        await self._decide()
         # One at a time, so that at most one answer exceeds the bound of `room`, however many wait.
         if self._turn.locked():
             await self._turn.acquire()
@@ -115,14 +117,21 @@ class Fetch:
                     partition, offset, covers_from=offset, records_max=FETCH_RECORDS_MAX, bytes_max=bytes_max
                 )
                 if batches or deadline.is_over:
+                    await self._decide()
                     return self._fetched(batches, offset)
 
     def _fetched(self, batches: Sequence[AnyBatch], next_offset: int) -> Fetched:
-        if not self._access.may(CONSUME, TOPIC, self._topic):
-            self._access.check(BROWSE, TOPIC, self._topic)
+        self._access.check_any(self._needs)
         partition = self._partition
         partition.count_delivered(batches)
         return Fetched(batches, next_offset, partition.start_offset, partition.high_watermark, partition.leader_epoch)
+
+    async def _decide(self) -> None:
+        """Wait until it is decided whether the caller may still read."""
+        for need in self._needs:
+            await self._access.decide([need])
+            if self._access.may(*need):
+                return
 
     async def _wait_bytes(self) -> None:
         """Wait until there are enough bytes. Each byte is counted once, and none is held."""

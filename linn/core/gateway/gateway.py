@@ -84,13 +84,16 @@ class Gateway:
         """Bound address by listener; client listeners come first."""
         return self._read_addresses()
 
-    def login(self, stream: AcceptedStream) -> Login:
-        """Begin a connection's login. Its `identity` is the user of the connection's principal."""
-        return self._logins.begin(self.connections.login_rules(stream), peer_of(stream))
+    def login(self, stream: AcceptedStream, *, asks: bool = False) -> Login:
+        """Begin a connection's login. Its `identity` has the name and the roles of the connection's principal.
+
+        `asks`: the client has a login, which counts in place of what the connection says about it.
+        """
+        return self._logins.begin(self.connections.login_rules(stream), peer_of(stream), asks=asks)
 
     def session(self, principal: Principal) -> Session:
         """Open a principal's session for one connection; leave it with `async with`, or `aclose`."""
-        access = self._rooms.policy.access(principal.name)
+        access = self._rooms.policy.access(principal.name, principal.roles)
 
         def refused(need: Need) -> None:
             self._rooms.audit.seen(f"{need.operation} {need.kind}", principal, need.name, Forbidden.code)

@@ -6,8 +6,9 @@ are made here, once per request or batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 import trio
 
@@ -16,6 +17,7 @@ from linn.core.delivery.consumer import AnyConsumer, Consumer, OnAssigned, do_no
 from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
+from linn.core.errors.auth import Forbidden
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, RequestUnknown, SubscriptionWrongKind
 from linn.core.gateway.fetch import Fetch
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
@@ -36,10 +38,17 @@ from linn.core.topics.topic import Topic
 from linn.core.transactions.ending import Ending
 from linn.core.transactions.producer import Owner, TransactionId
 from linn.rights import BROKER, BROWSE, CONFIGURE, CONSUME, SEE, TOPIC, TRANSACTION, USE, Need
+from linn.verbs import VERBS
 
 PARTITIONS_READ_MAX = 32_768
 """Limit of the partitions read by a session's readers and group members together: eight of the widest topics. Each
 takes 350 bytes, so that all of them take 11 MiB, and leaving them takes 50 ms."""
+
+
+ASKED_AGAIN_MAX = 200
+"""Limit of the attempts at a verb while the authorizer decides, up to 256 names at a time."""
+
+T = TypeVar("T")
 
 
 class Session:
@@ -75,17 +84,40 @@ class Session:
         self._fetching: trio.Lock | None = None  # Most sessions fetch nothing.
         self._ended = False
 
+    # --- rights that an authorizer decides ---
+
+    async def decide(self, needs: Sequence[Need]) -> None:
+        """Wait until it is decided whether the user has these rights, as a Forbidden names them in `undecided`.
+
+        Cancellation: nothing happens.
+        """
+        await self._access.decide(needs)
+
+    async def decided(self, call: Callable[[], T]) -> T:
+        """Call a method of the session that does not wait; again, if the authorizer had to be asked for a right.
+
+        Without it, such a method raises Forbidden with rights that are `undecided`, and is allowed or refused when it
+        is called later. Methods that wait do this themselves. Raises what the call raises. Cancellation: it is not
+        called again.
+        """
+        while True:
+            try:
+                return call()
+            except Forbidden as error:
+                if not error.undecided:
+                    raise
+                await self.decide(error.undecided)
+
     # --- looking ---
 
     def topic_names(self) -> list[str]:
         """The names of all topics that the caller may see, sorted."""
-        may = self._access.may
-        return [name for name in sorted(self._rooms.catalog.topics) if may(SEE, TOPIC, name)]
+        return self._access.visible(TOPIC, sorted(self._rooms.catalog.topics))
 
     def partition_count(self, names: Sequence[str]) -> int:
         """The number of partitions of these topics together; topics that are unknown or not visible have none."""
-        topics, may = self._rooms.catalog.topics, self._access.may
-        return sum([len(topics[name].partitions) for name in names if name in topics and may(SEE, TOPIC, name)])
+        topics = self._rooms.catalog.topics
+        return sum([len(topics[name].partitions) for name in self._access.visible(TOPIC, names) if name in topics])
 
     def topic_bounds(self, name: str) -> TopicBounds | None:
         """Return a topic with the bounds of its partitions; None if there is no topic of this name.
@@ -150,7 +182,7 @@ class Session:
         """
         if self.is_missing(request):
             await self.make_missing(request)
-        return self.subscribe_nowait(request, on_assigned).consumer
+        return (await self.decided(lambda: self.subscribe_nowait(request, on_assigned))).consumer
 
     def is_missing(self, request: SubscribeRequest) -> bool:
         """Whether a topic or a shared subscription must be made before a client can subscribe to it."""
@@ -161,9 +193,10 @@ class Session:
 
         Raises Forbidden, ConfigError, LimitExceeded, SubscriptionWrongKind, TopicUnknown, StorageError.
         """
-        self._access.check_all(needs_of(request))
+        needs = list(needs_of(request))
         if request.topic not in self._rooms.catalog.topics:
-            self._access.check(CONFIGURE, TOPIC, request.topic)
+            needs.append(Need(CONFIGURE, TOPIC, request.topic))
+        await self.decided(lambda: self._access.check_all(needs))
         await make_missing(self._rooms, request)
 
     def subscribe_nowait(self, request: SubscribeRequest, on_assigned: OnAssigned = do_nothing) -> Subscribed:
@@ -204,7 +237,7 @@ class Session:
         consumer.accepts = accepts
         self._consumers[consumer] = partitions
         self._needs[consumer] = needs
-        self._access.watchers.add(self._rights_changed)
+        self._access.watchers[self._rights_changed] = self._needs
         return Subscribed(consumer, topic.id_halves, topic.leader_epoch)
 
     def unsubscribe(self, consumer: AnyConsumer) -> None:
@@ -212,7 +245,7 @@ class Session:
         if self._consumers.pop(consumer, None) is not None:
             del self._needs[consumer]
             if not self._needs:
-                self._access.watchers.discard(self._rights_changed)
+                self._access.watchers.pop(self._rights_changed, None)
             consumer.close()
 
     def _rights_changed(self) -> None:
@@ -231,7 +264,7 @@ class Session:
         self._ended = True
         consumers, self._consumers = self._consumers, {}
         self._needs.clear()
-        self._access.watchers.discard(self._rights_changed)
+        self._access.watchers.pop(self._rights_changed, None)
         self._left += [consumer.disconnect() for consumer in consumers]
 
     async def aclose(self) -> None:
@@ -286,9 +319,8 @@ class Session:
         A filter needs the right to consume. Raises Forbidden, whether or not there is such a topic; TopicUnknown.
         """
         topic = self._rooms.catalog.topics.get(name)
-        may = self._access.may
-        if not may(CONSUME, TOPIC, name) and (where or not may(BROWSE, TOPIC, name)):
-            self._access.check(CONSUME, TOPIC, name)
+        consume, browse = Need(CONSUME, TOPIC, name), Need(BROWSE, TOPIC, name)
+        self._access.check_any([consume] if where else [consume, browse])
         if topic is not None and topic.stream is None:
             self._access.check(BROWSE, TOPIC, name)
             self._rooms.audit.seen("browse", self.principal, name, "done")
@@ -299,7 +331,7 @@ class Session:
 
         Raises Forbidden, TopicUnknown, PartitionUnknown, RequestUnknown, StorageError.
         """
-        found = self._readable(topic).partition(partition)
+        found = (await self.decided(lambda: self._readable(topic))).partition(partition)
         if place == Place.LATEST:
             return found.stable_offset
         if place == Place.EARLIEST:
@@ -321,7 +353,7 @@ class Session:
         Raises Forbidden, DeliveryError, LimitExceeded, ProducerForeign, TransactionBusy, TransactionFenced,
         StorageError.
         """
-        self._access.check(USE, TRANSACTION, name)
+        await self.decided(lambda: self._access.check(USE, TRANSACTION, name))
         user = self.principal.name
         if owner is not None:
             self._producers.check(owner[0])
@@ -398,4 +430,22 @@ class Session:
 
         Raises Forbidden, and the verb's LinnErrors. Cancellation: a change that has begun is completed.
         """
-        return await self._rooms.administration.perform(verb, arguments, self.principal)
+        access = self._access
+        for _ in range(ASKED_AGAIN_MAX):
+            misses = access.misses
+            answer = await self._performed(verb, arguments)
+            if answer is not None and (access.misses == misses or VERBS[verb].changes):
+                return answer
+            # Lists leave out what is undecided.
+            await access.settle()
+        raise Forbidden(f'the authorizer changes its answers too fast for the verb "{verb}"')
+
+    async def _performed(self, verb: str, arguments: str) -> str | None:
+        """Carry out a verb; None: nothing was done, because a right was undecided. Raises LinnError."""
+        try:
+            return await self._rooms.administration.perform(verb, arguments, self.principal)
+        except Forbidden as error:
+            if not error.undecided:
+                raise
+            await self._access.decide(error.undecided)
+            return None

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from linn.core.gateway.protocol import ProtocolKind
     from linn.core.groups.assignor import AssignorKind
     from linn.core.log.storage import EngineKind
+    from linn.core.ports.authenticator import AuthenticatorKind
+    from linn.core.ports.authorizer import AuthorizerKind
     from linn.core.ports.interceptor import InterceptorKind
     from linn.core.ports.observer import Observer
     from linn.core.ports.service import ServiceKind
@@ -148,6 +150,38 @@ def linn_register_interceptor() -> InterceptorKind | Sequence[InterceptorKind] |
     interceptor, topic and plugin; a LinnError reaches the producer unchanged. Nothing of that publish is stored; the
     topic and all other publishes go on. A LinnError that names records (`error.of_messages(indexes)`) refuses only
     these, and the interceptor gets the batch again without them.
+    """
+
+
+@hookspec
+def linn_register_authenticator() -> AuthenticatorKind | Sequence[AuthenticatorKind] | None:
+    """Register authenticators: `authenticator =` in `[authenticators.NAME]`, or a name in a listener's `methods`.
+
+    The kind's settings are the keys of its `[authenticators.NAME]` table; `make` is called once for each that a
+    listener names. It is asked about each login with a password (PLAIN) or a token (OAUTHBEARER) over TLS or a Unix
+    socket, and answers with the user's name, perhaps with roles and an end, or denies. `authenticate` is a coroutine,
+    which waits with `await` and computes in threads.
+
+    Failure policy: an authenticator that raises, answers with another type, or takes longer than 5 seconds refuses that
+    login with `auth.failed`, as a wrong password does. The log names the reason once for each login, without the
+    exception's text, and the audit trail has the refusal. The next one in `methods` is asked. At most 16 logins are
+    with one authenticator at a time; others wait, and count their time.
+    """
+
+
+@hookspec
+def linn_register_authorizer() -> AuthorizerKind | Sequence[AuthorizerKind] | None:
+    """Register authorizers: `authorizer =` in `[broker]`, which may name an `[authorizers.NAME]` table.
+
+    A broker has at most one. The kind's settings are the keys of its `[authorizers.NAME]` table; `make` is called once.
+    It is asked for each right of a user that no role gives, and answers whether the user has it and for how long that
+    holds, from a second to an hour. The answer is kept for that time; a right that a consumer needs is asked for again
+    before its end. The request waits for the answer, and the later ones of its connection behind it; other connections
+    go on.
+
+    Failure policy: an authorizer that raises, answers with another type, or takes longer than 5 seconds denies that
+    right for a second, with `auth.forbidden`; a consumer that was allowed until then ends. The log names the reason, at
+    most once a minute while it stays the same.
     """
 
 

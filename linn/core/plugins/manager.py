@@ -28,12 +28,16 @@ from linn.core.gateway.protocol import ProtocolKind
 from linn.core.groups.assignor import AssignorKind
 from linn.core.log.storage import EngineKind
 from linn.core.plugins import hookspecs
+from linn.core.ports.authenticator import AuthenticatorKind
+from linn.core.ports.authorizer import AuthorizerKind
 from linn.core.ports.interceptor import InterceptorKind
 from linn.core.ports.observer import Observer, Observers
 from linn.core.ports.service import ServiceKind
 from linn.core.queue.semantics import SemanticsKind
 from linn.core.routing.exchange import ExchangeKind
 from linn.core.routing.partitioner import PartitionerKind
+from linn.core.security.authenticators import MECHANISMS
+from linn.core.security.logins import LOGIN_METHODS
 
 ENTRY_POINT_GROUP = "linn"
 
@@ -63,6 +67,8 @@ class PluginManager:
         self.exchanges: dict[str, ExchangeKind] = {}
         self.protocols: dict[str, ProtocolKind] = {}
         self.interceptors: dict[str, InterceptorKind] = {}
+        self.authenticators: dict[str, AuthenticatorKind] = {}
+        self.authorizers: dict[str, AuthorizerKind] = {}
         self.partitioners: dict[str, PartitionerKind] = {}
         self.assignors: dict[str, AssignorKind] = {}
         self.formats: dict[str, FormatKind] = {}
@@ -81,6 +87,11 @@ class PluginManager:
         self._bring("linn_register_exchange", ExchangeKind, self.exchanges, "exchanges", "exchange type")
         self._bring("linn_register_protocol", ProtocolKind, self.protocols, "listeners", "protocol")
         self._bring("linn_register_interceptor", InterceptorKind, self.interceptors, "interceptors", "interceptor")
+        self._bring(
+            "linn_register_authenticator", AuthenticatorKind, self.authenticators, "authenticators", "authenticator"
+        )
+        self._check_mechanisms()
+        self._bring("linn_register_authorizer", AuthorizerKind, self.authorizers, "authorizers", "authorizer")
         self._bring("linn_register_partitioner", PartitionerKind, self.partitioners, "topics", "partitioner")
         self._bring("linn_register_assignor", AssignorKind, self.assignors, "groups", "assignor")
         self._bring("linn_register_format", FormatKind, self.formats, "topics", "format")
@@ -199,6 +210,15 @@ class PluginManager:
                 brought = f'which plugin "{self._owners[FormatKind, other]}" uses for the format "{other}"'
                 raise self._failure(owner, f'the format "{kind.name}" has the number {number}, {brought}')
             taken[number] = kind
+
+    def _check_mechanisms(self) -> None:
+        for kind in self.authenticators.values():
+            owner, mechanisms = self._owners[AuthenticatorKind, kind.name], kind.mechanisms
+            if kind.name in LOGIN_METHODS:
+                raise self._failure(owner, f'the authenticator "{kind.name}" has the name of another way to log in')
+            if not isinstance(mechanisms, tuple) or not mechanisms or not {*mechanisms} <= {*MECHANISMS}:
+                text = f'the authenticator "{kind.name}" checks {mechanisms!r:.80}, and not some of {MECHANISMS}'
+                raise self._failure(owner, text)
 
     def _check_services(self) -> None:
         """Refuse services whose tables or metrics belong to linn itself or to another service."""

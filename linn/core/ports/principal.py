@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from linn.core.errors.texts import one_line
@@ -24,6 +25,8 @@ class Principal(NamedTuple):
     """The user's rights, set by the gateway."""
     login: str = "none"
     """The way in which the user has logged in: "peer", "certificate", the name of a mechanism, or "none"."""
+    roles: Collection[str] = ()
+    """Roles that the login gave, as a token does, besides the user's own; unknown ones allow nothing."""
 
     def described(self) -> str:
         """The caller as text for a log line: name, address and client."""

@@ -7,7 +7,8 @@ failed: the broker, its topics and other services go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ from linn.core.config.service_tables import Report
 from linn.core.config.service_tables import ServiceTopic as ServiceTopic
 from linn.core.env.env import Env
 from linn.core.ports.principal import Principal
+from linn.rights import Need
 
 
 class ServiceListener(NamedTuple):
@@ -27,7 +29,19 @@ class ServiceListener(NamedTuple):
     has_tls: bool = False
     """Whether it speaks only TLS."""
     needs_login: bool = False
-    """Whether a process of the broker's own user has to log in there."""
+    """Whether clients have to log in."""
+    takes_login: bool = True
+    """Whether a program with a `ServiceLogin` can do so."""
+
+
+class ServiceLogin(NamedTuple):
+    """The login of a program that a service runs. Not to be put into arguments, environments and logs."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"ServiceLogin({self.user!r}, ***)"
 
 
 class ServiceHost(Protocol):
@@ -55,6 +69,19 @@ class ServiceHost(Protocol):
 
         Without an offset, or with one that the partition has not reached, all its records count. 0 if there is no such
         topic.
+        """
+
+    def login(
+        self, program: str, rights: Mapping[str, Sequence[str]]
+    ) -> AbstractAsyncContextManager[ServiceLogin | None]:
+        """Let a program log in inside the block, with rights of its own, and end its rights with the block.
+
+        Args:
+            program: a name among the service's programs; the user is `service:SERVICE/PROGRAM`.
+            rights: the rules of a role: `{"topic:orders": ["consume"]}`.
+
+        The result is None where every client may do everything without a login. Raises ConfigError: a rule is
+        malformed.
         """
 
 
@@ -124,4 +151,7 @@ class ServiceKind:
     check_live: Callable[[Any, Any], str | None] | None = None
     """(settings, table) -> why a request may not give a topic this table, worded as the end of a line; None if it may.
     By default none may: what a table makes a service do is done with the rights of the broker's user. Does no I/O."""
+    needs: Callable[[str, Any], Iterable[Need]] | None = None
+    """(topic, table) -> the rights, beside `run`, that a caller needs to give the topic this table: to do now the work
+    that the service will do, with this topic and others. Does no I/O."""
     metrics: tuple[ServiceMetric, ...] = ()

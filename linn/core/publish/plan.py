@@ -29,7 +29,7 @@ from linn.core.security.access import Access
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.topic import Topic
-from linn.rights import PUBLISH, SEE, TOPIC
+from linn.rights import PUBLISH, SEE, TOPIC, Need
 
 _RESERVED = RESERVED_LABELS.encode()
 REFUSED_NUMBERS_MAX = 32_768
@@ -165,10 +165,11 @@ class Plan:
     def _check_topics(self, batch: RecordBatch) -> Steps[None]:
         """Check that the caller may publish to the topics that a batch names for the default exchange. Raises
         Forbidden, whether or not they exist."""
-        for number, key in enumerate({pair.routing_key for pair in batch.pairs()}, start=1):
-            self._access.check(PUBLISH, TOPIC, key)
-            if number % STEP_RECORDS == 0:
+        keys = list({pair.routing_key for pair in batch.pairs()})
+        for first in range(0, len(keys), STEP_RECORDS):
+            if first:
                 yield
+            self._access.check_all([Need(PUBLISH, TOPIC, key) for key in keys[first : first + STEP_RECORDS]])
 
     def _without(self, batch: RecordBatch, errors: list[LinnError]) -> Steps[Planned]:
         """The fate of a batch without the records that are refused, by these errors or in further attempts."""

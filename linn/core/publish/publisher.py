@@ -25,6 +25,7 @@ from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, BatchLimits, RecordB
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
+from linn.core.errors.auth import Forbidden
 from linn.core.errors.tree import BrokerStopping, LinnError, ProducerOutOfOrder, TopicUnknown
 from linn.core.log.mark import Mark
 from linn.core.log.producers import numbers_of
@@ -123,6 +124,16 @@ class Publisher:
 
         `begun`: a plan whose first steps are done. Raises LinnError. Cancellation: nothing is stored.
         """
+        while True:
+            try:
+                return await self._carry_out(request, access, begun)
+            except Forbidden as error:
+                if not error.undecided:
+                    raise
+                begun = None
+                await access.decide(error.undecided)
+
+    async def _carry_out(self, request: PublishRequest, access: Access, begun: BegunPlan | None) -> Stored:
         if self.make_topic is not None and self.lacks_topic(request):
             access.check(PUBLISH, TOPIC, request.target)
             access.check(CONFIGURE, TOPIC, request.target)
@@ -317,8 +328,10 @@ class PublishLane:
                             order.settled(request)
                         return
         except LinnError as error:
-            self._refuse(request, ticket, error)
-            return
+            if not (isinstance(error, Forbidden) and error.undecided):
+                self._refuse(request, ticket, error)
+                return
+            begun = None  # The authorizer is being asked: the lane waits for its answer.
         self._wait(request, ticket, begun)
 
     def _planned_inline(self, steps: Steps[list[Planned]]) -> list[Planned] | None:

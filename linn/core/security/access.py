@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from typing import Any
 
 from linn.core.errors.auth import Forbidden
 from linn.core.errors.names import AUDIT_TOPIC
@@ -43,14 +44,16 @@ class Access:
 
     is_full = False
     """Whether everything is allowed."""
+    misses = 0
+    """The number of times that an authorizer had to be asked."""
 
     def __init__(self, user: str, rules: Iterable[Rule] = (), quota: Quota | None = None) -> None:
         self.user = user
         """The user's name in errors."""
         self.quota = quota if quota is not None else Quota(lambda: 0.0, NO_LIMITS)
         """The user's rates."""
-        self.watchers: set[Callable[[], None]] = set()
-        """Called after the rules have changed, once for each session."""
+        self.watchers: dict[Callable[[], None], Mapping[Any, Sequence[Need]]] = {}
+        """Called after the rules have changed, once for each session, with the rights that its consumers need."""
         self.on_refused: Callable[[Need], None] = _ignore
         """Called with each right that `check` finds lacking."""
         self._origin: Access | None = None
@@ -99,6 +102,17 @@ class Access:
         for need in needs:
             self.check(*need)
 
+    def check_any(self, needs: Sequence[Need]) -> None:
+        """Raise Forbidden, about the first, unless the user has one of these rights."""
+        if not any(self.may(*need) for need in needs):
+            self.check(*needs[0])
+
+    async def decide(self, needs: Iterable[Need]) -> None:
+        """Wait until it is decided whether the user has these rights: by rules it always is."""
+
+    async def settle(self) -> None:
+        """Wait until no authorizer is being asked about the user."""
+
     def visible(self, kind: str, names: Iterable[str]) -> list[str]:
         """Return the names of the resources that the user may see."""
         return [name for name in names if self.may(SEE, kind, name)]
@@ -118,13 +132,19 @@ class Access:
     def _decided(self, operation: str, kind: str, name: str) -> bool:
         if kind == TOPIC and name == AUDIT_TOPIC:
             return operation not in ALTERING and self.may(AUDIT, BROKER)
+        return self._remember((operation, kind, name), self._by_rules(operation, kind, name))
+
+    def _remember(self, asked: tuple[str, str, str], answer: bool) -> bool:
+        if len(self._answers) >= ANSWERS_MAX:
+            self._answers.clear()
+        self._answers[asked] = answer
+        return answer
+
+    def _by_rules(self, operation: str, kind: str, name: str) -> bool:
         allowed = self._exact.get((kind, name), frozenset())
         if not name.startswith(OWN_PREFIX):
             allowed |= self._by_prefix(kind, name)
-        if len(self._answers) >= ANSWERS_MAX:
-            self._answers.clear()
-        answer = self._answers[operation, kind, name] = operation in allowed
-        return answer
+        return operation in allowed
 
     def _by_prefix(self, kind: str, name: str) -> frozenset[str]:
         lengths = [length for length in self._lengths if length <= len(name)]

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from linn.core.errors.auth import AuthFailed
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigError
+from linn.core.security.authenticators import BoundAuthenticator, Credentials
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.sasl.mechanism import SaslError, Step
 from linn.core.security.sasl.plain import PLAIN, PlainPasswords, parse_plain
 from linn.core.security.sasl.scram import NONCE_BYTES, SCRAM, SCRAM_PLUS, ScramServer, Verifier
 from linn.core.security.sasl.tokens import BEARER, TokenKeys, parse_bearer
-from linn.core.security.users import ANONYMOUS, Users
+from linn.core.security.users import ANONYMOUS, SERVICE, Users
 
 logger = logging.getLogger("linn.logins")
 
@@ -48,7 +49,8 @@ class LoginRules(NamedTuple):
 
     is_required: bool = False
     methods: Collection[str] = ("peer", "certificate", "scram", "token")
-    """Ways to log in that it takes, of `LOGIN_METHODS`."""
+    """Ways to log in that it takes, of `LOGIN_METHODS`, and names of authenticators. The first that takes what a client
+    shows lets it in."""
 
 
 NO_LOGIN = LoginRules()
@@ -77,6 +79,8 @@ class Identity(NamedTuple):
     """ "peer", "certificate", the name of a mechanism, or "none" where no login is required."""
     ends_s: float = math.inf
     """Unix time at which it ends, as a token does."""
+    roles: Collection[str] = ()
+    """Roles that the login gives, besides the user's own."""
 
 
 class LoginClock(Protocol):
@@ -111,17 +115,24 @@ class Logins:
         """Makes the answers to unknown users, which tell them apart if it changes; replaced by a stored one."""
         self.tokens: TokenKeys | None = None
         """The keys of tokens; None: there are none."""
+        self.authenticators: Mapping[str, BoundAuthenticator] = {}
+        """The plugins that check credentials, by their names in `methods`."""
         self.on_end: Callable[[str, str, str, str], None] = lambda *_: None
         """Called with address, user, way and outcome of each login: "done" or an error's code."""
         self.failures = Failures(clock.monotonic)
         self.passwords = PlainPasswords(self.verifier, random_bytes(32), clock.monotonic, in_thread)
 
-    def begin(self, rules: LoginRules, peer: Peer) -> Login:
-        """Begin the login of a new connection."""
-        return Login(self, rules, peer)
+    def begin(self, rules: LoginRules, peer: Peer, *, asks: bool = False) -> Login:
+        """Begin the login of a new connection. `asks`: the client has a login, which counts in place of what the
+        connection says about it.
+        """
+        return Login(self, rules, peer, asks=asks)
 
     def verifier(self, name: str) -> Verifier | None:
         """Return the verifier of a user's password; None: there is no such user, or no password."""
+        service = self.users.services.get(name)
+        if service is not None:
+            return service.verifier
         user = self.users.find(name)
         try:
             return Verifier.parse(user.scram) if user is not None and user.scram else None
@@ -132,16 +143,17 @@ class Logins:
 class Login:
     """The login of one connection."""
 
-    def __init__(self, logins: Logins, rules: LoginRules, peer: Peer) -> None:
+    def __init__(self, logins: Logins, rules: LoginRules, peer: Peer, *, asks: bool = False) -> None:
         self._logins = logins
         self._peer = peer
+        self._methods = rules.methods
         self._mechanism = ""
         self._scram: ScramServer | None = None
         self._claimed = ""
         """The name that the client has given."""
         self._messages = 0
         self._is_over = False
-        self.identity: Identity | None = self._known(rules)
+        self.identity: Identity | None = None if asks and rules.is_required else self._known(rules)
         """The client's user; None: it has to log in."""
         self.mechanisms: list[str] = self._offered(rules)
         """Names of the mechanisms that the client may choose from."""
@@ -184,11 +196,19 @@ class Login:
         offered: list[str] = []
         if "scram" in rules.methods:
             offered += [SCRAM_PLUS, SCRAM] if self._peer.binding else [SCRAM]
-        if "token" in rules.methods and self._logins.tokens is not None and self._peer.is_private:
-            offered.append(BEARER)
-        if "plain" in rules.methods and self._peer.is_private:
-            offered.append(PLAIN)
+        if self._peer.is_private:
+            taken = [mechanism for method in rules.methods for mechanism in self._taken_by(method)]
+            offered += [mechanism for mechanism in (BEARER, PLAIN) if mechanism in taken]
         return offered
+
+    def _taken_by(self, method: str) -> Collection[str]:
+        """The mechanisms with secrets in them that one of the listener's methods takes."""
+        if method == "plain":
+            return (PLAIN,)
+        if method == "token":
+            return (BEARER,) if self._logins.tokens is not None else ()
+        authenticator = self._logins.authenticators.get(method)
+        return authenticator.mechanisms if authenticator is not None else ()
 
     async def _advance(self, mechanism: str, data: bytes) -> bytes:
         """Take a message. Raises SaslError."""
@@ -200,25 +220,62 @@ class Login:
         self._mechanism = mechanism
         if mechanism == PLAIN:
             self._claimed, password = parse_plain(data)
-            await self._logins.passwords.check(self._claimed, password)
-            self.identity = Identity(self._claimed, PLAIN)
+            self.identity = await self._checked(Credentials(PLAIN, self._claimed, password, self._peer.address))
             return b""
         if mechanism == BEARER:
-            self.identity = self._bearer(parse_bearer(data))
+            self.identity = await self._checked(Credentials(BEARER, "", parse_bearer(data), self._peer.address))
             return b""
         step = self._scram_step(data)
         if step.user:
             self.identity = Identity(step.user, mechanism)
         return step.data
 
+    async def _checked(self, credentials: Credentials) -> Identity:
+        """Ask the listener's methods that take such credentials, in order, until one accepts them.
+
+        Raises SaslError: none does.
+        """
+        problems: list[str] = []
+        for method in self._methods:
+            if credentials.mechanism in self._taken_by(method):
+                try:
+                    return await self._checked_by(method, credentials)
+                except SaslError as error:
+                    problems.append(str(error))
+        raise SaslError("; ".join(problems))
+
+    async def _checked_by(self, method: str, credentials: Credentials) -> Identity:
+        """Ask one method. Raises SaslError."""
+        logins, mechanism = self._logins, credentials.mechanism
+        if method == "plain":
+            await logins.passwords.check(credentials.user, credentials.secret)
+            return Identity(credentials.user, PLAIN)
+        if method == "token":
+            return self._bearer(credentials.secret)
+        found = await logins.authenticators[method].check(credentials)
+        self._claimed = found.user
+        if found.ends_s <= logins.clock.now_ms() / 1000:
+            raise SaslError(f"{method} knows a login that has ended")
+        self._check_name(found.user)
+        return Identity(found.user, mechanism, found.ends_s, tuple(found.roles))
+
     def _bearer(self, token: str) -> Identity:
         logins = self._logins
         assert logins.tokens is not None, "offered only with keys"
         bearer = logins.tokens.check(token, logins.clock.now_ms() / 1000)
         self._claimed = bearer.name
-        if logins.users.find(bearer.name) is None:
+        if bearer.roles is None and logins.users.find(bearer.name) is None:
             raise SaslError("a token of an unknown user")
-        return Identity(bearer.name, BEARER, bearer.ends_s)
+        self._check_name(bearer.name)
+        # An identity provider has roles of this name for its own ends.
+        roles = tuple(role for role in bearer.roles or () if role != ADMINISTRATOR)
+        return Identity(bearer.name, BEARER, bearer.ends_s, roles)
+
+    def _check_name(self, user: str) -> None:
+        """Refuse a name that means something to the broker, unless it is a user's. Raises SaslError."""
+        is_ours = user in (ADMINISTRATOR, ANONYMOUS) or user.startswith(SERVICE)
+        if is_ours and self._logins.users.find(user) is None:
+            raise SaslError("the name of a user that only the broker makes")
 
     def _scram_step(self, data: bytes) -> Step:
         if self._scram is None:

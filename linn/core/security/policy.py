@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from linn.core.batch.steps import Steps
 from linn.core.security.access import Access, FullAccess
+from linn.core.security.authority import Authority
 from linn.core.security.quota import Limits, Quota
 from linn.core.security.rule import ALL_RULES, Rule
-from linn.core.security.users import NO_LIMITS, User, Users
+from linn.core.security.users import NO_LIMITS, ServiceUser, User, Users
 
 ADMINISTRATOR = "administrator"
 """The role that may do everything, which exists without a definition; and the user with this role that stands for
@@ -34,22 +35,36 @@ class Policy:
         self._roles = dict(roles)
         self.users = users
         self.is_open = is_open
-        self._accesses: WeakValueDictionary[str, Access] = WeakValueDictionary()
+        self.authority: Authority | None = None
+        """Asks the authorizer for rights that no role gives; None: there is no authorizer."""
+        self._accesses: WeakValueDictionary[tuple[str, frozenset[str]], Access] = WeakValueDictionary()
+        self._quotas: WeakValueDictionary[str, Quota] = WeakValueDictionary()
 
     @property
     def roles(self) -> Mapping[str, Sequence[Rule]]:
         """The rules of each role."""
         return self._roles | {ADMINISTRATOR: ALL_RULES}
 
-    def access(self, user: str) -> Access:
-        """Return what a user may do: the same object for all of the user's sessions. An unknown user may do nothing."""
-        found = self._accesses.get(user)
-        if found is None and self.is_open:
-            found = self._accesses[user] = FullAccess(user)
-        elif found is None:
-            quota = Quota(self._monotonic, self._limits_of(user))
-            found = self._accesses[user] = Access(user, self._rules_of(user), quota)
+    def access(self, user: str, roles: Iterable[str] = ()) -> Access:
+        """Return what a user may do, with further roles that a login gave: the same object for all such sessions.
+
+        Unknown roles allow nothing, and an unknown user has none.
+        """
+        key = user, frozenset(roles)
+        found = self._accesses.get(key)
+        if found is None:
+            found = self._accesses[key] = self._new_access(*key)
         return found
+
+    def _new_access(self, user: str, roles: frozenset[str]) -> Access:
+        if self.is_open:
+            return FullAccess(user)
+        quota = self._quotas.get(user)
+        if quota is None:
+            quota = self._quotas[user] = Quota(self._monotonic, self._limits_of(user))
+        is_ours = user in self.users.services  # Its rules are all that it may do.
+        make = Access if self.authority is None or is_ours else self.authority.access
+        return make(user, self._rules_of(user, roles), quota)
 
     def roles_of(self, user: str) -> list[str]:
         """Return the names of a user's roles."""
@@ -84,18 +99,39 @@ class Policy:
         self.users.remove(name)
         yield from self._changed()
 
+    def begin_service(self, user: ServiceUser) -> None:
+        """Let a program of a service log in, with these rights. It replaces one of its name."""
+        before = self.users.services.get(user.name)
+        if before is not None:
+            self.end_service(before)
+        self.users.services[user.name] = user
+
+    def end_service(self, user: ServiceUser) -> None:
+        """End a program's login and the rights of its connections, which stay without any. Idempotent."""
+        if self.users.services.get(user.name) is not user:
+            return
+        del self.users.services[user.name]
+        # The next program of this name gets rights of its own.
+        access = self._accesses.pop((user.name, frozenset()), None)
+        if access is not None:
+            access.change(())
+            for watcher in list(access.watchers):
+                watcher()
+
     def _limits_of(self, name: str) -> Limits:
         user = self.users.find(name)
         return user.limits if user is not None else NO_LIMITS
 
-    def _rules_of(self, name: str) -> Iterator[Rule]:
-        for role in self.roles_of(name):
+    def _rules_of(self, name: str, more: Iterable[str]) -> Iterator[Rule]:
+        if name in self.users.services:
+            yield from self.users.services[name].rules
+        for role in (*self.roles_of(name), *more):
             yield from self.roles.get(role, ())
 
     def _changed(self) -> Steps[None]:
         """Give each user in use the present rules, and tell the user's sessions; one step each."""
-        for access in list(self._accesses.values()):
-            access.change(self._rules_of(access.user))
+        for (user, roles), access in list(self._accesses.items()):
+            access.change(self._rules_of(user, roles))
             access.quota.change(self._limits_of(access.user))
             yield
             for watcher in list(access.watchers):

@@ -58,7 +58,7 @@ class Bucket:
 class Quota:
     """The rates of one user, shared by all of the user's sessions."""
 
-    __slots__ = ("_monotonic", "_received", "_requests", "_sent", "is_limited", "limits")
+    __slots__ = ("__weakref__", "_monotonic", "_received", "_requests", "_sent", "is_limited", "limits")
 
     def __init__(self, monotonic: Callable[[], float], limits: Limits) -> None:
         self._monotonic = monotonic

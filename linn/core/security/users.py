@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from linn.core.errors.tree import ConfigError
 from linn.core.security.quota import Limits
+from linn.core.security.rule import Rule
 from linn.core.security.sasl.prepare import check_name
+from linn.core.security.sasl.scram import Verifier
 
 ANONYMOUS = "anonymous"
 """The user of clients without a login."""
+SERVICE = "service:"
+"""Beginning of the names of the broker's own programs, which no user can have."""
 NO_LIMITS = Limits()
 
 
@@ -30,12 +35,24 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = NO_LIMITS
 
 
+class ServiceUser(NamedTuple):
+    """A program that a service of the broker runs: it logs in with a password that ends with it."""
+
+    name: str
+    verifier: Verifier
+    rules: tuple[Rule, ...]
+
+
 def check_user_name(name: str) -> None:
-    """Check a user's name: 1 to 255 bytes of UTF-8, in the one form of SASLprep. Raises ConfigError."""
+    """Check a user's name: 1 to 255 bytes of UTF-8, in the one form of SASLprep, and not a program's. Raises
+    ConfigError.
+    """
     try:
         check_name(name)
     except ValueError as error:
         raise ConfigError(f"not a user's name: {name!r:.80}: {error}") from None
+    if name.startswith(SERVICE):
+        raise ConfigError(f"not a user's name: {name!r:.80}: the broker's own programs are called \"{SERVICE}...\"")
 
 
 class Users:
@@ -43,6 +60,8 @@ class Users:
 
     def __init__(self, users: Iterable[User] = ()) -> None:
         self._users = {user.name: user for user in users}
+        self.services: dict[str, ServiceUser] = {}
+        """Programs of services that run now. No verb shows or changes them, and only their passwords log them in."""
 
     @property
     def by_name(self) -> Mapping[str, User]:

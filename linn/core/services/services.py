@@ -7,7 +7,8 @@ the service failed; it has no other effect.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,7 +22,11 @@ from linn.core.errors.texts import one_line
 from linn.core.errors.tree import InternalError, LinnError, ServiceFailed, ServiceUnknown
 from linn.core.log.partition import Partition
 from linn.core.ports.principal import Principal
-from linn.core.ports.service import Sample, Service, ServiceKind, ServiceListener
+from linn.core.ports.service import Sample, Service, ServiceKind, ServiceListener, ServiceLogin
+from linn.core.security.policy import Policy
+from linn.core.security.rule import rules_of
+from linn.core.security.sasl.scram import SALT_BYTES, make_verifier
+from linn.core.security.users import SERVICE, ServiceUser
 from linn.core.topics.topic import Topic
 from linn.descriptions import ServiceDescription
 
@@ -29,6 +34,8 @@ logger = logging.getLogger("linn.service")
 
 Samples = Callable[[ServiceKind, str], Iterable[Sample]]
 """Reads the samples of a service's metric."""
+PASSWORD_BYTES = 32
+"""Random bytes of a program's password, beyond any guess."""
 STATE_FOLDER = "__services"
 """The folder of the services' state in the data folder; no storage can have this name."""
 
@@ -37,7 +44,13 @@ class Host:
     """The broker, as one service sees it."""
 
     def __init__(
-        self, kind: ServiceKind, config: Config, env: Env, topics: Mapping[str, Topic], addresses: Callable[[], Any]
+        self,
+        kind: ServiceKind,
+        config: Config,
+        env: Env,
+        topics: Mapping[str, Topic],
+        addresses: Callable[[], Any],
+        policy: Policy,
     ) -> None:
         self.env = env
         self.broker_name = config.broker.name
@@ -46,6 +59,7 @@ class Host:
         self._config = config
         self._topics = topics
         self._addresses = addresses
+        self._policy = policy
 
     def listeners(self) -> list[ServiceListener]:
         """The bound listeners."""
@@ -53,11 +67,29 @@ class Host:
         protocols = self._config.listeners
         found: list[ServiceListener] = []
         for name, address in bound.items():
-            listener = protocols[name]
-            knows_us = address.startswith("unix:") and "peer" in listener.login.methods
-            needs_login = listener.login.is_required and not knows_us
-            found.append(ServiceListener(name, listener.protocol, address, listener.tls is not None, needs_login))
+            listener, login = protocols[name], protocols[name].login
+            has_tls = listener.tls is not None
+            asks = has_tls and self._config.tls[str(listener.tls)].client_certificate == "required"
+            takes = not asks and (not login.is_required or "scram" in login.methods)
+            found.append(ServiceListener(name, listener.protocol, address, has_tls, login.is_required, takes))
         return found
+
+    @asynccontextmanager
+    async def login(self, program: str, rights: Mapping[str, Sequence[str]]) -> AsyncIterator[ServiceLogin | None]:
+        """Let a program log in inside the block. See `ServiceHost.login`."""
+        if self._policy.is_open:
+            yield None
+            return
+        rules, random_bytes = rules_of(rights), self.env.rng.bytes
+        login = ServiceLogin(f"{SERVICE}{self._kind.name}/{program}", random_bytes(PASSWORD_BYTES).hex())
+        salt = random_bytes(SALT_BYTES)
+        verifier = await self.env.threads.run(lambda: make_verifier(login.password, salt))
+        user = ServiceUser(login.user, verifier, rules)
+        self._policy.begin_service(user)
+        try:
+            yield login
+        finally:
+            self._policy.end_service(user)
 
     def topics(self) -> dict[str, ServiceTopic]:
         """All topics, by name."""
@@ -113,6 +145,7 @@ class Services:
         env: Env,
         topics: Mapping[str, Topic],
         addresses: Callable[[], Mapping[str, str]],
+        policy: Policy,
         make: Callable[..., Any],
         owner_of: Callable[[ServiceKind], str],
         spawn: Spawn,
@@ -123,6 +156,7 @@ class Services:
         self._env = env
         self._topics = topics
         self._addresses = addresses
+        self._policy = policy
         self._make = make
         self._owner_of = owner_of
         self._spawn = spawn
@@ -152,7 +186,7 @@ class Services:
         return any(kind.topic_table in topic.settings.services for topic in self._topics.values())
 
     def _made(self, kind: ServiceKind) -> Service:
-        host = Host(kind, self._config, self._env, self._topics, self._addresses)
+        host = Host(kind, self._config, self._env, self._topics, self._addresses, self._policy)
         settings = self._config.services.get(kind.name)
         service: Service = self._make(kind, settings if settings is not None else kind.settings(), host)
         return service

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import trio
@@ -26,6 +27,7 @@ from linn.api import (
     TURN_S,
     AuthFailed,
     ConnectionLost,
+    Forbidden,
     Gateway,
     LinnError,
     Principal,
@@ -44,6 +46,7 @@ from linn.protocols.capnp.reading import Reading
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.protocols.capnp.transacting import Transacting
+from linn.rights import Need
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
 from linn.wire.failure import failed_by
@@ -85,6 +88,7 @@ class Conversation:
         "_quota",
         "_reading",
         "_received_bytes",
+        "_renews",
         "_reservation",
         "_responder",
         "_session",
@@ -92,6 +96,7 @@ class Conversation:
         "_subscribing",
         "_transacting",
         "_turn",
+        "_undecided",
         "_user",
         "peer",
         "slice",
@@ -108,7 +113,7 @@ class Conversation:
         assert handshake.identity is not None, "no conversation without a login"
         self._user = handshake.identity.user
         client, login = handshake.client[:CLIENT_CHARACTERS_MAX], handshake.identity.how
-        principal = Principal(self.peer, client, self._user, login=login)
+        principal = Principal(self.peer, client, self._user, login=login, roles=handshake.identity.roles)
         self._session = gateway.session(principal)
         self._quota = quota = self._session.quota
         bytes_max, clock = gateway.settings.connection_bytes_max, gateway.env.clock
@@ -129,6 +134,10 @@ class Conversation:
         self._missed = self._heard_bytes = self._in_a_row = 0
         self._received_bytes = handshake.received_bytes
         self._has_more = self._is_drained = self._is_paused = False
+        self._renews = False
+        """Whether the client logs in again."""
+        self._undecided: tuple[Event, Sequence[Need]] | None = None
+        """A request that waits for an authorizer, and the rights that it needs. Later ones wait behind it."""
 
     # --- life ---
 
@@ -257,7 +266,7 @@ class Conversation:
     def leave_if_done(self) -> None:
         """End after goodbye if the session is idle. A client that holds leases may settle them until the time is up."""
         waits = self._responder.inflight or self._publishing.is_waiting or self._subscribing.is_holding()
-        if not (waits or self._connection.has_more or self._outbox.waiting_bytes):
+        if not (waits or self._undecided or self._connection.has_more or self._outbox.waiting_bytes):
             self.end()
 
     def _end_waits(self) -> None:
@@ -276,6 +285,35 @@ class Conversation:
         while (left_s := self._handshake.ends_s - clock.now_ms() / 1000) > 0:
             await clock.sleep(min(left_s, LOGIN_CHECK_S))
         await self._end_for(AuthFailed("the token with which the client has logged in has ended"))
+
+    def _log_in_again(self, event: Event) -> None:
+        """Let the client show the next token before the end of its first one.
+
+        Raises ProtocolError: its login does not end, or this is a second request before the answer to the first.
+        """
+        if self._handshake.ends_s == math.inf or self._renews:
+            raise ProtocolError("a login at a time at which there is none")
+        self._renews = True
+        self._responder.in_task(event, partial(self._renew, event))
+
+    async def _renew(self, event: Event) -> None:
+        before, login = self._handshake.identity, self._gateway.login(self._stream)
+        asked = event.message
+        assert before is not None, "logged in"
+        assert isinstance(asked, m.Authenticate)
+        try:
+            if login.identity is None:
+                await login.step(asked.mechanism, asked.data.encode())
+            now = login.identity
+            if now is None or (now.user, {*now.roles}) != (before.user, {*before.roles}):
+                raise AuthFailed("the next login is another user's, or has other roles: connect again for it")
+        except AuthFailed as error:
+            self._end_soon(error)
+            raise
+        finally:
+            self._renews = False
+        self._handshake.identity = now
+        self._responder.reply(event.correlation, m.Done())
 
     async def _end_for(self, error: LinnError) -> None:
         await self._send_reason(error)
@@ -299,7 +337,11 @@ class Conversation:
                 if self._is_over_budget():
                     await self._turn.next_turn(self._wait_budget)
                 if self._quota.is_limited and (pause_s := self._quota.receive_pause_s()):
-                    await self._pause(pause_s)
+                    await self._pause(partial(self._gateway.env.clock.sleep, pause_s))
+                    continue
+                if self._undecided is not None:
+                    await self._pause(partial(self._session.decide, self._undecided[1]))
+                    self._handle(0)
                     continue
                 if self._has_more:
                     self._has_more, self._in_a_row = False, 0
@@ -319,12 +361,12 @@ class Conversation:
             await discard_rest(self._stream)
             raise
 
-    async def _pause(self, pause_s: float) -> None:
-        """Read nothing for a while, because the user is over a rate."""
+    async def _pause(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Read nothing for a while: the user is over a rate, or an authorizer decides about the last request."""
         self._outbox.flush()
         self._is_paused = True
         try:
-            await self._turn.next_turn(partial(self._gateway.env.clock.sleep, pause_s))
+            await self._turn.next_turn(wait)
         finally:
             self._is_paused = False
 
@@ -364,7 +406,10 @@ class Conversation:
     def _handle_events(self, count: int) -> int:
         """Carry out requests, a limited number at a time; returns how many."""
         connection, until_s, number = self._connection, 0.0, 0
-        for number, event in enumerate(connection.received(count), 1):
+        events: Iterable[Event] = connection.received(count)
+        if self._undecided is not None:
+            events, self._undecided = chain([self._undecided[0]], events), None
+        for number, event in enumerate(events, 1):
             self._heard = True
             handler = _HANDLERS.get(type(event.message))
             if handler is None:
@@ -373,6 +418,9 @@ class Conversation:
             try:
                 carry_out(getattr(self, part) if part else self, event)
             except LinnError as error:
+                if isinstance(error, Forbidden) and error.undecided:
+                    self._undecided = event, error.undecided
+                    break
                 self._responder.fail(event.correlation, error)
             except Exception as error:
                 self._responder.fail_unforeseen(event.correlation, error)
@@ -439,6 +487,7 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.AddBranch: ("_transacting", Transacting.add_branch),
     m.Describe: ("_administering", Administering.describe),
     m.Administer: ("_administering", Administering.administer),
+    m.Authenticate: ("", Conversation._log_in_again),
     m.Ping: ("", Conversation._ping),
     m.Pong: ("", Conversation._nothing),
     m.Goodbye: ("", Conversation._goodbye),

@@ -54,6 +54,8 @@ class Handshake:
         self.sent_bytes = 0
         self.identity: Identity | None = None
         """The user of the client; set by `log_in`."""
+        self.logs_in = False
+        """Whether the client has a login, in place of what its connection says about it."""
         self._correlation = 0
         self._last_words = ""
         """The mechanism's last message, which goes with the welcome."""
@@ -75,6 +77,7 @@ class Handshake:
             if isinstance(event.message, m.Hello):
                 self.client = event.message.client
                 self.producer_id, self.producer_key = event.message.producer_id, event.message.producer_key
+                self.logs_in = event.message.logs_in
         except LinnError as error:
             if self.received_bytes:
                 await self.refuse(error)

@@ -23,7 +23,7 @@ class CapnpServer:
         gateway.connections.report(stream, handshake.traffic)
         try:
             await handshake.hello()
-            await handshake.log_in(gateway.login(stream))
+            await handshake.log_in(gateway.login(stream, asks=handshake.logs_in))
             await Conversation(handshake, gateway, self._keepalive).run()
         finally:
             connection.close()

@@ -154,9 +154,10 @@ class Conversation:
             challenges = [("www-authenticate", challenge) for challenge in self._logins.challenges]
             await self._say(401, "log in", challenges, is_head=is_head)
             return
-        principal = Principal(self._stream.peer, name=caller.user, login=caller.how)
+        principal = Principal(self._stream.peer, name=caller.user, login=caller.how, roles=caller.roles)
+        session, per_connection = self._gateway.session(principal), self._server.per_connection
         try:
-            families = self._gateway.session(principal).collect_metrics(per_connection=self._server.per_connection)
+            families = await session.decided(lambda: session.collect_metrics(per_connection=per_connection))
         except Forbidden as error:
             await self._say(403, error.text, is_head=is_head)
             return

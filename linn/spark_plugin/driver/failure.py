@@ -13,6 +13,7 @@ from linn.core.errors.tree import LinnError
 
 FATAL_CODES = frozenset(
     {
+        "auth.forbidden",
         "spark.checkpoint_missing",
         "spark.checkpoint_outdated",
         "spark.data_lost",

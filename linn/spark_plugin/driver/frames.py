@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -11,9 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from linn.spark_plugin.driver import json_values
 from linn.spark_plugin.driver.pipeline_settings import imported_transform, source_options, view_name
 from linn.spark_plugin.errors import PipelineInvalid
-from linn.spark_plugin.spec import PipelineSpec
-
-SERVERS = "linn.bootstrap.servers"
+from linn.spark_plugin.place import CA, CREDENTIALS, SERVERS
+from linn.spark_plugin.spec import DriverSpec, PipelineSpec
 
 
 class PipelineFrames(NamedTuple):
@@ -24,8 +24,15 @@ class PipelineFrames(NamedTuple):
     """Rows for the dead-letter topic, if there is one."""
 
 
-def pipeline_frames(session: SparkSession, bootstrap: str, pipeline: PipelineSpec) -> PipelineFrames:
-    """Make the DataFrames.
+def broker_options(driver: DriverSpec) -> dict[str, str]:
+    """Return the options of source and sink that say where the broker is, and how to log in there."""
+    files = {CREDENTIALS: driver.credentials, CA: driver.ca}
+    named = {option: os.path.abspath(path) for option, path in files.items() if path is not None}
+    return {SERVERS: driver.bootstrap, **named}
+
+
+def pipeline_frames(session: SparkSession, broker: Mapping[str, str], pipeline: PipelineSpec) -> PipelineFrames:
+    """Make the DataFrames. `broker`: see `broker_options`.
 
     Raises:
         PipelineInvalid: the transform can't be imported, raises, or makes no DataFrame.
@@ -33,14 +40,14 @@ def pipeline_frames(session: SparkSession, bootstrap: str, pipeline: PipelineSpe
     """
     dead = None
     if pipeline.dead_letter is not None and pipeline.schema is not None:
-        everything = _source(session, bootstrap, pipeline, pipeline.topics, includes_headers=True)
+        everything = _source(session, broker, pipeline, pipeline.topics, includes_headers=True)
         dead = json_values.dead_letters(json_values.parsed(everything, pipeline.schema), pipeline.name, pipeline.schema)
-    return PipelineFrames(_transformed(session, bootstrap, pipeline), dead)
+    return PipelineFrames(_transformed(session, broker, pipeline), dead)
 
 
-def _transformed(session: SparkSession, bootstrap: str, pipeline: PipelineSpec) -> DataFrame:
+def _transformed(session: SparkSession, broker: Mapping[str, str], pipeline: PipelineSpec) -> DataFrame:
     def of(topics: tuple[str, ...]) -> DataFrame:
-        return _valued(_source(session, bootstrap, pipeline, topics), pipeline)
+        return _valued(_source(session, broker, pipeline, topics), pipeline)
 
     if pipeline.sql is None and pipeline.transform is None:
         rows = of(pipeline.topics)
@@ -81,16 +88,18 @@ def _of_sql(session: SparkSession, frames: Mapping[str, DataFrame], sql: str) ->
 
 def _source(
     session: SparkSession,
-    bootstrap: str,
+    broker: Mapping[str, str],
     pipeline: PipelineSpec,
     topics: tuple[str, ...],
     *,
     includes_headers: bool = False,
 ) -> DataFrame:
-    reader = session.readStream.format("linn").option(SERVERS, bootstrap).option("subscribe", ",".join(topics))
+    own = source_options(pipeline, topics)
+    is_elsewhere = any(name.lower() == SERVERS for name in own)  # Another broker gets no login of this one's.
+    reader = session.readStream.format("linn").option("subscribe", ",".join(topics))
     if includes_headers:
         reader = reader.option("includeHeaders", "true")
-    return reader.options(**source_options(pipeline, topics)).load()
+    return reader.options(**({} if is_elsewhere else broker), **own).load()
 
 
 def _valued(frame: DataFrame, pipeline: PipelineSpec) -> DataFrame:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from linn.spark_plugin.driver.checkpoint import committed_offsets, dead_letter_checkpoint_of, exists
 from linn.spark_plugin.driver.failure import Failure, failure_of
-from linn.spark_plugin.driver.frames import pipeline_frames
+from linn.spark_plugin.driver.frames import broker_options, pipeline_frames
 from linn.spark_plugin.driver.pipeline_settings import starts_at_latest
 from linn.spark_plugin.driver.sinks import started_dead_letters, started_query
 from linn.spark_plugin.driver.status import StatusWriter, progress_fields
@@ -48,7 +48,7 @@ class RunningPipeline:
     def start(self, session: SparkSession, driver: DriverSpec) -> None:
         """Start the pipeline, or report why it can't start. Raises nothing."""
         try:
-            frames = pipeline_frames(session, driver.bootstrap, self.spec)
+            frames = pipeline_frames(session, broker_options(driver), self.spec)
             if frames.dead_letters is not None:
                 self._dead_letters = started_dead_letters(driver, self.spec, frames.dead_letters)
                 if starts_at_latest(self.spec):

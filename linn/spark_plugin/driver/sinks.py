@@ -10,10 +10,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from linn.spark_plugin.driver.checkpoint import check_output, dead_letter_checkpoint_of, is_new
-from linn.spark_plugin.driver.frames import SERVERS
+from linn.spark_plugin.driver.frames import broker_options
 from linn.spark_plugin.errors import PipelineInvalid
-from linn.spark_plugin.sink.each_batch import each_batch
-from linn.spark_plugin.spec import DriverSpec, PipelineSpec, checkpoint_of
+from linn.spark_plugin.sink.each_batch import batch_writer
+from linn.spark_plugin.spec import DriverSpec, PipelineSpec, checkpoint_of, transactions_of
 
 LAKES = {"delta": ("delta_sink", "DeltaSink"), "iceberg": ("iceberg_sink", "IcebergSink")}
 
@@ -37,7 +37,8 @@ def started_query(session: SparkSession, spec: DriverSpec, pipeline: PipelineSpe
     if pipeline.format == "jdbc":
         return writer.foreachBatch(_jdbc_batch(pipeline.options)).start()
     if pipeline.format == "linn":
-        return writer.foreachBatch(each_batch(**{**pipeline.options, SERVERS: spec.bootstrap})).start()
+        options = {**pipeline.options, **broker_options(spec)}
+        return writer.foreachBatch(batch_writer(options, transactions_of(pipeline.name))).start()
     return writer.format(pipeline.format).options(**pipeline.options).start()
 
 
@@ -46,8 +47,8 @@ def started_dead_letters(spec: DriverSpec, pipeline: PipelineSpec, rows: DataFra
     assert pipeline.dead_letter is not None
     checkpoint = dead_letter_checkpoint_of(spec.state_dir, pipeline)
     writer = _writer(rows, pipeline, f"{pipeline.name} dead letters", checkpoint).outputMode("append")
-    write = each_batch(**{SERVERS: spec.bootstrap}, topic=pipeline.dead_letter)
-    return writer.foreachBatch(write).start()
+    options = {**broker_options(spec), "topic": pipeline.dead_letter}
+    return writer.foreachBatch(batch_writer(options, transactions_of(pipeline.name))).start()
 
 
 def _writer(rows: DataFrame, pipeline: PipelineSpec, name: str, checkpoint: str) -> DataStreamWriter:

@@ -13,6 +13,8 @@ from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 
 Place = tuple[str | int, ...]
 
+DRIVER_CHARACTERS_MAX = 200
+"""Limit of a driver's name, which is part of a user's name; that has up to 255 bytes."""
 _OWN_PATH = ("parquet", "json")
 """Formats whose folder takes one query: Spark's sink skips micro-batches whose number it has, even from another query.
 Tables of lakes take several.
@@ -38,7 +40,7 @@ def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: C
         wrong = name_problem(name)
         if wrong is not None and at[0] == "spark":
             report((*at, "name"), wrong)
-        wrong = name_problem(pipeline.driver)
+        wrong = name_problem(pipeline.driver) or _too_long(pipeline.driver)
         if wrong is not None:
             report((*at, "driver"), wrong)
         for key, text in plain_secrets(pipeline.options):
@@ -58,6 +60,12 @@ def check(settings: SparkSettings, topics: Mapping[str, ServiceTopic], report: C
             report((*at, "dead_letter"), text)
         elif pipeline.dead_letter in [topic for _, topic in read]:
             report((*at, "dead_letter"), f'is a topic that the pipeline reads: "{pipeline.dead_letter}"')
+
+
+def _too_long(driver: str) -> str | None:
+    if len(driver) > DRIVER_CHARACTERS_MAX:
+        return f"a driver's name has at most {DRIVER_CHARACTERS_MAX} characters, this one has {len(driver)}"
+    return None
 
 
 def _pipelines(

@@ -10,11 +10,12 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import trio
 
-from linn.api import Env, Program, ProgramEnded, ProgramNotStarted, SecretUnusable, without
+from linn.api import Env, Program, ProgramEnded, ProgramNotStarted, SecretUnusable, StorageError, without
 from linn.spark_plugin.service.committed_offsets import Offsets
 from linn.spark_plugin.service.driver_group import (
     Action,
@@ -42,8 +43,9 @@ LINES_AT_ONCE = 100
 STATUS_VARIABLE = "LINN_STATUS_FD"
 """Environment variable that tells a driver the number of its status channel."""
 
-MakeSpec = Callable[[tuple[PipelineSpec, ...]], tuple[DriverSpec, tuple[str, ...]]]
-"""Returns the specification of a process, and the values of the secrets in it. Raises SecretUnusable."""
+Specified = Callable[[tuple[PipelineSpec, ...]], AbstractAsyncContextManager[tuple[DriverSpec, tuple[str, ...]]]]
+"""Makes the specification of a process, with the values of its secrets. The files that it names are removed when the
+block is left. Raises SecretUnusable, StorageError."""
 NoteCommitted = Callable[[PipelineSpec, Offsets], None]
 Check = Callable[[], Awaitable[str | None]]
 
@@ -57,7 +59,7 @@ class DriverRun:
         env: Env,
         command: tuple[str, ...],
         inherits: tuple[str, ...],
-        make_spec: MakeSpec,
+        specified: Specified,
         check: Check,
         note_committed: NoteCommitted,
     ) -> None:
@@ -75,7 +77,7 @@ class DriverRun:
         self._env = env
         self._command = command
         self._inherits = inherits
-        self._make_spec = make_spec
+        self._specified = specified
         self._check = check
         self._note_committed = note_committed
         self._actions: deque[Action] = deque()
@@ -178,6 +180,8 @@ class DriverRun:
             except SecretUnusable as error:
                 self.act(self.group.refused(Reason(error.text, "mend the secret, and restart the pipeline")))
                 return
+            except StorageError as error:  # The login can't be written; the disk may have room again.
+                self.act(self.group.failed(error.text, self.now_s, fatal=False))
         self.session = None
         self.act(self.group.exited(code, self.now_s))
 
@@ -190,11 +194,10 @@ class DriverRun:
         return missing
 
     async def _run_process(self, pipelines: tuple[PipelineSpec, ...], killed: trio.Event) -> int:
-        made, self._secrets = self._make_spec(pipelines)
-        spec = msgspec.json.encode(made).decode()
-        self._specs = {pipeline.name: pipeline for pipeline in pipelines}
         running = self._env.programs.run(self._command, inherits=self._inherits, status_variable=STATUS_VARIABLE)
-        async with running as program:
+        async with self._specified(pipelines) as (made, self._secrets), running as program:
+            spec = msgspec.json.encode(made).decode()
+            self._specs = {pipeline.name: pipeline for pipeline in pipelines}
             self._program = program
             try:
                 async with trio.open_nursery() as nursery:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from linn.api import MASK, Env, Secret, ServiceTopic
+from linn.core.errors.names import name_problem
+from linn.rights import CONSUME, EXCHANGE, PUBLISH, TOPIC, TRANSACTION, USE, Need
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
-from linn.spark_plugin.spec import CONNECTION, PipelineSpec
+from linn.spark_plugin.spec import CONNECTION, PipelineSpec, transactions_of
 
 _NOT_IN_SPEC = ("name", "topics", "driver")
 
@@ -38,6 +40,28 @@ class Pipeline(msgspec.Struct, frozen=True):
             if topic.settings.kind == "queue":
                 return f'topic "{name}" is a queue, which can\'t be streamed', f'give it kind = "both": {name}'
         return None
+
+
+def needs_of(topics: Iterable[str], pipeline: SinkSettings | PipelineSpec) -> Iterator[Need]:
+    """Yield the rights without which a pipeline can't work: to read its topics, and to write to others."""
+    for topic in topics:
+        yield Need(CONSUME, TOPIC, topic)
+    if pipeline.dead_letter is not None:
+        yield Need(PUBLISH, TOPIC, pipeline.dead_letter)
+    for kind in (TOPIC, EXCHANGE) if pipeline.format == "linn" else ():
+        if kind in pipeline.options:
+            yield Need(PUBLISH, kind, str(pipeline.options[kind]))
+
+
+def driver_rights(pipelines: Iterable[PipelineSpec]) -> dict[str, list[str]]:
+    """Return the rules of a driver of these pipelines, and no more: it has also the names of their transactions."""
+    found: dict[str, list[str]] = {}
+    for pipeline in pipelines:
+        for operation, kind, name in needs_of(pipeline.topics, pipeline):
+            if name_problem(name) is None:  # A "*" would be more than a name.
+                found.setdefault(f"{kind}:{name}", []).append(operation)
+        found[f"{TRANSACTION}:{transactions_of(pipeline.name)}*"] = [USE]
+    return found
 
 
 def revealed(spec: PipelineSpec, env: Env) -> tuple[PipelineSpec, tuple[str, ...]]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from linn.api import ServiceKind, ServiceMetric, hookimpl
+from linn.rights import Need
 from linn.spark_plugin.service.checks import check
 from linn.spark_plugin.service.live_sinks import live_problem
+from linn.spark_plugin.service.pipeline import needs_of
 from linn.spark_plugin.service.service import SparkService
 from linn.spark_plugin.service.settings import SinkSettings, SparkSettings
 
@@ -49,7 +53,13 @@ METRICS = (
 )
 
 
+def sink_needs(topic: str, sink: SinkSettings) -> Iterable[Need]:
+    """Return the rights that a caller needs to give a topic a sink: for the work of the sink."""
+    return needs_of((topic,), sink)
+
+
 @hookimpl
 def linn_register_service() -> ServiceKind:
     """Register Spark pipelines."""
-    return ServiceKind(NAME, SparkSettings, SparkService, TOPIC_TABLE, SinkSettings, check, live_problem, METRICS)
+    tables = TOPIC_TABLE, SinkSettings, check, live_problem, sink_needs
+    return ServiceKind(NAME, SparkSettings, SparkService, *tables, METRICS)

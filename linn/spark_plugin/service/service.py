@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -25,18 +26,19 @@ from linn.api import (
     Secret,
     ServiceHost,
     ServiceListener,
+    ServiceLogin,
     ServiceTopic,
     did_you_mean,
     without,
 )
-from linn.core.env.env import Program, Programs
+from linn.core.env.env import Disk, Program, Programs
 from linn.core.errors.tree import ConfigError, ServiceFailed, StorageError
 from linn.spark_plugin.errors import SparkPipelineUnknown
 from linn.spark_plugin.service.committed_offsets import CommittedOffsets, Offsets
 from linn.spark_plugin.service.driver_group import DriverGroup, Reason, State
 from linn.spark_plugin.service.driver_log import LINES_MAX
 from linn.spark_plugin.service.driver_run import DriverRun, due_in
-from linn.spark_plugin.service.pipeline import Pipeline, asked_for, revealed
+from linn.spark_plugin.service.pipeline import Pipeline, asked_for, driver_rights, revealed
 from linn.spark_plugin.service.progress import Progress
 from linn.spark_plugin.service.requirements import missing_java, missing_package
 from linn.spark_plugin.service.settings import SparkSettings
@@ -54,23 +56,29 @@ INHERITED = ("JAVA_HOME", "PYTHON*", "SPARK_*", "PYSPARK_*", "HADOOP_*")
 """Variables of the broker's environment that drivers get beside `linn.core.env.env.INHERITED`."""
 COMMITTED_FOLDER = "__committed"
 """Folder of the committed offsets, beside the folders of the pipelines; no pipeline can have this name."""
+LOGINS_FOLDER = "__logins"
+"""Folder of the drivers' logins, likewise."""
 _DISABLED = Reason("Spark is turned off", "set enabled = true in [spark]")
 
 
 def bootstrap_url(listeners: Sequence[ServiceListener]) -> str | None:
-    """The URL of the broker's native listener without TLS and logins, by TCP if there is one; None if there is none.
+    """The URL of the native listener for drivers; None if there is none that takes them.
 
-    Drivers have no options for TLS and logins yet. A Unix socket knows them by their user id.
+    It is one where they log in, if there is one: elsewhere they are anonymous. TCP comes before a Unix socket, and a
+    Unix socket before TLS, which needs a certificate for the address.
     """
-    native = [listener for listener in listeners if listener.protocol == NATIVE]
-    addresses = [listener.address for listener in native if not (listener.has_tls or listener.needs_login)]
-    addresses.sort(key=lambda address: address.startswith("unix:"))
-    if not addresses:
+    native = [listener for listener in listeners if listener.protocol == NATIVE and listener.takes_login]
+    if not native:
         return None
-    if addresses[0].startswith("unix:"):
-        return f"linn+unix://{quote(addresses[0].removeprefix('unix:'))}"
-    host, _, port = addresses[0].rpartition(":")
-    return f"linn://{_ANY.get(host, host)}:{port}"
+    best = min(native, key=lambda listener: (not listener.needs_login, _rank(listener)))
+    if best.address.startswith("unix:"):
+        return f"linn+unix://{quote(best.address.removeprefix('unix:'))}"
+    host, _, port = best.address.rpartition(":")
+    return f"{'linns' if best.has_tls else 'linn'}://{_ANY.get(host, host)}:{port}"
+
+
+def _rank(listener: ServiceListener) -> int:
+    return 1 if listener.address.startswith("unix:") else 2 if listener.has_tls else 0
 
 
 class SparkService:
@@ -150,27 +158,62 @@ class SparkService:
         if not settings.enabled:
             group.close(0.0)
         command = (self._python, "-m", "linn.spark_plugin.driver")
-        make_spec = partial(self._spec, name)
-        driver = DriverRun(group, env, command, self._inherits, make_spec, self._missing, self._note_committed)
+        specified = partial(self._specified, name)
+        driver = DriverRun(group, env, command, self._inherits, specified, self._missing, self._note_committed)
         self._drivers[name] = driver
         nursery.start_soon(driver.run)
         return driver
 
-    def _spec(self, group: str, pipelines: tuple[PipelineSpec, ...]) -> tuple[DriverSpec, tuple[str, ...]]:
-        settings, env = self._settings, self._host.env
+    @asynccontextmanager
+    async def _specified(
+        self, group: str, pipelines: tuple[PipelineSpec, ...]
+    ) -> AsyncIterator[tuple[DriverSpec, tuple[str, ...]]]:
+        """Make the specification of a process that runs inside the block, and the values of the secrets in it.
+
+        Raises SecretUnusable, StorageError.
+        """
+        settings, env, bootstrap = self._settings, self._host.env, self._bootstrap() or ""
         hidden = {name: value.reveal(env) for name, value in settings.conf.items() if isinstance(value, Secret)}
         plain = {name: value for name, value in settings.conf.items() if not isinstance(value, Secret)}
         given = [revealed(pipeline, env) for pipeline in pipelines]
-        spec = DriverSpec(
-            group=group,
-            bootstrap=self._bootstrap() or "",
-            master=settings.master,
-            # A query could read any file: SELECT * FROM text.`/etc/passwd`.
-            conf=({"spark.sql.runSQLOnFiles": "false"} if settings.live else {}) | plain | hidden,
-            state_dir=self._state_dir,
-            pipelines=tuple(pipeline for pipeline, _ in given),
-        )
-        return spec, (*hidden.values(), *(value for _, values in given for value in values))
+        secrets = (*hidden.values(), *(value for _, values in given for value in values))
+        async with self._login(group, pipelines) as (credentials, of_login):
+            spec = DriverSpec(
+                group=group,
+                bootstrap=bootstrap,
+                credentials=credentials,
+                ca=settings.ca if bootstrap.lower().startswith("linns://") else None,
+                master=settings.master,
+                # A query could read any file: SELECT * FROM text.`/etc/passwd`.
+                conf=({"spark.sql.runSQLOnFiles": "false"} if settings.live else {}) | plain | hidden,
+                state_dir=self._state_dir,
+                pipelines=tuple(pipeline for pipeline, _ in given),
+            )
+            yield spec, (*secrets, *of_login)
+
+    @asynccontextmanager
+    async def _login(
+        self, group: str, pipelines: tuple[PipelineSpec, ...]
+    ) -> AsyncIterator[tuple[str | None, tuple[str, ...]]]:
+        """Make a file with a driver's login, which ends with the block, and the values of the secrets in it.
+
+        Raises StorageError.
+        """
+        if self._settings.credentials is not None:
+            yield self._settings.credentials, ()
+            return
+        async with self._host.login(group, driver_rights(pipelines)) as login:
+            if login is None:
+                yield None, ()
+                return
+            disk, folder = self._host.env.disk, f"{self._host.state_dir}/{LOGINS_FOLDER}"
+            path = f"{folder}/{group}.toml"
+            try:
+                _write_login(disk, folder, path, login)
+                yield path, (login.password,)
+            finally:
+                with contextlib.suppress(StorageError):  # The login ends all the same.
+                    disk.unlink(path)
 
     def _bootstrap(self) -> str | None:
         return self._settings.bootstrap or bootstrap_url(self._host.listeners())
@@ -180,8 +223,8 @@ class SparkService:
         # Another Python has packages of its own: its driver checks them.
         missing = missing_package() if self._python == sys.executable else None
         if missing is None and self._bootstrap() is None:
-            missing = f"there is no listener of the protocol {NATIVE} without TLS and logins"
-            missing += ": add one, or set bootstrap in [spark]"
+            missing = f"there is no listener of the protocol {NATIVE} that takes passwords, or requires no login, and"
+            missing += " no certificate: add one, or set bootstrap in [spark]"
         return missing or await missing_java(self._host.env.programs)
 
     # --- looking ---
@@ -336,6 +379,17 @@ class SparkService:
         if pipeline is None:
             raise SparkPipelineUnknown(f'there is no Spark pipeline "{name[:80]}"')
         return pipeline
+
+
+def _write_login(disk: Disk, folder: str, path: str, login: ServiceLogin) -> None:
+    """Write a login into a new file for the broker's user alone. Raises StorageError."""
+    disk.make_dir(folder)
+    disk.unlink(path)
+    file = disk.open(path, create=True)
+    try:
+        file.write([f'user = "{login.user}"\npassword = "{login.password}"\n'.encode()])
+    finally:
+        file.close()
 
 
 def _whole(arguments: Mapping[str, Any], name: str, most: int) -> int:

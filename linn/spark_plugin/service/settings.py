@@ -131,6 +131,21 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             "executors of a cluster need one that they can reach."
         ),
     ] = None
+    credentials: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="File with the login of drivers and executors, on all machines of a cluster, for its owner "
+            "alone: `user` and `password`, or `token`, in TOML. Default: the broker gives each driver a login of its "
+            "own, with the rights of its pipelines."
+        ),
+    ] = None
+    ca: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="File in PEM, on all machines of a cluster: the authorities that drivers and executors trust, "
+            "for a `linns://` address. Default: the system's."
+        ),
+    ] = None
     state_dir: Annotated[
         str | None,
         msgspec.Meta(description="Folder or URL for checkpoints. Default: a folder in the broker's `data_dir`."),

@@ -25,11 +25,16 @@ def each_batch(**options: str) -> Callable[[Any, int], None]:
         write = each_batch(**{"linn.bootstrap.servers": "127.0.0.1:5466"}, topic="counts")
         counts.writeStream.outputMode("update").foreachBatch(write).start()
     """
+    return batch_writer(options)
+
+
+def batch_writer(options: dict[str, str], prefix: str = "spark.") -> Callable[[Any, int], None]:
+    """Return the function of `each_batch`; `prefix`: beginning of the transactional name, before the query's id."""
     part, given = options.pop("name", ""), options.pop(NAME, None)
 
     def write(frame: Any, batch_id: int) -> None:
         query = _query_of(frame, is_named=given is not None)
-        name = given if given is not None else f"spark.{query}"
+        name = given if given is not None else f"{prefix}{query}"
         numbered = {**options, NAME: f"{name}.{part}" if part else name, NUMBER: str(batch_id)}
         if query is not None and name_records(offsets := offsets_of(frame, query, batch_id)):
             numbered[IDENTITY] = f"offsets {digest(offsets)}"

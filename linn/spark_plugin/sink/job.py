@@ -25,6 +25,7 @@ from linn.client.transactions.shared import TransactionTicket
 from linn.core.errors.tree import LimitExceeded, LinnError, SequenceTaken
 from linn.spark_plugin.connections import forget_client, pooled_client, release_client
 from linn.spark_plugin.errors import CheckpointOutdated, SparkWriteInterrupted
+from linn.spark_plugin.place import BrokerPlace
 from linn.spark_plugin.sink.messages import checksum, columns_of, parts
 
 
@@ -44,7 +45,7 @@ class Written:
 class WriteJob:
     """A write: a micro-batch of a streaming query, or a batch write."""
 
-    url: str
+    broker: BrokerPlace
     name: str
     """Name of the transactions."""
     run: int
@@ -66,7 +67,7 @@ class WriteJob:
                 for batch in batches:
                     task.publish(batch)
         except BaseException:
-            forget_client(self.url)  # The next attempt begins with a new client, whatever the error was.
+            forget_client(self.broker)  # The next attempt begins with a new client, whatever the error was.
             raise
         return Written(self, task.ticket, tuple(task.ids), task.rows, task.checksum)
 
@@ -86,7 +87,7 @@ class _Task:
         self._job = job
         self._former_clients = former_clients
         self._opened = producers
-        self._client = pooled_client(job.url)
+        self._client = pooled_client(job.broker)
         self._counts: dict[str | None, int] = {}
         self._producers: dict[str | None, Producer] = {}
         self.ticket = job.transactions(self._client).join()
@@ -129,10 +130,10 @@ class _Task:
         return self._opened.enter_context(job.transactions(self._client).producer(self.ticket, **target))
 
     def _change_client(self) -> None:
-        former = release_client(self._job.url)
+        former = release_client(self._job.broker)
         if former is not None:
             self._former_clients.callback(former.close)
-        self._client = pooled_client(self._job.url)
+        self._client = pooled_client(self._job.broker)
 
 
 def run_number(run: str) -> int:
@@ -159,7 +160,7 @@ def commit(written: Sequence[Written], sequence: int, identity: str | None = Non
         )
     producers = [producer for message in counted for producer in message.producers]
     identity = identity or rows_identity(counted)
-    client = pooled_client(job.url)
+    client = pooled_client(job.broker)
     try:
         job.transactions(client).commit(ticket, producers, sequence=sequence, identity=identity)
     except SequenceTaken as error:
@@ -184,7 +185,7 @@ def abort(written: Iterable[Written | None]) -> None:
     tickets = {message.ticket: message.job for message in written if message is not None and message.ticket is not None}
     for ticket, job in tickets.items():
         with contextlib.suppress(LinnError):
-            job.transactions(pooled_client(job.url)).abort(ticket)
+            job.transactions(pooled_client(job.broker)).abort(ticket)
 
 
 def abandon(job: WriteJob) -> None:
@@ -194,7 +195,7 @@ def abandon(job: WriteJob) -> None:
     run that has taken over the name is left alone. Errors are ignored, as in `abort`.
     """
     with contextlib.suppress(LinnError):
-        client = pooled_client(job.url)
+        client = pooled_client(job.broker)
         job.transactions(client).join()
         replace(job, run=run_number(f"the end of {job.run}")).transactions(client).join()
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 from linn.spark_plugin.errors import SparkOptionInvalid
-from linn.spark_plugin.source.options import SERVERS, broker_url, check_names, duration_ms
+from linn.spark_plugin.place import PLACE, BrokerPlace, broker_place, check_names
+from linn.spark_plugin.source.options import duration_ms
 
 NAME, NUMBER, TIMEOUT = "linn.transaction.name", "linn.transaction.number", "linn.transaction.timeout"
 IDENTITY = "linn.transaction.identity"
-KNOWN = (SERVERS, "topic", "exchange", NAME, NUMBER, IDENTITY, TIMEOUT, "checkpointLocation", "queryName")
+KNOWN = (*PLACE, "topic", "exchange", NAME, NUMBER, IDENTITY, TIMEOUT, "checkpointLocation", "queryName")
 """The last two are Spark's own, which it passes on."""
 TIMEOUT_S = 900.0
 """Default time after which the broker aborts an uncommitted write."""
@@ -33,7 +34,7 @@ TYPES: Mapping[str, tuple[str, ...]] = {
 class WriteOptions:
     """Checked options of a write."""
 
-    url: str
+    broker: BrokerPlace
     topic: str | None = None
     exchange: str | None = None
     timeout_s: float = TIMEOUT_S
@@ -72,7 +73,7 @@ def checked_write(given: Mapping[str, str], columns: Mapping[str, str], *, is_st
     if not 0 < timeout_s <= 3600:
         raise SparkOptionInvalid(f"{TIMEOUT} is more than 0s and at most 1h, not {timeout}")
     counted = None if number is None else int(number)
-    return WriteOptions(broker_url(options), topic, exchange, timeout_s, name, counted, identity)
+    return WriteOptions(broker_place(options), topic, exchange, timeout_s, name, counted, identity)
 
 
 def _check_columns(columns: Mapping[str, str], *, has_target: bool) -> None:

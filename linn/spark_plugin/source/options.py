@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from linn.core.env.address import refuse_user
-from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import PredicateInvalid
 from linn.core.routing.record_filter import RecordFilter
 from linn.spark_plugin.errors import SparkOptionInvalid
+from linn.spark_plugin.place import PLACE, BrokerPlace, broker_place, check_names
 
 LATEST, EARLIEST = -1, -2
 """Offsets that stand for the ends of a partition, in JSON as in Spark's Kafka source."""
-SERVERS = "linn.bootstrap.servers"
 TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 START_OPTIONS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 """Options for the start, in order of precedence, as in Spark's Kafka source."""
@@ -28,7 +26,7 @@ END_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 STRATEGY = "startingOffsetsByTimestampStrategy"
 LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 KNOWN = (
-    SERVERS,
+    *PLACE,
     *TOPIC_OPTIONS,
     *START_OPTIONS,
     STRATEGY,
@@ -92,7 +90,7 @@ class ReadLimits:
 class ReadOptions:
     """Checked options. One of `topics`, `pattern` and `assigned` selects the partitions to read."""
 
-    url: str
+    broker: BrokerPlace
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: Mapping[str, tuple[int, ...]] | None = None
@@ -125,7 +123,7 @@ def checked_options(given: Mapping[str, str], *, is_stream: bool = False) -> Rea
     start, end = _start(options, is_stream), _bound(options, END_OPTIONS, LATEST)
     _check_order(start, end)
     return ReadOptions(
-        url=broker_url(options),
+        broker=broker_place(options),
         topics=_topics(options),
         pattern=_pattern(options),
         assigned=_assigned(options),
@@ -147,24 +145,6 @@ def included(given: Mapping[str, str]) -> dict[str, bool]:
         "includes_headers": flag(options, "includeHeaders", False),
         "includes_id": flag(options, "includeId", False),
     }
-
-
-def broker_url(options: Mapping[str, str]) -> str:
-    """Return the broker's URL. Raises SparkOptionInvalid, AddressInvalid."""
-    address = options.get(SERVERS, "").strip()
-    if not address:
-        raise SparkOptionInvalid(f"{SERVERS} is missing: the broker's address, such as linn://127.0.0.1:5466")
-    refuse_user(address.removeprefix("linn+unix:///"))
-    if "," in address:
-        raise SparkOptionInvalid(f"{SERVERS} is the address of one broker, not {address!r}")
-    return address if address.startswith("linn") and ":/" in address else f"linn://{address}"
-
-
-def check_names(options: Mapping[str, str], known: Sequence[str], what: str) -> None:
-    """Check that options, in lower case, are known to the source or the sink. Raises SparkOptionInvalid."""
-    lower = {name.lower() for name in known}
-    for name in [name for name in options if name not in lower]:
-        raise SparkOptionInvalid(f"linn's Spark {what} has no option {name!r}{did_you_mean(name, known)}")
 
 
 def _topics(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from linn.client.blocking.generated.client import connect
 from linn.spark_plugin.errors import SparkDataLost, SparkOptionInvalid
 from linn.spark_plugin.source.bounds import PartitionBounds, find_bounds, offsets_of
 from linn.spark_plugin.source.options import ReadOptions
@@ -11,7 +10,7 @@ from linn.spark_plugin.source.ranges import OffsetRange, Task, tasks
 
 def planned(options: ReadOptions) -> list[Task]:
     """Return the tasks of a batch read. Raises SparkOptionInvalid, SparkDataLost, ConnectFailed and others."""
-    with connect(options.url, name="linn-spark-planning") as client:
+    with options.broker.connect("linn-spark-planning") as client:
         bounds = find_bounds(client, options)
         starts, ends = offsets_of(client, options.start, bounds), offsets_of(client, options.end, bounds)
     ranges = [_range(partition, starts[partition.place], ends[partition.place], options) for partition in bounds]

@@ -7,6 +7,7 @@ from typing import Any
 
 from linn.client.blocking.generated.client import Client
 from linn.client.blocking.generated.message import FetchedBatches
+from linn.core.errors.auth import AuthFailed
 from linn.core.errors.tree import (
     ConnectionLost,
     LinnError,
@@ -31,9 +32,9 @@ def read_range(options: ReadOptions, wanted: OffsetRange, schema: Any) -> Iterat
     Raises SparkDataLost unless lost records are to be skipped; ConnectionLost, RequestTimeout: the task may run again.
     """
     try:
-        yield from _read(pooled_client(options.url, wait_s=OUTAGE_S_MAX), options, wanted, schema)
-    except (ConnectionLost, RequestTimeout):
-        forget_client(options.url)
+        yield from _read(pooled_client(options.broker, wait_s=OUTAGE_S_MAX), options, wanted, schema)
+    except (AuthFailed, ConnectionLost, RequestTimeout):  # The file may have another login by now.
+        forget_client(options.broker)
         raise
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from linn.client.blocking.generated.client import Client
+from linn.core.errors.auth import AuthFailed
 from linn.core.errors.tree import ConnectionLost, RequestTimeout
 from linn.spark_plugin.connections import forget_client, pooled_client
 from linn.spark_plugin.source.bounds import PartitionBounds, find_bounds, offsets_of
@@ -78,12 +79,12 @@ class StreamPlanner:
         return tasks(ranges, options.partitions_min, options.records_per_partition_max)
 
     def _client(self) -> Client:
-        return pooled_client(self._options.url)
+        return pooled_client(self._options.broker)
 
     def _bounds(self, *, is_strict: bool = False) -> list[PartitionBounds]:
         try:
             self._last = find_bounds(self._client(), self._options, is_stream=True, takes_missing=not is_strict)
-        except (ConnectionLost, RequestTimeout):
-            forget_client(self._options.url)
+        except (AuthFailed, ConnectionLost, RequestTimeout):  # The file may have another login by now.
+            forget_client(self._options.broker)
             raise
         return self._last

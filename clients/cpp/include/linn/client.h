@@ -18,6 +18,7 @@
 #include <linn/batch.h>
 #include <linn/consumer.h>
 #include <linn/error.h>
+#include <linn/login.h>
 #include <linn/producer.h>
 
 namespace linn {
@@ -57,6 +58,9 @@ struct ClientOptions {
   std::function<void(const std::string& line)> log = {};
   /// Authorities and the client's certificate, for a linns:// URL. std::nullopt: the system's authorities.
   std::optional<TlsOptions> tls = std::nullopt;
+  /// A password or a token, which the client shows at each connection where the broker requires a login. std::nullopt:
+  /// the connection itself says who the client is, by its certificate or by a Unix socket, or nobody asks.
+  std::optional<Login> login = std::nullopt;
   /// Of any message that the broker sends, and of all batches behind one: memory that a broker can make this take.
   std::size_t receive_bytes_max = 64 << 20;
 };
@@ -135,12 +139,16 @@ class Client {
   /// Connect and be welcomed, once. URLs: linn://HOST[:PORT] (port 5466 where there is none), linn://[V6][:PORT],
   /// linn+unix:///PATH.
   ///
-  /// Throws Error listener.address_invalid, connection.failed, protocol.version_unsupported, or protocol.malformed
-  /// (what answered is no broker of linn).
+  /// Throws Error listener.address_invalid, connection.failed, protocol.version_unsupported, protocol.malformed (what
+  /// answered is no broker of linn), tls.failed, or auth.failed (the broker refuses the login, there is none, or it has
+  /// not proved that it knows the user).
   static Client connect(std::string_view url, ClientOptions options = {});
 
   /// The welcome of the first connection.
   const BrokerInfo& broker() const noexcept;
+
+  /// The client's name to the broker, on the last connection: "anonymous" where nobody had to log in.
+  std::string user() const;
 
   /// Throws Error message.invalid (more batches in flight than an idempotent producer may have), limit.exceeded (the
   /// client has 256 idempotent producers).

@@ -5,6 +5,7 @@
 #include <linn/client.h>
 #include <linn/consumer.h>
 #include <linn/error.h>
+#include <linn/login.h>
 #include <linn/producer.h>
 #include <linn/record.h>
 #include <linn/uuid.h>

@@ -118,7 +118,7 @@ class TokenKeys:
     def _roles_of(self, claims: Mapping[str, Any]) -> tuple[str, ...] | None:
         if not self._rules.roles_claim:
             return None
-        roles = claims.get(self._rules.roles_claim)
+        roles = claims.get(self._rules.roles_claim, [])  # Providers leave an empty list out.
         if not isinstance(roles, list) or len(roles) > ROLES_MAX or not all(isinstance(role, str) for role in roles):
             raise SaslError(f"a token without a list of roles in {self._rules.roles_claim}")
         return tuple(roles)

@@ -1,8 +1,9 @@
 #include "base64.h"
 
+#include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 
+namespace linn::detail {
 namespace {
 
 constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -22,8 +23,8 @@ std::string base64_encode(std::string_view bytes) {
   return text;
 }
 
-std::string base64_decode(std::string_view text) {
-  if (text.size() % 4 != 0) throw std::runtime_error("not base64");
+std::optional<std::string> base64_decode(std::string_view text) {
+  if (text.size() % 4 != 0) return std::nullopt;
   std::size_t padding = 0;
   while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=') ++padding;
   std::string bytes;
@@ -31,12 +32,15 @@ std::string base64_decode(std::string_view text) {
   for (std::size_t place = 0; place < text.size(); ++place) {
     const bool padded = place >= text.size() - padding;
     const std::size_t digit = padded ? 0 : alphabet.find(text[place]);
-    if (digit == std::string_view::npos) throw std::runtime_error("not base64");
+    if (digit == std::string_view::npos) return std::nullopt;
     bits = bits << 6 | static_cast<std::uint32_t>(digit);
     if (place % 4 != 3) continue;
     for (int byte = 2; byte >= 0; --byte) bytes += static_cast<char>(bits >> (8 * byte));
     bits = 0;
   }
   bytes.resize(bytes.size() - padding);
+  if (base64_encode(bytes) != text) return std::nullopt;  // Bits of the last digit that no byte has.
   return bytes;
 }
+
+}  // namespace linn::detail
