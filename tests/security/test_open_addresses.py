@@ -40,11 +40,25 @@ def test_one_without_a_login_is_an_error_unless_it_says_so(address: str) -> None
     assert problems(listener + 'login = "required"\n') == []
 
 
-def test_a_protocol_without_logins_can_not_require_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "protocol")
-    listener = '[plugins]\nload = ["json_lines"]\n[listeners.n]\nprotocol = "json-lines"\n'
+PLUGIN = """
+import msgspec
+from linn.api import ProtocolKind, hookimpl
+
+class Settings(msgspec.Struct, frozen=True):
+    pass
+
+@hookimpl
+def linn_register_protocol():
+    return ProtocolKind("silent", Settings, lambda settings: None)
+"""
+
+
+def test_a_protocol_without_logins_can_not_require_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "silent_protocol.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    listener = '[plugins]\nload = ["silent_protocol"]\n[listeners.n]\nprotocol = "silent"\n'
     (error,) = problems(listener + 'login = "required"\n')
-    assert error == 'error listeners.n.login: the protocol "json-lines" has no logins'
+    assert error == 'error listeners.n.login: the protocol "silent" has no logins'
 
 
 @pytest.mark.parametrize("scram", ["opensesame", "SCRAM-SHA-256$1:c2FsdA==$eA==:eA=="])
