@@ -439,6 +439,21 @@ async def test_an_answer_holds_for_an_hour_at_most_and_what_nobody_uses_is_forgo
         nursery.cancel_scope.cancel()
 
 
+async def test_an_answer_after_a_blocked_loop_is_late(autojump_clock: trio.testing.MockClock) -> None:
+    """It comes without a pause in which it could be cancelled."""
+
+    async def blocking(user: str, operation: str, kind: str, name: str) -> Decision:
+        autojump_clock.jump(ANSWER_S + 1)
+        return Decision(True, 60.0)
+
+    async with trio.open_nursery() as nursery:
+        policy = Policy({}, Users())
+        policy.authority = Authority(blocking, trio.current_time, nursery.start_soon, str)
+        ann = policy.access("ann")
+        await ann.decide([Need("see", "topic", "a")])
+        assert not ann.may("see", "topic", "a")
+
+
 async def test_ends_of_users_who_have_left_are_dropped(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
