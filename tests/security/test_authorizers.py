@@ -319,6 +319,21 @@ async def test_a_waiting_fetch_is_asked_for_again(env: SimEnv) -> None:
         assert await client.code_of(waiting) == "auth.forbidden"
 
 
+@simulated
+async def test_a_transaction_outlives_answers(env: SimEnv) -> None:
+    asked = Asked({"transaction:tx": ["use"]})
+    async with asking(env, asked):
+        client = await connected(env)
+        opened = await client.call(m.OpenTransactions("tx", 60_000))
+        numbers = opened.producer_id, opened.epoch, opened.number
+        for branch in (1, 2):
+            await trio.sleep(5)
+            await client.call(m.AddBranch(*numbers[:2], client.welcome.producer_id + branch, opened.producer_key))
+        await trio.sleep(5)
+        await client.call(m.EndTransaction(*numbers, True, producer_key=opened.producer_key))
+        assert len(asked.asked) == 4
+
+
 # --- failures ---
 
 
