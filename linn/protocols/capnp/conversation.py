@@ -297,7 +297,7 @@ class Conversation:
         self._responder.in_task(event, partial(self._renew, event))
 
     async def _renew(self, event: Event) -> None:
-        before, login = self._handshake.identity, self._gateway.login(self._stream)
+        before, login = self._handshake.identity, self._gateway.login(self._stream, asks=True)
         asked = event.message
         assert before is not None, "logged in"
         assert isinstance(asked, m.Authenticate)
