@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
 from typing import Any
@@ -56,6 +56,9 @@ USER = "service:spark/default"
 FILE = f"data/__services/spark/{LOGINS_FOLDER}/default.toml"
 
 
+Test = Callable[[Broker, "Driver"], Awaitable[None]]
+
+
 class Driver(ScriptedDriver):
     """A scripted driver that reads the login which it is given."""
 
@@ -94,16 +97,16 @@ def installed(env: SimEnv) -> Driver:
     return driver
 
 
-def world(text: str) -> Any:
+def world(text: str) -> Callable[[Test], Callable[[], None]]:
     """A test beside a broker with a scripted driver: `test(broker, driver)`."""
 
-    def decorate(test: Any) -> Any:
-        def run(**given: Any) -> None:
+    def decorate(test: Test) -> Callable[[], None]:
+        def run() -> None:
             async def scenario(env: SimEnv) -> None:
                 driver = installed(env)
                 async with broker_on(env, text) as broker:
                     await trio.sleep(10)
-                    await test(broker, driver, **given)
+                    await test(broker, driver)
 
             run_simulation(0, scenario)
 
@@ -141,9 +144,9 @@ async def test_a_driver_may_do_nothing_else(broker: Broker, driver: Driver) -> N
         async with client.producer("orders") as producer:
             with pytest.raises(Forbidden, match=f'user "{USER}" may not publish topic:orders'):
                 await producer.publish(b"forged")
-        for target in ({"topic": "other"}, {"topic": "new"}, {"exchange": "news"}):
+        for target, exchange in (("other", None), ("new", None), (None, "news")):
             with pytest.raises(Forbidden):
-                async with client.producer(**target) as producer:
+                async with client.producer(target, exchange=exchange) as producer:
                     await producer.publish(b"forged")
         for topic in ("late", "unreadable", "other", "__audit"):
             with pytest.raises(Forbidden):
@@ -235,6 +238,7 @@ def test_the_password_is_in_one_file_and_nowhere_else(caplog: pytest.LogCaptureF
     async def scenario(broker: Broker, driver: Driver) -> None:
         root = User(name="root", roles=("administrator",), scram=make_verifier("top", b"s" * 16).text())
         broker.policy.users.put(root)
+        assert driver.running is not None
         async with linn.connect(URL, env=driver.env, login=linn.Password("root", "top")) as client:
             users = await client.admin.perform("user.list")
             assert [user["user"] for user in users] == ["root"]
@@ -247,8 +251,8 @@ def test_the_password_is_in_one_file_and_nowhere_else(caplog: pytest.LogCaptureF
         (secret,) = driver.secrets
         assert driver.running.command[1:] == ("-m", "linn.spark_plugin.driver")
         assert secret not in json.dumps(shown) + repr(broker.policy.users.services) + caplog.text
-        host = broker.services._running["spark"].service._host
-        async with host.login("x", {}) as login:
+        host: Any = broker.services._running["spark"].service
+        async with host._host.login("x", {}) as login:
             assert login.password not in repr(login)
         assert broker.policy.users.services.keys() == {USER}
 
@@ -291,7 +295,7 @@ def test_a_login_that_cannot_be_written_is_tried_again() -> None:
             (service,) = broker.services.describe()
             assert "no room" in str(service["status"]["pipelines"][0]["reason"])
             await trio.sleep(20)
-            assert (len(driver.logins), broker.policy.users.services.keys()) == (1, {USER})
+            assert (len(driver.logins), {*broker.policy.users.services}) == (1, {USER})
 
     run_simulation(0, scenario)
 
