@@ -20,6 +20,7 @@ from linn.core.broker.broker import Broker
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.tree import ConfigError, StorageError
+from linn.core.security.authority import Authority, Decision
 from linn.core.security.rule import rules_of
 from linn.core.security.sasl.scram import make_verifier
 from linn.core.security.users import SERVICE, ServiceUser, User, check_user_name
@@ -168,6 +169,22 @@ async def test_a_driver_may_do_nothing_else(broker: Broker, driver: Driver) -> N
         ):
             with pytest.raises(Forbidden):
                 await client.admin.perform(verb, **arguments)
+
+
+@world(REQUIRED + PIPELINE)
+async def test_no_authorizer_gives_a_driver_more(broker: Broker, driver: Driver) -> None:
+    asked: list[str] = []
+
+    async def allow(user: str, operation: str, kind: str, name: str) -> Decision:
+        asked.append(user)
+        return Decision(True, 60.0)
+
+    broker.policy.authority = Authority(allow, trio.current_time, broker.spawn, str)
+    async with driver.connect() as client:
+        await client.fetch("orders", 0, 0)
+        with pytest.raises(Forbidden):
+            await client.fetch("other", 0, 0)
+    assert asked == []
 
 
 def test_the_rights_are_those_of_all_pipelines_of_the_driver_and_no_name_becomes_a_pattern() -> None:
