@@ -57,7 +57,7 @@ class Policy:
         return found
 
     def _new_access(self, user: str, roles: frozenset[str]) -> Access:
-        """Make the rights of a user. A program of a service has no others than those of its rules."""
+        """Make the rights of a user. A program of a service has its rules alone."""
         if self.is_open:
             return FullAccess(user)
         quota = self._quotas.get(user)
