@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from agents import CPP_BUILD, TYPESCRIPT, AgentProcess, Commands, Refused
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from programs import Programs
 from tls_world import SIGNATURES, pair, self_signed, tls_table
 from token_world import AUDIENCE, ISSUER, KEY, OTHER, token, write_keys
@@ -143,6 +144,31 @@ for (const job of ["first", "second"]) {
 }
 process.exit();
 """
+RENEWER = """
+import { sign } from "node:crypto";
+import { connect, Token } from "linn-client";
+
+const { url, ca, key, claims } = JSON.parse(process.argv[2]);
+const encoded = (value) => Buffer.from(value).toString("base64url");
+let asked = 0;
+const token = () => {
+  console.log(`token ${++asked}`);
+  const payload = JSON.stringify({ ...claims, exp: Date.now() / 1000 + 2 });
+  const signed = `${encoded('{"alg":"ES256"}')}.${encoded(payload)}`;
+  return `${signed}.${encoded(sign("sha256", signed, { key, dsaEncoding: "ieee-p1363" }))}`;
+};
+const client = await connect(url, { tls: { ca }, login: new Token(token) });
+const producer = client.producer({ topic: "jobs" });
+await producer.publish({ value: "a long job" });
+const consumer = await client.consumer("jobs");
+const message = await consumer.next();
+console.log("begins");
+await new Promise((resolve) => process.stdin.once("data", resolve));
+await message.ack();
+await producer.publish({ value: "the next one" });
+console.log(`then ${Buffer.from((await consumer.next()).value)}`);
+process.exit();
+"""
 DERIVE = """
 import { readFileSync } from "node:fs";
 import { preparedPassword } from "./src/saslprep.js";
@@ -212,6 +238,21 @@ def test_a_client_that_comes_back_logs_in_again(
         seen += programs.until("second of ann")
     asked = [line for _, line in seen if line.startswith("token")]
     assert asked == (["token 1", "token 2"] if "token" in login else [])
+
+
+def test_work_on_a_message_outlives_tokens(
+    script: Callable[[str, str], Path], programs: Programs, tmp_path: Path
+) -> None:
+    key = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann"}
+    with BrokerProcess(tmp_path, config(tmp_path), listen=()) as broker:
+        options = {"url": broker.urls[1], "ca": str(tmp_path / "ca.pem"), "key": key, "claims": claims}
+        worker = programs.start("worker", "node", script("renewer", RENEWER), json.dumps(options))
+        programs.until("begins")
+        programs.until("token 5")  # Each lasts two seconds, and is used for one.
+        worker.write("go on")
+        programs.until("then the next one")
+        assert worker.log.read_text() == "", "the connection was not lost"
 
 
 def derived(script: Callable[[str, str], Path], folder: Path, what: str, given: list[str]) -> list[Any]:

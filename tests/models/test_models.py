@@ -1,4 +1,4 @@
-"""Two-phase delivery and transactions as designed, explored as a whole; and planted bugs, each of which is found."""
+"""Two-phase delivery, transactions and replication as designed, explored as a whole; and planted bugs, all found."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import replication
 import transactions
 import two_phase
 from explore import FAULT, Exploration, S, explore
+from replication import Replication
 from transactions import Transactions
 from two_phase import TwoPhase
 
@@ -94,6 +96,44 @@ TRANSACTION_SPARE = {
     "data is appended before it joins": "branches",
 }
 """Variants that do no harm: rules that others cover (see the docstring of the model), and a delay."""
+REPLICATION_STATES = {
+    "kill": 150_000,
+    "power": 25_000,
+    "unsynced": 90_000,
+    "disk": 14_000,
+    "lease": 80_000,
+    "link": 15_000,
+    "move": 50_000,
+    "pair": 45_000,
+    "both": 8_000,
+    "pair power": 20_000,
+    "record": 13_000,
+}
+LOST = "a member of the in-sync set misses what was committed"
+TOO_FEW = "fewer losses than the least number"
+REPLICATION_MUTANTS = {
+    "a leader counts what is not synced": ("power", LOST),
+    "a leader from outside the in-sync set": ("both", LOST),
+    "a loss is told once": ("both", LOST),
+    "a majority is enough": ("record", LOST),
+    "a removal counts before it is done": ("record", LOST),
+    "a restarted leader leads on": ("unsynced", LOST),
+    "acknowledgements of an earlier epoch count": ("move", LOST),
+    "added before it holds the watermark": ("both", LOST),
+    "added before the end of the promotion": ("record", LOST),
+    "added in any session": ("both", LOST),
+    "an addition does not count before it is known": ("both", LOST),
+    "an addition is compared with the last session": ("both", LOST),
+    "an answer of a later epoch counts": ("move", LOST),
+    "cut to the watermark": ("both", LOST),
+    "elections before losses": ("both", LOST),
+    "no cut": ("pair", LOST),
+    "no loss is told": ("both", LOST),
+    "the dead leave below the least number": ("both", TOO_FEW),
+    "the in-sync set shrinks below the least number": ("both", TOO_FEW),
+    "the same leader keeps its epoch": ("both", "there is no leader"),
+    "what is not synced is acknowledged": ("pair power", LOST),
+}
 
 
 def assert_is_whole(explored: Exploration[S], states_min: int) -> None:
@@ -138,9 +178,24 @@ def test_a_harmless_variant_of_transactions_violates_nothing(mutant: str) -> Non
     assert_is_whole(explored, 1)
 
 
+@pytest.mark.parametrize("name", replication.CASES)
+def test_replication_loses_nothing_that_is_committed(name: str) -> None:
+    assert_is_whole(explore(Replication(replication.CASES[name])), REPLICATION_STATES[name])
+
+
+@pytest.mark.parametrize("mutant", REPLICATION_MUTANTS)
+def test_a_bug_in_replication_is_found(mutant: str) -> None:
+    case, says = REPLICATION_MUTANTS[mutant]
+    assert_is_found(explore(Replication(replication.CASES[case], frozenset([mutant]))), says)
+
+
 @pytest.mark.parametrize(
     ("module", "listed"),
-    [(two_phase, {*TWO_PHASE_MUTANTS}), (transactions, {*TRANSACTION_MUTANTS, *TRANSACTION_SPARE})],
+    [
+        (replication, {*REPLICATION_MUTANTS}),
+        (two_phase, {*TWO_PHASE_MUTANTS}),
+        (transactions, {*TRANSACTION_MUTANTS, *TRANSACTION_SPARE}),
+    ],
 )
 def test_every_planted_bug_is_listed_here(module: ModuleType, listed: set[str]) -> None:
     text = Path(module.__file__ or "").read_text(encoding="utf-8")

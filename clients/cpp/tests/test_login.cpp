@@ -134,6 +134,16 @@ void a_token_is_sent_where_nobody_can_read_it() {
   CHECK(begin_login(token, {{"OAUTHBEARER"}, "", true})->mechanism() == "OAUTHBEARER");
 }
 
+void a_plain_password_is_sent_where_it_is_wanted_and_nobody_can_read_it() {
+  const Login login = Password::plain("ann", "open\u00adsesame");
+  const auto exchange = begin_login(login, {{offered_scram, "PLAIN"}, "", true});
+  CHECK(exchange->mechanism() == "PLAIN");
+  CHECK(exchange->begin() == std::string("\0ann\0open\u00adsesame", 17));
+  CHECK(code_of([&] { begin_login(login, {{"PLAIN"}, "", false}); }) == "auth.failed");
+  CHECK(code_of([&] { begin_login(login, {{offered_scram}, "", true}); }) == "auth.failed");
+  CHECK(code_of([] { Password::plain("ann", std::string("open\0sesame", 11)); }) == "message.invalid");
+}
+
 void a_password_is_text_that_is_its_own_prepared_form() {
   for (const char* secret : {"opensesame", "with\ttab", "Stra\u00dfe", "na\u00efve \u0141\u00f3d\u017a \u20ac",
                              "\u043f\u0430\u0440\u043e\u043b\u044c", "\u03ba\u03cc\u03c3\u03bc\u03bf\u03c2"})
@@ -155,16 +165,23 @@ void a_token_is_asked_for_at_each_connection() {
                            peer.until_closed();
                          },
                          [](Peer& peer) {
-                           take_token(peer, "token-2");
+                           challenge(peer, peer.read().correlation, {"OAUTHBEARER"});
+                           peer.until_closed();
+                         },
+                         [](Peer& peer) {
+                           take_token(peer, "token-3");
                            answer_find_offset(peer, 5);
                            peer.until_closed();
                          }});
   std::atomic<int> asked = 0;
-  const auto client =
-      Client::connect(broker.url(), options(Token([&] { return "token-" + std::to_string(++asked); })));
+  const Token token([&] {
+    if (++asked == 2) throw Error("connection.failed", "the issuer is away", true);
+    return "token-" + std::to_string(asked);
+  });
+  const auto client = Client::connect(broker.url(), options(token));
   CHECK(client.user() == "ann");
   CHECK(client.find_offset("t", 0, -1) == 5);
-  CHECK(asked == 2);
+  CHECK(asked == 3);
   client.close();
   broker.finish();
 }
@@ -415,7 +432,10 @@ int main() {
       {"a listener that requires a login says what it takes", a_listener_that_requires_a_login_says_what_it_takes},
       {"a password is text that is its own prepared form", a_password_is_text_that_is_its_own_prepared_form},
       {"a token is sent where nobody can read it", a_token_is_sent_where_nobody_can_read_it},
-      {"a token is asked for at each connection", a_token_is_asked_for_at_each_connection},
+      {"a plain password is sent where it is wanted and nobody can read it",
+       a_plain_password_is_sent_where_it_is_wanted_and_nobody_can_read_it},
+      {"a token is asked for at each connection, and again where there was none for now",
+       a_token_is_asked_for_at_each_connection},
       {"a token that can't be sent is not", a_token_that_can_not_be_sent_is_not},
       {"a login ends", a_login_ends},
       {"a refused login is reported and not tried again", a_refused_login_is_reported_and_not_tried_again}};

@@ -27,6 +27,12 @@ const LOGIN_MESSAGES_MAX = 8;
 const OUTGOING_BYTES_MAX = 1 << 20;
 /** Keepalive intervals without a byte from the broker before the connection is given up. */
 const SILENT_INTERVALS_MAX = 3;
+/** A client logs in with its next token so long before the end of the one in use, or after half of the time left. */
+const RENEWED_AHEAD_MS = 30_000;
+/** Until a token is asked for again that was not there yet. */
+const TOKEN_TRIED_AGAIN_MS = 1_000;
+/** The longest wait until then: a clock that is set is followed. */
+const CLOCK_CHECK_MS = 60_000;
 /** For what waits to be sent when a client closes. */
 const CLOSE_TIMEOUT_MS = 5_000;
 
@@ -66,6 +72,7 @@ export class Connection {
   #lastCorrelation = 0n;
   #whenReady: (() => void)[] = [];
   #keepalive: NodeJS.Timeout | undefined;
+  #renewal: NodeJS.Timeout | undefined;
   #hasSent = false;
   #hasReceived = true;
   #silentTicks = 0;
@@ -134,8 +141,10 @@ export class Connection {
     const logsIn = login !== undefined;
     const content = { versionMin: VERSION, versionMax: VERSION, features, client, producerId, producerKey, logsIn };
     let { message } = await this.#answerTo({ member: "hello", content });
+    let exchange: Exchange | undefined;
     if (message.member === "challenge") {
-      message = await this.#logIn(beginLogin(login, message.content.mechanisms, channel));
+      exchange = beginLogin(login, message.content.mechanisms, channel);
+      message = await this.#logIn(exchange);
     }
     if (message.member !== "welcome") throw protocolError(`the broker answered hello with ${message.member}`);
     if (message.content.version !== VERSION) {
@@ -145,6 +154,7 @@ export class Connection {
     this.#welcome = message.content;
     const { keepaliveMs } = message.content;
     if (keepaliveMs > 0) this.#keepalive = setInterval(() => this.#tick(keepaliveMs), keepaliveMs / 2).unref();
+    if (exchange !== undefined) this.#renewInTime(exchange);
   }
 
   /** Log in; the broker's answer to the last message. Throws auth.failed. */
@@ -163,6 +173,34 @@ export class Connection {
       throw authFailed(`${this.peer} can't be trusted: ${error.message}`);
     }
     throw authFailed(`${this.peer} does not end the login`);
+  }
+
+  #renewInTime(login: Exchange): void {
+    const leftMs = login.endsMs - Date.now();
+    if (leftMs === Infinity) return;
+    // By a clock that is ahead, every token has ended: then not faster than it is tried again.
+    const inMs = leftMs > 0 ? leftMs - Math.min(RENEWED_AHEAD_MS, leftMs / 2) : TOKEN_TRIED_AGAIN_MS;
+    this.#renewAt(login, Date.now() + inMs);
+  }
+
+  #renewAt(login: Exchange, atMs: number): void {
+    const leftMs = atMs - Date.now();
+    const then = leftMs > CLOCK_CHECK_MS ? () => this.#renewAt(login, atMs) : () => void this.#renew(login);
+    this.#renewal = setTimeout(then, Math.max(0, Math.min(leftMs, CLOCK_CHECK_MS))).unref();
+  }
+
+  /** Log in with the next token, if there is one yet: where there is none in time, the broker ends the connection. */
+  async #renew(login: Exchange): Promise<void> {
+    const endsMs = login.endsMs;
+    // A function that fails may have more luck the next time.
+    const data = await Promise.resolve(login.begin()).catch(() => undefined);
+    if (this.error !== undefined) return;
+    if (data === undefined || login.endsMs <= endsMs) {
+      this.#renewAt(login, Date.now() + TOKEN_TRIED_AGAIN_MS);
+      return;
+    }
+    this.ask(NOBODY, { member: "authenticate", content: { mechanism: login.mechanism, data } });
+    this.#renewInTime(login);
   }
 
   /** What the broker said of itself and its limits. */
@@ -342,6 +380,7 @@ export class Connection {
     if (this.error !== undefined) return;
     this.error = this.#isClosing ? clientClosed("the client was closed") : error;
     clearInterval(this.#keepalive);
+    clearTimeout(this.#renewal);
     this.#socket.destroy();
     const callers = [...this.#callers.values()];
     this.#callers.clear();

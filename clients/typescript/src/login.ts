@@ -26,7 +26,9 @@ export interface Channel {
 /** One login on one connection. Its methods throw SaslError where the broker can't be trusted. */
 export interface Exchange {
   readonly mechanism: string;
-  /** The first message. */
+  /** When the login ends, in milliseconds since 1970, as its first message says; Infinity: unknown, or never. */
+  readonly endsMs: number;
+  /** The first message; of a token, the next one each time. */
   begin(): string | Promise<string>;
   /** The answer to a message of the broker's. */
   answer(data: string): Promise<string>;
@@ -53,6 +55,7 @@ export class Password {
     const scram = new ScramClient(this.user, randomBytes(NONCE_BYTES).toString("base64"), offered, binding);
     return {
       mechanism: scram.mechanism,
+      endsMs: Infinity,
       begin: () => scram.first(),
       answer: async (data) => scram.final(await this.#salt(scram.salting(data))),
       end: (data) => scram.check(data),
@@ -73,7 +76,8 @@ export class Password {
   }
 }
 
-/** A token of an identity provider: its text, or a function that returns the present one, called at each connection. */
+/** A token of an identity provider: its text, or a function that returns the present one. The function is called at each
+ * connection, and shortly before the end of a token: with a later one the client logs in again on the same connection. */
 export class Token {
   readonly #token: string | (() => string | Promise<string>);
 
@@ -87,9 +91,18 @@ export class Token {
   exchange(offered: readonly string[], { isPrivate }: Channel): Exchange {
     if (!offered.includes(BEARER)) throw new SaslError("the broker takes no tokens on this connection");
     if (!isPrivate) throw new SaslError("a token is sent only in TLS, and over Unix sockets");
+    let endsMs = Infinity;
     return {
       mechanism: BEARER,
-      begin: async () => `n,,\x01auth=Bearer ${await this.#present()}\x01\x01`,
+      get endsMs() {
+        return endsMs;
+      },
+      begin: async () => {
+        const token = await this.#present();
+        // There is no next one of a text.
+        if (typeof this.#token === "function") endsMs = endOf(token);
+        return `n,,\x01auth=Bearer ${token}\x01\x01`;
+      },
       answer: () => Promise.reject(new SaslError("a token has one message")),
       end: () => {},
     };
@@ -133,6 +146,17 @@ async function present(token: () => string | Promise<string>): Promise<string> {
     return await token();
   } catch (error) {
     throw new LinnError("connection.failed", "no token: the function of the login failed", true, { cause: error });
+  }
+}
+
+/** The `exp` of a JSON Web Token (RFC 7519, 4.1.4). The broker checks tokens: here it only says when the next is due. */
+function endOf(token: string): number {
+  try {
+    const claims: unknown = JSON.parse(Buffer.from(token.split(".")[1] ?? "", "base64url").toString());
+    const ends = (claims as { exp?: unknown } | null)?.exp;
+    return typeof ends === "number" && Math.abs(ends) < 1e12 ? ends * 1000 : Infinity;
+  } catch {
+    return Infinity;
   }
 }
 

@@ -369,6 +369,73 @@ test("a token that does not come in time fails the attempt", async () => {
   await assert.rejects(connected(peer, { login, connectTimeoutMs: 50 }), { code: "connection.failed" });
 });
 
+/** A token that ends in so many seconds. */
+function endsIn(seconds: number): string {
+  const claims = JSON.stringify({ sub: "ann", exp: Date.now() / 1000 + seconds });
+  return `header.${Buffer.from(claims).toString("base64url")}.signature`;
+}
+
+/** A broker at a Unix socket, which takes any token, and the next one on the same connection. */
+async function renewsTokens(): Promise<Peer> {
+  const peer = await takesTokens();
+  let connections = 0;
+  peer.script.authenticate = () => {
+    const { length } = peer.heard.filter(({ message }) => message.member === "hello");
+    if (connections === length) return { member: "done", content: null };
+    connections = length;
+    return WELCOME;
+  };
+  return peer;
+}
+
+test("the next token is shown on the same connection", async () => {
+  const peer = await renewsTokens();
+  const tokens: string[] = [];
+  const login = new Token(() => tokens[tokens.push(endsIn(0.4)) - 1]!);
+  await connected(peer, { login });
+  const said = await peer.hears("authenticate", 4);
+  assert.equal((await peer.hears("hello")).length, 1);
+  const shown = said.map(({ message }) => /Bearer (.*)\x01\x01/.exec(message.content.data)![1]);
+  assert.deepEqual(shown, tokens.slice(0, shown.length));
+});
+
+test("a function that has no later token yet is called again, and a text is not shown twice", async () => {
+  const peer = await renewsTokens();
+  const first = endsIn(4);
+  const next: (() => string)[] = [() => first, () => assert.fail("down"), () => first, () => endsIn(3_600)];
+  let asked = 0;
+  await connected(peer, { login: new Token(() => next[asked++]!()) });
+  await connected(peer, { login: new Token(endsIn(0.1)) });
+  const said = await peer.hears("authenticate", 3);
+  assert.equal((await peer.hears("hello")).length, 2);
+  assert.deepEqual([asked, said.length], [4, 3]);
+});
+
+test("a client whose clock is ahead of all tokens does not ask for them without end", async () => {
+  const peer = await renewsTokens();
+  let asked = 0;
+  await connected(peer, { login: new Token(() => endsIn(++asked - 1_000)) });
+  await peer.hears("authenticate", 2);
+  assert.equal(asked, 2);
+});
+
+test("the end of a token is read if it has one", async () => {
+  const claims = (text: string): string => `h.${Buffer.from(text).toString("base64url")}.s`;
+  for (const [token, endsMs] of [
+    [claims('{"exp": 1234.5}'), 1_234_500],
+    ["opaque", Infinity],
+    ["a.b.c", Infinity],
+    [claims("null"), Infinity],
+    [claims("{}"), Infinity],
+    [claims('{"exp": "1234"}'), Infinity],
+    [claims('{"exp": 1e300}'), Infinity],
+  ] as const) {
+    const exchange = new Token(() => token).exchange(["OAUTHBEARER"], { isPrivate: true, binding: undefined });
+    await exchange.begin();
+    assert.equal(exchange.endsMs, endsMs, token);
+  }
+});
+
 async function tokenMessage(token: Token): Promise<string> {
   return token.exchange(["OAUTHBEARER"], { isPrivate: true, binding: undefined }).begin();
 }
