@@ -93,6 +93,13 @@ class ExchangeDescription(TypedDict):
     bindings: list[BindingDescription]
 
 
+class Definitions(TypedDict):
+    """All exchanges and topics of a broker, by name."""
+
+    exchanges: list[ExchangeDescription]
+    topics: list[TopicDescription]
+
+
 class GroupSummary(TypedDict):
     """A consumer group: the topics in which it has members or offsets, its members, and its total lag."""
 
@@ -307,14 +314,17 @@ class ConnectionSubscription(TypedDict):
 
 
 class ConnectionDescription(TypedDict):
-    """An open connection: number, client, peer, listener, age, traffic, memory, and subscriptions.
+    """An open connection: number, client, user, peer, listener, age, traffic, memory, and subscriptions.
 
-    `client` is the `name` given by the client. At most 100 subscriptions are listed.
+    `client` is the `name` given by the client. `login`: how the user has logged in, as in `CallerDescription`; `user`
+    and `login` are "" until then. At most 100 subscriptions are listed.
     """
 
     number: int
     peer: str
     client: str
+    user: str
+    login: str
     listener: str
     protocol: str
     open_s: float

@@ -205,9 +205,15 @@ class NewUser(NamedChange):
 
 
 class UserChange(NamedChange):
-    """New values for a user. None: unchanged; "" or -1: the user has none any more."""
+    """New values for a user. None: unchanged; "" or -1: the user has none any more.
+
+    `add_roles` and `remove_roles` change `roles`, or the roles that the user has when the change is carried out, so
+    that of two administrators neither loses the other's change.
+    """
 
     roles: Sequence[str] | None = None
+    add_roles: Sequence[str] = ()
+    remove_roles: Sequence[str] = ()
     scram: str | None = None
     certificate: str | None = None
     uid: Annotated[int, msgspec.Meta(ge=-1)] | None = None
@@ -386,6 +392,7 @@ CREATE_EXCHANGE = Verb("exchange.create", SettingsChange, Created, _exchange_set
 DELETE_EXCHANGE = Verb("exchange.delete", NamedChange, Nothing, _named(rights.CONFIGURE, rights.EXCHANGE))
 SHOW_EXCHANGE = Verb("exchange.show", Named, descriptions.ExchangeDescription, _named(rights.SEE, rights.EXCHANGE))
 LIST_EXCHANGES = Verb("exchange.list", NoArguments, list[descriptions.ExchangeDescription], shows_visible)
+EXPORT_DEFINITIONS = Verb("definitions.export", NoArguments, descriptions.Definitions, shows_visible)
 BIND = Verb("exchange.bind", BindingChange, Created, _binding)
 UNBIND = Verb("exchange.unbind", BindingChange, Unbound, _binding)
 LIST_GROUPS = Verb("group.list", OfTopic, list[descriptions.GroupSummary], shows_visible)

@@ -412,9 +412,7 @@ class Admin:
         return (await self._ask(verbs.ABORT_TRANSACTION, verbs.TransactionAbort(name, number)))["number"]
 
     async def metrics(self, *names: str) -> list[MetricDescription]:
-        """Return the broker's metrics whose names begin with one of `names`, or all: name, kind, labels and samples.
-
-        Raises LimitExceeded if they do not fit into one answer.
+        """Return the metrics whose names begin with one of `names`, or all. Raises LimitExceeded: they are too many.
 
         Example:
             print(await client.admin.metrics("linn_topic"))
@@ -477,7 +475,7 @@ class Admin:
             scram: verifier of the password, as `linn users verifier` prints it. "": no password.
             certificate: the URI or DNS name in the user's certificate. "": none.
             uid: the user's id on the broker's machine, for Unix sockets.
-            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`.
+            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`, `connections_max`, `client_...`.
 
         Raises UserExists, UserUnknown for a role, Forbidden, ConfigError, LimitExceeded.
 
@@ -492,6 +490,8 @@ class Admin:
         name: str,
         roles: Sequence[str] | None = None,
         *,
+        add_roles: Sequence[str] = (),
+        remove_roles: Sequence[str] = (),
         scram: str | None = None,
         certificate: str | None = None,
         uid: int | None = None,
@@ -500,16 +500,18 @@ class Admin:
         """Change a user; return whether anything differed. Sessions of the user have the new rights on return.
 
         None leaves a setting as it is. "" for `scram` and `certificate`, -1 for `uid`, and 0 for one of the `limits`
-        remove it. `roles` are all from then on. Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
+        remove it. `roles` are all from then on; `add_roles` and `remove_roles` leave the others as they are when the
+        broker makes the change. Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
 
         Example:
-            await client.admin.alter_user("ada", ["shop", "administrator"], certificate="")
+            await client.admin.alter_user("ada", add_roles=["administrator"], certificate="")
         """
-        asked = verbs.UserChange(name, roles=roles, scram=scram, certificate=certificate, uid=uid, limits=limits)
+        asked = verbs.UserChange(name, roles=roles, add_roles=add_roles, remove_roles=remove_roles, limits=limits)
+        asked.scram, asked.certificate, asked.uid = scram, certificate, uid
         return (await self._ask(verbs.ALTER_USER, asked))["changed"]
 
     async def delete_user(self, name: str) -> None:
-        """Delete a user, who may do nothing from then on. Raises UserUnknown, Forbidden, ConfigNotLive.
+        """Delete a user, and end its connections. Raises UserUnknown, Forbidden, ConfigNotLive.
 
         Example:
             await client.admin.delete_user("ada")

@@ -328,5 +328,5 @@ class SimNet:
         server = listener.node.name
         there, back = Pipe(link, self.rng, client.name, server), Pipe(link, self.rng, server, client.name)
         self._connection_count += 1
-        listener.offer(SimStream(listener.node, there, back, f"{client.name}#{self._connection_count}"))
+        listener.offer(SimStream(listener.node, there, back, f"{client.name}:{self._connection_count}"))
         return SimStream(client, back, there, listener.address)

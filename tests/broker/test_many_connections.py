@@ -21,6 +21,7 @@ from linn.wire.connection import frames_of, hello
 CONFIG = """
 [broker]
 connections_max = 12_000
+handshakes_max = 12_000
 [topics.queue]
 [topics.stream]
 kind = "stream"

@@ -165,6 +165,7 @@ async def administer(admin: Admin, topic: str) -> None:
     assert_type(await admin.roles(), list[RoleDescription])
     assert_type(await admin.create_user(topic, [topic], scram="", certificate=topic, uid=123), bool)
     assert_type(await admin.alter_user(topic, [topic], scram="", certificate="", uid=-1), bool)
+    assert_type(await admin.alter_user(topic, add_roles=[topic], remove_roles=[topic]), bool)
     assert_type(await admin.user(topic), UserDescription)
     assert_type(await admin.users(), list[UserDescription])
     assert_type(await admin.can(topic, "publish", f"topic:{topic}"), RightDescription)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_client import RawClient, Refused, connected, records, served
+from raw_client import ADDRESS, RawClient, Refused, connected, records, served
 from test_rights import EVERYTHING, Rights
 
+import linn
 from linn.core.broker.broker import Broker
 from linn.core.security.quota import PAUSE_S_MAX, Limits, Quota
+from linn.core.security.sasl.scram import make_verifier
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -96,6 +100,111 @@ def test_deliveries_keep_the_rate(way: str) -> None:
         assert 0.8 * RATE * SECONDS < received < RATE * (SECONDS + 1) + 1_000_000  # One delivery may overdraw it.
 
     scenario()
+
+
+@served(FILE)
+async def test_clients_of_one_name_share_the_rate_of_a_client(broker: Broker, env: SimEnv) -> None:
+    """Two of one name have together what one of another name has alone."""
+    await _limit(broker, client_receive_bytes_per_s=RATE)
+    clients = [await connected(env, name=name) for name in ("billing", "billing", "shop")]
+    until_s, confirmed = trio.current_time() + SECONDS, [0, 0, 0]
+
+    async def publish(number: int) -> None:
+        confirmed[number] = await _at_full_rate(clients[number], until_s, 1_000)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(publish, number)
+    for bytes_of_name in (confirmed[0] + confirmed[1], confirmed[2]):
+        assert 0.6 * RATE * SECONDS < bytes_of_name < 1.1 * RATE * (SECONDS + 1)
+
+
+@served(FILE)
+async def test_the_rate_of_the_user_holds_whatever_names_its_clients_take(broker: Broker, env: SimEnv) -> None:
+    await _limit(broker, receive_bytes_per_s=RATE, client_receive_bytes_per_s=RATE)
+    clients = [await connected(env, name=f"name {number}") for number in range(3)]
+    until_s, confirmed = trio.current_time() + SECONDS, list[int]()
+
+    async def publish(client: RawClient) -> None:
+        confirmed.append(await _at_full_rate(client, until_s, 1_000))
+
+    async with trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(publish, client)
+    assert sum(confirmed) < 1.1 * RATE * (SECONDS + 1)
+
+
+LOGIN = 'login = "required"\n' + FILE
+VERIFIER = make_verifier("secret", bytes(16), 4_096).text()
+STEADY_S = 0.05
+"""Time between two messages of a user that has not been promised more."""
+
+
+async def _users(broker: Broker, **limits: int) -> Rights:
+    """The users `greedy`, who has limits, and `steady`, who has none."""
+    rights = Rights(broker)
+    for name in ("greedy", "steady"):
+        await rights.perform("user.create", name=name, roles=["administrator"], scram=VERIFIER)
+    await rights.perform("user.alter", name="greedy", limits=limits)
+    return rights
+
+
+def _as(user: str, env: SimEnv) -> AbstractAsyncContextManager[linn.Client]:
+    return linn.connect(f"linn://{ADDRESS}", login=linn.Password(user, "secret"), env=env)
+
+
+@served(LOGIN)
+async def test_a_user_who_publishes_at_full_rate_does_not_slow_another_one(broker: Broker, env: SimEnv) -> None:
+    """The one is held to its quota; each message of the other is confirmed as fast as on an idle broker."""
+    await _users(broker, receive_bytes_per_s=RATE)
+    confirmed, longest_s = 0, 0.0
+
+    async def publish() -> None:
+        nonlocal confirmed
+        async with _as("greedy", env) as client, client.producer("q") as producer:
+            while True:
+                await producer.publish_many([b"x" * 1_000] * 10)
+                confirmed += 10_000
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publish)
+        async with _as("steady", env) as client, client.producer("s") as producer:
+            for _ in range(int(SECONDS / STEADY_S)):
+                began_s = trio.current_time()
+                await producer.publish(b"y" * 1_000)
+                longest_s = max(longest_s, trio.current_time() - began_s)
+                await trio.sleep(STEADY_S)
+        nursery.cancel_scope.cancel()
+    assert longest_s < 0.1
+    assert 0.6 * RATE * SECONDS < confirmed < 1.2 * RATE * (SECONDS + 1)
+
+
+@served(LOGIN)
+async def test_a_user_who_reads_at_full_rate_does_not_slow_another_one(broker: Broker, env: SimEnv) -> None:
+    """The one reads what there is, as fast as its quota lets it; the other one hears of each message at once."""
+    await _users(broker, send_bytes_per_s=RATE)
+    received, longest_s = 0, 0.0
+
+    async def read() -> None:
+        nonlocal received
+        async with _as("greedy", env) as client, client.consumer("s", start="earliest") as consumer:
+            async for message in consumer:
+                received += len(message.value or b"")
+
+    async with _as("steady", env) as client, client.producer("s") as producer:
+        for _ in range(50):
+            await producer.publish_many([b"x" * 1_000] * 100)
+        async with client.consumer("s", start="latest") as consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            for _ in range(int(SECONDS / STEADY_S)):
+                began_s = trio.current_time()
+                await producer.publish(b"y")
+                assert (await anext(consumer)).value == b"y"
+                longest_s = max(longest_s, trio.current_time() - began_s)
+                await trio.sleep(STEADY_S)
+            nursery.cancel_scope.cancel()
+    assert longest_s < 0.1
+    assert 0.6 * RATE * SECONDS < received < 1.1 * RATE * (SECONDS + 1) + 1_000_000  # One delivery may overdraw it.
 
 
 @served(FILE)

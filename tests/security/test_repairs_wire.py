@@ -337,7 +337,7 @@ def wire_requests(near: str, subscription: int) -> dict[type[m.Message], list[m.
     }
 
 
-WITHOUT_NAMES = {m.Ping, m.Pong, m.Goodbye, m.Unknown}
+WITHOUT_NAMES = {m.Authenticate, m.Ping, m.Pong, m.Goodbye, m.Unknown}
 
 
 @simulated

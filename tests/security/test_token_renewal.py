@@ -38,7 +38,7 @@ default_storage = "dram"
 [listeners.native]
 address = "unix:{folder}/linn.sock"
 login = "required"
-methods = ["token"]
+methods = ["peer", "token"]
 [tokens]
 keys = "{folder}/keys.json"
 issuer = "https://id.example"

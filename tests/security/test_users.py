@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
+import trio
 from raw_client import RawClient, Refused, after_power_loss, broker_on, records, served, simulated
 from test_rights import Rights
 
@@ -74,6 +76,23 @@ async def test_users_and_roles_are_made_shown_changed_and_deleted(broker: Broker
 
 
 @served(FILE)
+async def test_of_two_administrators_neither_loses_the_others_change(env: SimEnv, broker: Broker) -> None:
+    """Roles are added to those that the user has when the change is carried out, and taken from them."""
+    for role in ("a", "b", "c"):
+        await _perform(broker, "role.create", name=role, rules={})
+    await _perform(broker, "user.create", name="alice", roles=["c"])
+    changes: list[dict[str, Any]] = [{"add_roles": ["a"]}, {"add_roles": ["b"], "remove_roles": ["c", "none"]}]
+    async with trio.open_nursery() as nursery:
+        for change in changes:
+            nursery.start_soon(partial(_perform, broker, "user.alter", name="alice", **change))
+    assert sorted((await _perform(broker, "user.show", name="alice"))["roles"]) == ["a", "b"]
+    assert await _perform(broker, "user.alter", name="alice", add_roles=["a"]) == {"changed": False}
+    await _perform(broker, "user.alter", name="alice", roles=["c"], add_roles=["a"], remove_roles=["c"])
+    assert (await _perform(broker, "user.show", name="alice"))["roles"] == ["a"]
+    assert await _error(broker, "user.alter", name="alice", add_roles=["none"]) is UserUnknown
+
+
+@served(FILE)
 async def test_wrong_requests_are_refused_and_change_nothing(broker: Broker) -> None:
     before = await _perform(broker, "user.list"), await _perform(broker, "role.list")
     assert await _error(broker, "user.create", name="a\nb") is ConfigError
@@ -110,6 +129,8 @@ async def test_a_caller_gives_and_takes_no_right_that_he_lacks(broker: Broker) -
         ("role.delete", {"name": "wider"}),
         ("user.create", {"name": "u", "roles": ["administrator"]}),
         ("user.alter", {"name": "weak", "roles": ["wider"]}),
+        ("user.alter", {"name": "weak", "add_roles": ["wider"]}),
+        ("user.alter", {"name": "strong", "remove_roles": ["wider"]}),
         ("user.alter", {"name": "strong", "scram": "known to the keeper"}),
         ("user.alter", {"name": "strong", "roles": []}),
         ("user.delete", {"name": "strong"}),

@@ -26,7 +26,7 @@ Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason th
 
 @app.command("list")
 def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List all open connections, oldest first, with their clients, subscriptions and traffic."""
+    """List all open connections, oldest first, with their clients, users, subscriptions and traffic."""
     found = with_client(url, lambda client: client.admin.connections())
     if as_json:
         print_json(found)
@@ -35,6 +35,8 @@ def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
         [
             str(connection["number"]),
             connection["client"],
+            connection["user"],
+            connection["login"],
             connection["peer"],
             connection["listener"],
             connection["protocol"],
@@ -48,8 +50,8 @@ def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
         ]
         for connection in found
     ]
-    heads: list[str | Column] = [number("number"), "client", "peer", wide("listener"), wide("protocol")]
-    heads += [number("open s"), "subscribes to"]
+    heads: list[str | Column] = [number("number"), "client", "user", wide("login"), "peer"]
+    heads += [wide("listener"), wide("protocol"), number("open s"), "subscribes to"]
     heads += [wide(number(head)) for head in ("received", "sent", "in flight", "unsent", "held")]
     print_table(heads, rows)
 

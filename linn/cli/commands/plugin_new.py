@@ -16,6 +16,8 @@ from linn.core.errors.tree import ConfigExists, ConfigUnreadable
 
 KINDS = {
     "assignor": "assigns a group's partitions: `assignor =` of a group",
+    "authenticator": "checks passwords or tokens: `methods =` of a listener",
+    "authorizer": "decides on rights without a role: `authorizer =` of the broker",
     "engine": "stores logs: `storage =` of a topic",
     "exchange": "chooses topics for a message: `type =` of an exchange",
     "format": "reads and writes the bodies of another protocol's batches",
@@ -84,6 +86,20 @@ FACTS = {
         "one member of a group reads a topic, and the others wait to take over.",
         "linn.testing.assignors.AssignorConformance",
         _ORDERS + 'kind = "stream"\npartitions = 4\n\n[groups.billing]\nassignor = "@NAME@"',
+    ),
+    "authenticator": Facts(
+        "authenticator",
+        "robots log in with tokens, of which a file has the hashes.",
+        "linn.testing.authenticators.AuthenticatorConformance",
+        '[listeners.local]\naddress = "unix:/run/linn/linn.sock"\nlogin = "required"\nmethods = ["@NAME@"]\n\n'
+        '[authenticators.@NAME@]\nfile = "/etc/linn/tokens"\n\n' + _ORDERS.rstrip(),
+    ),
+    "authorizer": Facts(
+        "authorizer",
+        "everybody may read the topics whose names begin with `public.`.",
+        "linn.testing.authorizers.AuthorizerConformance",
+        '[broker]\nauthorizer = "@NAME@"\n\n[topics."public.news"]\nkind = "stream"\n\n'
+        + _ORDERS.rstrip(),
     ),
     "engine": Facts(
         "storage engine",

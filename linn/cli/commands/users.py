@@ -15,7 +15,6 @@ from linn.cli.render.table import print_settings, print_table
 from linn.cli.session import with_client
 
 if TYPE_CHECKING:
-    from linn.client.client import Client
     from linn.descriptions import UserDescription
 
 app = noun("List, describe, create, alter and delete users.")
@@ -57,8 +56,9 @@ Limits = Annotated[
     typer.Option(
         "--limit",
         metavar="KEY=NUMBER",
-        help="Limit of all connections of the user together: receive_bytes_per_s, send_bytes_per_s or requests_per_s. "
-        "May be repeated.",
+        help="Limit of all connections of the user together: receive_bytes_per_s, send_bytes_per_s, requests_per_s or "
+        "connections_max; or of those with the same client name: client_receive_bytes_per_s, client_send_bytes_per_s, "
+        "client_requests_per_s. May be repeated.",
     ),
 ]
 
@@ -153,17 +153,10 @@ def alter(
     facts = _facts(_verifier(password, password_file, scram), certificate, uid, limit)
     if not (facts or add_role or remove_role):
         raise typer.BadParameter("name at least one option to change")
-    done = with_client(url, lambda client: _alter(client, name, add_role or [], remove_role or [], facts))
+    roles = {"add_roles": add_role or [], "remove_roles": remove_role or []}
+    done = with_client(url, lambda client: client.admin.perform("user.alter", name=name, **roles, **facts))
     text = f"changed {name}" if done["changed"] else f"{name} has these settings already"
     print_result({"changed": done["changed"]}, text, as_json=as_json)
-
-
-async def _alter(client: Client, name: str, added: list[str], removed: list[str], facts: dict[str, Any]) -> Any:
-    if added or removed:
-        roles = (await client.admin.user(name))["roles"]
-        wanted = [role for role in dict.fromkeys([*roles, *added]) if role not in removed]
-        facts = facts | {"roles": wanted}
-    return await client.admin.perform("user.alter", name=name, **facts)
 
 
 @app.command("delete")

@@ -4,7 +4,8 @@
 
 Laws: users and roles that the configuration file names are changed in the file alone. A caller who lacks a
 right can't give it, and changes no user and no role that has it. A change is durable before it holds; when its
-verb is answered, no session of the user has more than the new rights.
+verb is answered, no session of the user has more than the new rights. A connection lives no longer than a second after
+the user, or the password, with which it has logged in.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from linn import rights, verbs
 from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.stored_entries import ROLE, USER, StoredRole, StoredUser
 from linn.core.config.config import Config
-from linn.core.errors.auth import Forbidden, UserExists, UserUnknown
+from linn.core.connections.connections import Connections
+from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
 from linn.core.errors.names import name_problem
 from linn.core.errors.tree import ConfigError, ConfigNotLive, LimitExceeded
 from linn.core.loop.long_work import LongWork
@@ -26,7 +28,8 @@ from linn.core.ports.principal import Principal
 from linn.core.security.policy import ADMINISTRATOR, Policy
 from linn.core.security.quota import Limits
 from linn.core.security.rule import Rule, described_rules, rules_of
-from linn.core.security.sasl.scram import Verifier
+from linn.core.security.sasl.plain import PLAIN
+from linn.core.security.sasl.scram import SCRAM, SCRAM_PLUS, Verifier
 from linn.core.security.users import NO_LIMITS, User, check_user_name
 from linn.descriptions import CallerDescription, RightDescription, RoleDescription, UserDescription
 
@@ -35,12 +38,18 @@ USERS_MAX = 100_000
 ROLES_MAX = 1_000
 """Limit of the roles, for the same reason: with 100 rules, a role takes 20 KiB."""
 
+PASSWORDS = (PLAIN, SCRAM, SCRAM_PLUS)
+"""Ways to log in with a password."""
+
 
 class UserAdministration:
     """Users and roles, shown and changed while the broker runs."""
 
-    def __init__(self, config: Config, policy: Policy, entries: EntryStore, long_work: LongWork) -> None:
+    def __init__(
+        self, config: Config, policy: Policy, connections: Connections, entries: EntryStore, long_work: LongWork
+    ) -> None:
         self._config = config
+        self._connections = connections
         self._policy = policy
         self._entries = entries
         self._long_work = long_work
@@ -75,26 +84,29 @@ class UserAdministration:
         return {"created": True}
 
     async def alter_user(self, asked: verbs.UserChange, caller: Principal) -> verbs.Changed:
-        """Change a user."""
+        """Change a user. Connections that have logged in with a password end if it is another one from now on."""
         before = self._live_user(asked.name)
         self._check_grant(before.roles, caller)
         given = {key: value for key in _LOGIN_FACTS if (value := getattr(asked, key)) is not None}
         if given.get("uid") == -1:
             given["uid"] = None
-        if asked.roles is not None:
-            given["roles"] = tuple(asked.roles)
+        roles = [*(before.roles if asked.roles is None else asked.roles), *asked.add_roles]
+        given["roles"] = tuple(role for role in dict.fromkeys(roles) if role not in asked.remove_roles)
         limits = _limits(before.limits, asked.limits)
         user = msgspec.structs.replace(before, limits=limits, **given)
         if user != before:
             await self._put_user(user, asked, caller)
+            if user.scram != before.scram and not asked.validate_only:
+                await self._end_connections(user.name, PASSWORDS, "has another password")
         return {"changed": user != before}
 
     async def delete_user(self, asked: verbs.NamedChange, caller: Principal) -> verbs.Nothing:
-        """Delete a user, who may do nothing from then on."""
+        """Delete a user, who may do nothing from then on. Its connections end."""
         self._check_grant(self._live_user(asked.name).roles, caller)
         if not asked.validate_only:
             await self._entries.remove(USER + asked.name)
             await self._long_work.run(self._policy.remove_user(asked.name), immediate=True)
+            await self._end_connections(asked.name, (), "was deleted")
         return {}
 
     async def show_user(self, asked: verbs.Named) -> UserDescription:
@@ -148,6 +160,10 @@ class UserAdministration:
             stored = StoredUser(user.roles, user.scram, user.certificate, user.uid, user.limits)
             await self._entries.put(USER + user.name, msgspec.to_builtins(stored))
             await self._long_work.run(self._policy.put_user(user), immediate=True)
+
+    async def _end_connections(self, user: str, ways: Sequence[str], why: str) -> None:
+        ending = self._connections.end_of_user(user, ways, AuthFailed(f'the user "{user[:80]}" {why}'))
+        await self._long_work.run(ending, immediate=True)
 
     def _check_grant(self, roles: Iterable[str], caller: Principal) -> None:
         """Check that a caller has all rights of some roles. Raises UserUnknown, Forbidden."""

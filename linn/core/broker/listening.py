@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping
 
 import trio
@@ -16,10 +17,10 @@ from linn.core.config.config import Config
 from linn.core.connections.certificates import Certificates
 from linn.core.connections.connections import Connections
 from linn.core.connections.listener_traffic import ListenerTraffic
+from linn.core.connections.places import Places
 from linn.core.env.env import AcceptedStream, Listener
 from linn.core.env.log_fields import log_fields
 from linn.core.env.tls_stream import TlsStream
-from linn.core.errors.texts import counted
 from linn.core.errors.tls import TlsRequired
 from linn.core.errors.tree import BrokerFull, ConnectionLost, InternalError, LimitExceeded, LinnError, RequestTimeout
 from linn.core.gateway.gateway import Gateway
@@ -32,6 +33,7 @@ WATCHERS_MAX = 100
 """Limit of connections of protocols that only monitor: a few monitoring systems."""
 LAST_WORD_S = 0.1
 """Time that a refused connection has to take the reason; its socket can take it at once."""
+NOTE_INTERVAL_S = 1.0
 WATCHERS_LEAVE_S = 1.0
 """Time that a monitoring connection has to read its last answer after all clients are gone."""
 
@@ -45,40 +47,18 @@ class BoundListener:
         server: ProtocolServer,
         refusal: Callable[[LinnError], bytes] | None,
         traffic: ListenerTraffic,
-        limit: ConnectionLimit,
         tls: str | None,
     ) -> None:
         self.bound = bound
         self.server = server
         self.refusal = refusal
         self.traffic = traffic
-        self.limit = limit
         self.tls = tls
         """The name of its TLS table; None: plain."""
+        self.noted_s = -math.inf
+        """When the log was last told of a refused connection."""
         self.scope = trio.CancelScope()
         """Cancel scope around its connections."""
-
-
-class ConnectionLimit:
-    """A shared limit of connections, with a wait for their end."""
-
-    def __init__(self, connections_max: int) -> None:
-        self.connections_max = connections_max
-        self.count = 0
-        self._gone = trio.Event()
-
-    def leave(self) -> None:
-        """Count the end of a connection."""
-        self.count -= 1
-        if self.count == 0:
-            self._gone.set()
-
-    async def wait_until_empty(self, timeout_s: float) -> None:
-        """Wait until no connection is left, for at most `timeout_s`. Call it when no new ones can come."""
-        if self.count:
-            self._gone = trio.Event()
-            with trio.move_on_after(timeout_s):
-                await self._gone.wait()
 
 
 class Listening:
@@ -100,8 +80,9 @@ class Listening:
         self._connections: Connections = gateway.connections
         self._certificates = certificates
         self._nursery = nursery
-        self._clients = ConnectionLimit(config.broker.connections_max)
-        self._watchers = ConnectionLimit(WATCHERS_MAX)
+        limits = config.broker
+        self._clients = Places(limits.connections_max, limits.address_connections_max, limits.handshakes_max)
+        self._watchers = Places(WATCHERS_MAX, None, WATCHERS_MAX, "monitoring may have")
         self._listeners: list[BoundListener] = []
 
     @property
@@ -130,9 +111,9 @@ class Listening:
             if kind.watches == watching:
                 server = self._plugins.make(kind, listener.settings)
                 bound = await self._gateway.env.net.listen(listener.address, socket_mode=listener.socket_mode)
-                traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name, listener.login)
-                limit = self._watchers if watching else self._clients
-                listeners.append(BoundListener(bound, server, kind.refusal, traffic, limit, listener.tls))
+                places = self._watchers if watching else self._clients
+                traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name, places, listener.login)
+                listeners.append(BoundListener(bound, server, kind.refusal, traffic, listener.tls))
                 self._listeners.append(listeners[-1])
                 addresses[name] = bound.address
         self.addresses = {**self.addresses, **addresses} if watching else {**addresses, **self.addresses}
@@ -164,38 +145,55 @@ class Listening:
             await self._close([listener])
 
     async def _admit(self, listener: BoundListener, stream: AcceptedStream) -> bool:
-        """Count a connection. If there are too many, close it and return False."""
-        limit, traffic = listener.limit, listener.traffic
-        if limit.count < limit.connections_max:
-            limit.count += 1
-            self._connections.opened(stream, traffic)
-            return True
-        about = {"connection": stream.peer, "count": limit.count}
-        self._note_refused(listener, "connection from %(connection)s refused: there are %(count)d", about)
-        # In TLS the reason would take a handshake, while others wait to be accepted.
-        if listener.refusal is not None and listener.tls is None:
-            there = counted(limit.count, "connection")
-            why = BrokerFull(f"{self._gateway.name} has {there}, as many as connections_max allows")
-            with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
-                await stream.send([listener.refusal(why)])
-        await stream.aclose()
-        return False
+        """Give a connection a place, perhaps that of another. If there is none, close it and return False."""
+        try:
+            loser = listener.traffic.places.take(stream)
+        except BrokerFull as error:
+            about = {"connection": stream.peer} | log_fields(error)
+            self._note_refused(listener, "connection from %(connection)s refused: %(error)s", about)
+            await self._tell(listener, stream, error)
+            await stream.aclose()
+            return False
+        if loser is not None:
+            self._connections.make_way(loser)
+        self._connections.opened(stream, listener.traffic)
+        return True
 
     @staticmethod
-    def _note_refused(listener: BoundListener, text: str, about: Mapping[str, object]) -> None:
+    async def _tell(listener: BoundListener, stream: AcceptedStream, error: LinnError) -> None:
+        """Tell a client that is not logged in why its connection ends, if that takes no time."""
+        # In TLS the reason would take a handshake, while others wait to be accepted.
+        if listener.refusal is not None and listener.tls is None:
+            with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
+                await stream.send([listener.refusal(error)])
+
+    def _note_refused(self, listener: BoundListener, text: str, about: Mapping[str, object]) -> None:
+        """Count a refused connection. The log has one a second: who is refused may try again without end."""
         listener.traffic.refused += 1
-        logger.warning(text, {**about, "listener": listener.traffic.listener})
+        now_s = self._gateway.env.clock.monotonic()
+        if now_s - listener.noted_s >= NOTE_INTERVAL_S:
+            listener.noted_s = now_s
+            logger.warning(text, {**about, "listener": listener.traffic.listener})
 
     async def _serve(self, listener: BoundListener, stream: AcceptedStream) -> None:
         observers, protocol = self._plugins.observers, listener.traffic.protocol
         observers.connection_opened(protocol, stream.peer)
         reason, code = "", None
+        ended: list[LinnError] = []
+
+        def end(error: LinnError) -> None:
+            ended.append(error)
+            scope.cancel()
+
         try:
             with trio.CancelScope() as scope:
-                self._connections.ends_by(stream, lambda _: scope.cancel())
+                self._connections.ends_by(stream, end)
                 if isinstance(stream, TlsStream):
                     await self._shake_hands(listener, stream)
                 await listener.server.serve(stream, self._gateway)
+            if scope.cancelled_caught:
+                await self._tell(listener, stream, ended[0])
+                raise ended[0]
         except LinnError as error:
             reason, code = str(error), error.code
             logger.info("%(connection)s: %(error)s", self._about(listener, stream) | log_fields(error))
@@ -216,14 +214,22 @@ class Listening:
                 await stream.aclose()
                 observers.connection_closed(protocol, stream.peer, reason)
                 self._connections.closed(stream, code)
-                listener.limit.leave()
 
     async def _shake_hands(self, listener: BoundListener, stream: TlsStream) -> None:
         """Begin TLS. Raises TlsFailed, TlsRequired, ConnectionLost, RequestTimeout."""
         assert listener.tls is not None, "a TLS stream is of a listener with TLS"
+        places = listener.traffic.places
+
+        async def run(work: Callable[[], None]) -> None:
+            places.end_waiting(stream)
+            try:
+                await self._gateway.env.threads.run(work)
+            finally:
+                places.begin_waiting(stream)
+
         try:
             with trio.fail_after(self._certificates.handshake_timeout_s(listener.tls)):
-                await stream.handshake(self._gateway.env.threads.run)
+                await stream.handshake(run)
         except trio.TooSlowError:
             raise RequestTimeout(f"{stream.peer} did not finish the TLS handshake in time") from None
         except TlsRequired as error:
@@ -249,9 +255,9 @@ class Listening:
         self._connections.drained.set()
         await self._empty(self._watchers, WATCHERS_LEAVE_S)
 
-    async def _empty(self, limit: ConnectionLimit, timeout_s: float) -> None:
-        listeners = [listener for listener in self._listeners if listener.limit is limit]
+    async def _empty(self, places: Places, timeout_s: float) -> None:
+        listeners = [listener for listener in self._listeners if listener.traffic.places is places]
         await self._close(listeners)
-        await limit.wait_until_empty(timeout_s)
+        await places.wait_until_empty(timeout_s)
         for listener in listeners:
             listener.scope.cancel()

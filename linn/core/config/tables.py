@@ -35,6 +35,27 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Size, msgspec.Meta(description="The largest frame on the wire; a connection that sends a larger one is closed.")
     ] = 16 * MIB
     connections_max: Annotated[Count, msgspec.Meta(description="Connections at a time, over all listeners.")] = 10_000
+    address_connections_max: Annotated[
+        Count,
+        msgspec.Meta(
+            description="Connections at a time from one address, or from one IPv6 network of 64 bits. This machine has "
+            "no such limit."
+        ),
+    ] = 1_000
+    user_connections_max: Annotated[
+        Count,
+        msgspec.Meta(
+            description="Connections at a time of one user that has logged in, unless `connections_max` in the user's "
+            "`limits` says otherwise."
+        ),
+    ] = 1_000
+    handshakes_max: Annotated[
+        Count,
+        msgspec.Meta(
+            description="Connections at a time that have not finished TLS, hello and login. Beyond it slow ones make "
+            "way for new ones."
+        ),
+    ] = 512
     connection_bytes_max: Annotated[
         Size, msgspec.Meta(description="Output that waits for one client; beyond it the broker stops reading from it.")
     ] = 32 * MIB
@@ -377,7 +398,8 @@ class UserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Limits,
         msgspec.Meta(
             description="Limits over all connections of the user: `receive_bytes_per_s`, `send_bytes_per_s` and "
-            "`requests_per_s`, which the broker keeps by reading and delivering later. Default: none."
+            "`requests_per_s`, which the broker keeps by reading and delivering later; the same with `client_` in "
+            "front, for each client name; and `connections_max`, beyond which it refuses connections. Default: none."
         ),
     ] = NO_LIMITS
 

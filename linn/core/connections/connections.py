@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,9 @@ from linn.core.connections.listener_traffic import (
     ReadTraffic,
 )
 from linn.core.env.env import AcceptedStream
-from linn.core.errors.tree import ConnectionClosed, ConnectionUnknown
+from linn.core.errors.texts import counted
+from linn.core.errors.tree import BrokerFull, ConnectionClosed, ConnectionUnknown, LinnError
+from linn.core.ports.principal import NOT_LOGGED_IN, Principal
 from linn.core.security.logins import NO_LOGIN, LoginRules
 from linn.descriptions import ConnectionDescription
 
@@ -31,7 +33,8 @@ SUBSCRIPTIONS_SHOWN_MAX = 100
 class Connections:
     """The connections of all listeners."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], user_connections_max: int) -> None:
+        """`user_connections_max`: limit of the connections of a user that has logged in and has no limit of its own."""
         self.traffic: dict[str, ListenerTraffic] = {}
         """Traffic by listener."""
         self.draining = trio.Event()
@@ -39,7 +42,9 @@ class Connections:
         self.drained = trio.Event()
         """Set when a stop no longer waits for any client: monitoring connections end now."""
         self._monotonic = monotonic
+        self._user_connections_max = user_connections_max
         self._streams: dict[AcceptedStream, ListenerTraffic] = {}
+        self._of_user: dict[str, dict[AcceptedStream, OpenConnection]] = {}
         self._numbers = itertools.count(1)
 
     def opened(self, stream: AcceptedStream, traffic: ListenerTraffic) -> None:
@@ -49,7 +54,14 @@ class Connections:
 
     def closed(self, stream: AcceptedStream, error_code: str | None) -> None:
         """Record the end of a connection; `error_code` is the reason if it was an error."""
-        self._streams.pop(stream).left(stream, error_code)
+        traffic = self._streams.pop(stream)
+        user = traffic.open[stream].user
+        if user:
+            del self._of_user[user][stream]
+            if not self._of_user[user]:
+                del self._of_user[user]
+        traffic.places.leave(stream)
+        traffic.left(stream, error_code)
 
     def report(self, stream: AcceptedStream, read: ReadTraffic) -> None:
         """Register `read`, which returns a connection's traffic; ignored for a stream of no listener."""
@@ -60,11 +72,45 @@ class Connections:
         """The rules of logins on the connection's listener; none are required for a stream of no listener."""
         return self._streams[stream].login if stream in self._streams else NO_LOGIN
 
-    def introduce(self, stream: AcceptedStream, client: str, read: ReadSubscriptions) -> None:
-        """Register a client's name and subscriptions, to be shown by `as_json`; ignored for a stream of no listener."""
+    def introduce(self, stream: AcceptedStream, caller: Principal, read: ReadSubscriptions) -> None:
+        """Register who a session's client is, once it has logged in; ignored for a stream of no listener.
+
+        Until then it has one of the few places of unknown clients. `read`: returns its subscriptions, to be
+        shown by `as_json`. Raises BrokerFull: the user has as many connections as it may.
+        """
+        if stream not in self._streams:
+            return
+        user, there = caller.name, len(self._of_user.get(caller.name, ()))
+        limit, setting = caller.access.quota.limits.connections_max, "limits.connections_max"
+        if limit is None and caller.login != NOT_LOGGED_IN:
+            limit, setting = self._user_connections_max, "user_connections_max"
+        if limit is not None and there >= limit:
+            raise BrokerFull(f'user "{user[:80]}" has {counted(there, "connection")}, as many as {setting} allows')
+        traffic = self._streams[stream]
+        connection = self._of_user.setdefault(user, {})[stream] = traffic.open[stream]
+        connection.client, connection.read_subscriptions = caller.client[:CLIENT_CHARACTERS_MAX], read
+        connection.user, connection.login = user, caller.login
+        traffic.places.know(stream)
+
+    def refresh(self, stream: AcceptedStream) -> None:
+        """Note that a client is alive that is not introduced: others lose their places first. Ignored as above."""
         if stream in self._streams:
-            connection = self._streams[stream].open[stream]
-            connection.client, connection.read_subscriptions = client[:CLIENT_CHARACTERS_MAX], read
+            self._streams[stream].places.begin_waiting(stream)
+
+    def end_of_user(self, user: str, ways: Collection[str], error: LinnError) -> Steps[None]:
+        """End a user's connections with one of these logins, telling their clients why; one per step.
+
+        `ways`: values of `Principal.login`; none stands for every login.
+        """
+        for connection in list(self._of_user.get(user, {}).values()):
+            if connection.login in ways or not (ways or connection.login == NOT_LOGGED_IN):
+                connection.end(error)
+            yield
+
+    def make_way(self, stream: AcceptedStream) -> None:
+        """End a connection whose place another one has got."""
+        error = BrokerFull("closed while it was silent, because a new connection needed the place: try again")
+        self._streams[stream].open[stream].end(error)
 
     def ends_by(self, stream: AcceptedStream, end: End) -> None:
         """Register `end`, which `close` calls for a connection; ignored for a stream of no listener."""
@@ -98,6 +144,8 @@ class Connections:
             "number": connection.number,
             "peer": connection.peer,
             "client": connection.client,
+            "user": connection.user,
+            "login": connection.login,
             "listener": traffic.listener,
             "protocol": traffic.protocol,
             "open_s": round(self._monotonic() - connection.opened_s, 3),

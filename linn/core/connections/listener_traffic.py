@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from linn.core.connections.places import Places
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import LinnError
 from linn.core.security.logins import NO_LOGIN, LoginRules
@@ -55,7 +56,7 @@ def no_end(error: LinnError) -> None:
 class OpenConnection:
     """An open connection. `read` returns the traffic reported by its protocol, or zeros."""
 
-    __slots__ = ("client", "end", "number", "opened_s", "peer", "read", "read_subscriptions")
+    __slots__ = ("client", "end", "login", "number", "opened_s", "peer", "read", "read_subscriptions", "user")
 
     def __init__(self, number: int, peer: str, opened_s: float) -> None:
         self.number = number
@@ -65,6 +66,8 @@ class OpenConnection:
         """The monotonic time at which the connection was opened."""
         self.client = ""
         """The client's name as sent by the client."""
+        self.user = self.login = ""
+        """The user's name, and how it has logged in, as in `Principal`; "" until then."""
         self.read: ReadTraffic = Traffic
         self.read_subscriptions: ReadSubscriptions = no_subscriptions
         self.end: End = no_end
@@ -73,13 +76,14 @@ class OpenConnection:
 class ListenerTraffic:
     """The traffic of one listener since the broker started."""
 
-    def __init__(self, listener: str, protocol: str, login: LoginRules = NO_LOGIN) -> None:
+    def __init__(self, listener: str, protocol: str, places: Places, login: LoginRules = NO_LOGIN) -> None:
         self.listener = listener
+        self.places = places
         self.protocol = protocol
         self.login = login
         self.opened = 0
         self.refused = 0
-        """Connections refused because of the limit."""
+        """Connections refused because of a limit."""
         self.failed: dict[str, int] = {}
         """Connections that ended with an error, by error code."""
         self.open: dict[AcceptedStream, OpenConnection] = {}

@@ -18,7 +18,8 @@ class ProtocolServer(Protocol):
         """Serve one client until either side ends the connection. The caller closes the stream.
 
         `gateway.connections.report` registers the connection's traffic for the metrics, and
-        `gateway.connections.introduce` the client's name and its subscriptions.
+        `gateway.connections.introduce` the session's principal and its subscriptions, once the client has logged in.
+        Until then the connection may end to make a place for a new one, the one that was accepted or `refresh`ed first.
 
         Raises:
             LinnError: the connection ended for a reason worth a log line. Other connections go on.

@@ -73,8 +73,9 @@ class Session:
         self._access = principal.access
         self._rooms = rooms
         self._producers = OwnedProducers(rooms.producer_ids, principal.name)
-        self.quota = principal.access.quota
-        """The rates of the user: a protocol counts received and sent bytes, and pauses for as long as they say."""
+        self.quota = principal.access.quota.of_client(principal.client)
+        """The rates of the user, and of the client's name: a protocol counts received and sent bytes, and pauses for as
+        long as they say."""
         self._consumers: dict[Consumer, int] = {}
         """The number of partitions read by each consumer. Each takes memory, and time at the end."""
         self._needs: dict[Consumer, Sequence[Need]] = {}

@@ -51,7 +51,7 @@ CONNECTION_METRICS: tuple[Metric, ...] = (
     _listener(
         "linn_listener_connections_refused_total",
         "counter",
-        "Connections that were closed at once because there were too many.",
+        "Connections that were closed at once because of a limit.",
         lambda traffic: traffic.refused,
     ),
     Metric(

@@ -10,6 +10,8 @@ from linn.core.security.access import Access
 from linn.core.security.users import ANONYMOUS as ANONYMOUS
 
 NO_ACCESS = Access(ANONYMOUS)
+NOT_LOGGED_IN = "none"
+"""The `login` of callers that no listener has asked for one."""
 
 
 class Principal(NamedTuple):
@@ -23,7 +25,7 @@ class Principal(NamedTuple):
     """The user's name; `ANONYMOUS` without a login."""
     access: Access = NO_ACCESS
     """The user's rights, set by the gateway."""
-    login: str = "none"
+    login: str = NOT_LOGGED_IN
     """The way in which the user has logged in: "peer", "certificate", the name of a mechanism, or "none"."""
     roles: Collection[str] = ()
     """Roles that the login gave, as a token does, besides the user's own; unknown ones allow nothing."""

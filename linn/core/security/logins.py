@@ -13,12 +13,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from linn.core.errors.auth import AuthFailed
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigError
 from linn.core.security.authenticators import BoundAuthenticator, Credentials
+from linn.core.security.machine import machine_of
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.sasl.mechanism import SaslError, Step
 from linn.core.security.sasl.plain import PLAIN, PlainPasswords, parse_plain
@@ -33,7 +34,9 @@ MESSAGES_MAX = 8
 FAILURES_FREE = 5
 """Failures of one name from one address after which answers wait."""
 FAILURES_FORGOTTEN_S = 60.0
-WAIT_MAX_S = 30.0
+WAIT_MAX_S = 3.0
+"""Longest wait of an answer. Clients wait 5 seconds for a connection: their users should see that the login has failed,
+and not a timeout."""
 COUNTED_MAX = 10_000
 """Pairs of address and name whose failures are counted, each in 300 bytes; the oldest is forgotten first."""
 REFUSED = "the login failed"
@@ -151,6 +154,8 @@ class Login:
         self._scram: ScramServer | None = None
         self._claimed = ""
         """The name that the client has given."""
+        self._password: str | None = None
+        """The verifier that the user had then; None: there was no such user."""
         self._messages = 0
         self._is_over = False
         self.identity: Identity | None = None if asks and rules.is_required else self._known(rules)
@@ -172,6 +177,9 @@ class Login:
         if self.identity is not None:
             self._is_over = True
             await self._wait()
+            if self._password_of(self._claimed) != self._password:
+                self.identity = None
+                await self._refuse("the user, or the password, was changed meanwhile")
             self._logins.on_end(self._peer.address, self.identity.user, self.identity.how, "done")
         return answer
 
@@ -219,8 +227,9 @@ class Login:
             raise SaslError("a mechanism that was not offered, or another one than before")
         self._mechanism = mechanism
         if mechanism == PLAIN:
-            self._claimed, password = parse_plain(data)
-            self.identity = await self._checked(Credentials(PLAIN, self._claimed, password, self._peer.address))
+            name, password = parse_plain(data)
+            self._claim(name)
+            self.identity = await self._checked(Credentials(PLAIN, name, password, self._peer.address))
             return b""
         if mechanism == BEARER:
             self.identity = await self._checked(Credentials(BEARER, "", parse_bearer(data), self._peer.address))
@@ -253,7 +262,7 @@ class Login:
         if method == "token":
             return self._bearer(credentials.secret)
         found = await logins.authenticators[method].check(credentials)
-        self._claimed = found.user
+        self._claim(found.user)
         if found.ends_s <= logins.clock.now_ms() / 1000:
             raise SaslError(f"{method} knows a login that has ended")
         self._check_name(found.user)
@@ -263,7 +272,7 @@ class Login:
         logins = self._logins
         assert logins.tokens is not None, "offered only with keys"
         bearer = logins.tokens.check(token, logins.clock.now_ms() / 1000)
-        self._claimed = bearer.name
+        self._claim(bearer.name)
         if bearer.roles is None and logins.users.find(bearer.name) is None:
             raise SaslError("a token of an unknown user")
         self._check_name(bearer.name)
@@ -285,9 +294,9 @@ class Login:
         try:
             return self._scram.step(data)
         finally:
-            self._claimed = self._scram.user
+            self._claim(self._scram.user)
 
-    async def _refuse(self, reason: str) -> None:
+    async def _refuse(self, reason: str) -> NoReturn:
         """Count a failure, and wait if there were several. Raises AuthFailed."""
         self._is_over = True
         self._logins.failures.count(self._key)
@@ -297,6 +306,14 @@ class Login:
         await self._wait()
         raise AuthFailed(REFUSED)
 
+    def _claim(self, name: str) -> None:
+        if name != self._claimed:
+            self._claimed, self._password = name, self._password_of(name)
+
+    def _password_of(self, name: str) -> str | None:
+        user = self._logins.users.find(name)
+        return user.scram if user is not None else None
+
     async def _wait(self) -> None:
         wait_s = self._logins.failures.wait_s(self._key)
         if wait_s:
@@ -304,9 +321,7 @@ class Login:
 
     @property
     def _key(self) -> tuple[str, str]:
-        address = self._peer.address
-        host = address if address.startswith("unix:") else address.rpartition(":")[0]
-        return host, self._claimed
+        return machine_of(self._peer.address), self._claimed
 
 
 class Failures:

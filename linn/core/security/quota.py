@@ -1,5 +1,9 @@
 """Quotas: a user's rates, over all of the user's connections, kept by reading less and delivering later.
 
+A user may have rates for each of its clients as well: for all connections that give the same client name. Clients
+choose their names, so these rates divide what a user has among programs that mean well; the user's own rates hold
+whatever they say.
+
 A rate is a token bucket with the tokens of one second. Bytes are counted after they have arrived or were sent, so that
 the bucket may go into debt; the next read or delivery waits until the debt is paid. Nothing is refused or lost.
 """
@@ -8,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -19,11 +24,15 @@ BytesPerSecond = Annotated[int, msgspec.Meta(ge=1024)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The limits of one user; None: none."""
+    """The limits of one user; None: none. Limits that begin with "client" hold for each client name."""
 
     receive_bytes_per_s: BytesPerSecond | None = None
     send_bytes_per_s: BytesPerSecond | None = None
     requests_per_s: Rate | None = None
+    client_receive_bytes_per_s: BytesPerSecond | None = None
+    client_send_bytes_per_s: BytesPerSecond | None = None
+    client_requests_per_s: Rate | None = None
+    connections_max: Rate | None = None
 
 
 class Bucket:
@@ -56,37 +65,71 @@ class Bucket:
 
 
 class Quota:
-    """The rates of one user, shared by all of the user's sessions."""
+    """The rates of one user, shared by all of the user's sessions; or of one client name within a user's."""
 
-    __slots__ = ("__weakref__", "_monotonic", "_received", "_requests", "_sent", "is_limited", "limits")
+    __slots__ = (
+        "__weakref__",
+        "_clients",
+        "_monotonic",
+        "_received",
+        "_requests",
+        "_sent",
+        "_user",
+        "is_limited",
+        "limits",
+    )
 
-    def __init__(self, monotonic: Callable[[], float], limits: Limits) -> None:
+    def __init__(self, monotonic: Callable[[], float], limits: Limits, user: Quota | None = None) -> None:
+        """`user`: the quota that this one, of a client name, is a part of."""
         self._monotonic = monotonic
         self._received, self._sent, self._requests = Bucket(), Bucket(), Bucket()
+        self._user = user
+        self.is_limited = False
+        self._clients: WeakValueDictionary[str, Quota] | None = None
+        """Quotas by client name, as long as a session has them."""
         self.change(limits)
+
+    def of_client(self, name: str) -> Quota:
+        """Return the quota of a client name: the same object for all of the user's sessions with this name."""
+        if self._clients is None:
+            self._clients = WeakValueDictionary()
+        found = self._clients.get(name)
+        if found is None:
+            found = self._clients[name] = Quota(self._monotonic, self.limits, self)
+        return found
 
     def change(self, limits: Limits) -> None:
         """Put other limits into force."""
         self.limits = limits
-        self._received.rate, self._sent.rate = limits.receive_bytes_per_s, limits.send_bytes_per_s
-        self._requests.rate = limits.requests_per_s
-        self.is_limited = any(bucket.rate is not None for bucket in (self._received, self._sent, self._requests))
+        rates = limits.receive_bytes_per_s, limits.send_bytes_per_s, limits.requests_per_s
+        if self._user is not None:
+            rates = limits.client_receive_bytes_per_s, limits.client_send_bytes_per_s, limits.client_requests_per_s
+        self._received.rate, self._sent.rate, self._requests.rate = rates
+        self.is_limited = any(rate is not None for rate in rates) or (self._user is not None and self._user.is_limited)
+        for client in list(self._clients.values()) if self._clients is not None else ():
+            client.change(limits)
 
     def received(self, size: int, requests: int) -> None:
         """Count bytes and requests that have arrived."""
         now_s = self._monotonic()
         self._received.take(size, now_s)
         self._requests.take(requests, now_s)
+        if self._user is not None:
+            self._user.received(size, requests)
 
     def sent(self, size: int) -> None:
         """Count bytes to be sent."""
         self._sent.take(size, self._monotonic())
+        if self._user is not None:
+            self._user.sent(size)
 
     def receive_pause_s(self) -> float:
         """Return the time for which nothing more should be read."""
         now_s = self._monotonic()
-        return max(self._received.pause_s(now_s), self._requests.pause_s(now_s))
+        of_user_s = self._user.receive_pause_s() if self._user is not None else 0.0
+        return max(self._received.pause_s(now_s), self._requests.pause_s(now_s), of_user_s)
 
     def send_pause_s(self) -> float:
         """Return the time for which nothing more should be delivered."""
-        return self._sent.pause_s(self._monotonic())
+        of_user_s = self._user.send_pause_s() if self._user is not None else 0.0
+        return max(self._sent.pause_s(self._monotonic()), of_user_s)

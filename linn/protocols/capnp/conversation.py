@@ -63,6 +63,8 @@ LOGIN_CHECK_S = 60.0
 """Longest sleep until the end of a token: a clock that is set is followed."""
 LAST_WORDS_S = 5.0
 """Time that a client has to read the error for which its connection is closed."""
+LOGIN_ENDS_S = 0.4
+"""The same, and as much before it for requests in progress, where the user was deleted or has another password."""
 HEARD_BYTES_MIN = 16 << 10
 """Bytes of an incomplete message that count as a sign of life; fewer count as silence."""
 
@@ -144,9 +146,8 @@ class Conversation:
     async def run(self) -> None:
         """Run the connection from its welcome to its end."""
         self._gateway.connections.report(self._stream, self._traffic)
-        self._gateway.connections.introduce(self._stream, self._handshake.client, self._subscribing.described)
         try:
-            await self._claim_producers()
+            await self._begin()
             await self._handshake.welcome(self._welcome())
             self._connection.allow_frames(self._gateway.settings.frame_bytes_max)
             async with trio.open_nursery() as self._responder.nursery:
@@ -218,15 +219,19 @@ class Conversation:
 
     # --- hello and goodbye ---
 
-    async def _claim_producers(self) -> None:
-        """Let the client go on with the producer ids of an earlier connection. Raises LinnError after telling it."""
-        handshake = self._handshake
-        if handshake.producer_id:
-            try:
+    async def _begin(self) -> None:
+        """Count among the user's connections, and let the client go on with the producer ids of an earlier one.
+
+        Raises LinnError after telling the client.
+        """
+        handshake, principal = self._handshake, self._session.principal
+        try:
+            self._gateway.connections.introduce(self._stream, principal, self._subscribing.described)
+            if handshake.producer_id:
                 self._session.claim_producer_id(handshake.producer_id, handshake.producer_key)
-            except LinnError as error:
-                await handshake.refuse(error)
-                raise
+        except LinnError as error:
+            await handshake.refuse(error)
+            raise
 
     def _welcome(self) -> m.Welcome:
         settings = self._gateway.settings
@@ -277,7 +282,8 @@ class Conversation:
 
     def _end_soon(self, error: LinnError) -> None:
         """End the connection for a reason outside of it."""
-        self._responder.spawn(partial(self._end_for, error))
+        wait_s = LOGIN_ENDS_S if isinstance(error, AuthFailed) else LAST_WORDS_S
+        self._responder.spawn(partial(self._end_for, error, wait_s))
 
     async def _end_with_login(self) -> None:
         """End the connection when its token ends; its client connects again, with another one."""
@@ -297,7 +303,7 @@ class Conversation:
         self._responder.in_task(event, partial(self._renew, event))
 
     async def _renew(self, event: Event) -> None:
-        before, login = self._handshake.identity, self._gateway.login(self._stream)
+        before, login = self._handshake.identity, self._gateway.login(self._stream, asks=True)
         asked = event.message
         assert before is not None, "logged in"
         assert isinstance(asked, m.Authenticate)
@@ -315,16 +321,16 @@ class Conversation:
         self._handshake.identity = now
         self._responder.reply(event.correlation, m.Done())
 
-    async def _end_for(self, error: LinnError) -> None:
-        await self._send_reason(error)
+    async def _end_for(self, error: LinnError, wait_s: float = LAST_WORDS_S) -> None:
+        await self._send_reason(error, wait_s)
         self.end()
 
-    async def _send_reason(self, error: LinnError) -> None:
+    async def _send_reason(self, error: LinnError, wait_s: float = LAST_WORDS_S) -> None:
         """Answer requests in progress, then tell the client why the connection ends."""
         self._end_waits()
-        await wait_while(lambda: self._responder.inflight, self._gateway.env.clock, LAST_WORDS_S)
+        await wait_while(lambda: self._responder.inflight, self._gateway.env.clock, wait_s)
         self._outbox.put(frames_of(failed_by(error)))
-        await wait_while(lambda: self._outbox.waiting_bytes, self._gateway.env.clock, LAST_WORDS_S)
+        await wait_while(lambda: self._outbox.waiting_bytes, self._gateway.env.clock, wait_s)
 
     # --- reading ---
 

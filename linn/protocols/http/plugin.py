@@ -18,7 +18,7 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
     idle_timeout_s: Annotated[
         float, msgspec.Meta(gt=0, description="How long a connection may be open without a complete request.")
-    ] = msgspec.field(default=10.0, name="idle_timeout")
+    ] = msgspec.field(default=5.0, name="idle_timeout")
     connection_age_max_s: Annotated[
         float,
         msgspec.Meta(

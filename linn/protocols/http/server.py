@@ -2,7 +2,8 @@
 
 Laws: all input and output goes through Env. A page is made and sent in pieces, and the broker's other tasks run between
 them; one piece is made at a time over all requests. A request's body is discarded, and its connection closed. A client
-that does not read its answer is dropped after `SEND_S_MAX`.
+that does not read its answer is dropped after `SEND_S_MAX`. When
+there is no place left for a new client, one that has been silent for long loses its connection.
 """
 
 from __future__ import annotations
@@ -198,5 +199,6 @@ class Conversation:
         with trio.move_on_after(SEND_S_MAX) as sending:
             await self._stream.send([data])
             self._sent_bytes += len(data)
+            self._gateway.connections.refresh(self._stream)
         if sending.cancelled_caught:
             raise ConnectionLost("the client does not read")

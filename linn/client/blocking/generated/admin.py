@@ -382,9 +382,7 @@ class Admin(Facade[AsyncAdmin]):
         return self._thread.call(self._made.abort_transaction, name, number)
 
     def metrics(self, *names: str) -> list[MetricDescription]:
-        """Return the broker's metrics whose names begin with one of `names`, or all: name, kind, labels and samples.
-
-        Raises LimitExceeded if they do not fit into one answer.
+        """Return the metrics whose names begin with one of `names`, or all. Raises LimitExceeded: they are too many.
 
         Example:
             print(client.admin.metrics("linn_topic"))
@@ -445,7 +443,7 @@ class Admin(Facade[AsyncAdmin]):
             scram: verifier of the password, as `linn users verifier` prints it. "": no password.
             certificate: the URI or DNS name in the user's certificate. "": none.
             uid: the user's id on the broker's machine, for Unix sockets.
-            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`.
+            limits: `receive_bytes_per_s`, `send_bytes_per_s`, `requests_per_s`, `connections_max`, `client_...`.
 
         Raises UserExists, UserUnknown for a role, Forbidden, ConfigError, LimitExceeded.
 
@@ -461,6 +459,8 @@ class Admin(Facade[AsyncAdmin]):
         name: str,
         roles: Sequence[str] | None = None,
         *,
+        add_roles: Sequence[str] = (),
+        remove_roles: Sequence[str] = (),
         scram: str | None = None,
         certificate: str | None = None,
         uid: int | None = None,
@@ -469,17 +469,26 @@ class Admin(Facade[AsyncAdmin]):
         """Change a user; return whether anything differed. Sessions of the user have the new rights on return.
 
         None leaves a setting as it is. "" for `scram` and `certificate`, -1 for `uid`, and 0 for one of the `limits`
-        remove it. `roles` are all from then on. Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
+        remove it. `roles` are all from then on; `add_roles` and `remove_roles` leave the others as they are when the
+        broker makes the change. Raises UserUnknown, Forbidden, ConfigNotLive, ConfigError.
 
         Example:
-            client.admin.alter_user("ada", ["shop", "administrator"], certificate="")
+            client.admin.alter_user("ada", add_roles=["administrator"], certificate="")
         """
         return self._thread.call(
-            self._made.alter_user, name, roles, scram=scram, certificate=certificate, uid=uid, limits=limits
+            self._made.alter_user,
+            name,
+            roles,
+            add_roles=add_roles,
+            remove_roles=remove_roles,
+            scram=scram,
+            certificate=certificate,
+            uid=uid,
+            limits=limits,
         )
 
     def delete_user(self, name: str) -> None:
-        """Delete a user, who may do nothing from then on. Raises UserUnknown, Forbidden, ConfigNotLive.
+        """Delete a user, and end its connections. Raises UserUnknown, Forbidden, ConfigNotLive.
 
         Example:
             client.admin.delete_user("ada")
