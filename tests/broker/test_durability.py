@@ -57,6 +57,23 @@ async def test_a_failed_sync_of_topic_metadata_ends_the_broker_too(env: SimEnv) 
         await process()
 
 
+@simulated
+async def test_a_change_that_waits_for_a_failed_sync_does_not_hold_up_the_end(env: SimEnv) -> None:
+    async def failing() -> None:
+        raise SyncFailed("the disk is on fire")
+
+    async def process() -> None:
+        async with broker_on(env, "") as broker, trio.open_nursery() as nursery:
+            nursery.start_soon(broker.administration._run_change, trio.sleep_forever)
+            await trio.sleep(1)
+            broker.spawn(failing)
+            await trio.sleep(10)
+            pytest.fail("the broker went on")
+
+    with pytest.raises(SyncFailed), trio.fail_after(100):
+        await process()
+
+
 def test_a_sync_that_fails_before_a_first_delivery_ends_the_broker() -> None:
     @simulated
     async def process(env: SimEnv) -> None:

@@ -151,6 +151,8 @@ class Administration:
         self._exchanges = ExchangeAdministration(self.config, self.plugins, self.catalog, self.long_work, self._entries)
         self._users = UserAdministration(self.config, self.policy, self.connections, self._entries, self.long_work)
         self._lock = trio.Lock()
+        self.change_scope = trio.CancelScope()
+        """The scope of the change in progress, which is shielded until the broker fails."""
         self._half_deleted: dict[str, Topic] = {}
         """Deleted topics whose files are not all removed yet."""
         self._handlers = self._verb_handlers()
@@ -262,7 +264,7 @@ class Administration:
         async with self._lock:
             self._check_serving()
             # A client that disconnects must not leave half a change behind.
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True) as self.change_scope:
                 try:
                     result = await change()
                 except SyncFailed as error:

@@ -431,6 +431,7 @@ class Broker:
         try:
             await task()
         except SyncFailed:
+            self.administration.change_scope.shield = False  # A change may wait for what this chore has not synced.
             raise
         except LogClosed as error:
             logger.debug("a chore ended with its topic: %(error)s", log_fields(error))
