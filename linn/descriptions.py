@@ -93,6 +93,13 @@ class ExchangeDescription(TypedDict):
     bindings: list[BindingDescription]
 
 
+class Definitions(TypedDict):
+    """All exchanges and topics of a broker, by name."""
+
+    exchanges: list[ExchangeDescription]
+    topics: list[TopicDescription]
+
+
 class GroupSummary(TypedDict):
     """A consumer group: the topics in which it has members or offsets, its members, and its total lag."""
 

@@ -392,6 +392,7 @@ CREATE_EXCHANGE = Verb("exchange.create", SettingsChange, Created, _exchange_set
 DELETE_EXCHANGE = Verb("exchange.delete", NamedChange, Nothing, _named(rights.CONFIGURE, rights.EXCHANGE))
 SHOW_EXCHANGE = Verb("exchange.show", Named, descriptions.ExchangeDescription, _named(rights.SEE, rights.EXCHANGE))
 LIST_EXCHANGES = Verb("exchange.list", NoArguments, list[descriptions.ExchangeDescription], shows_visible)
+EXPORT_DEFINITIONS = Verb("definitions.export", NoArguments, descriptions.Definitions, shows_visible)
 BIND = Verb("exchange.bind", BindingChange, Created, _binding)
 UNBIND = Verb("exchange.unbind", BindingChange, Unbound, _binding)
 LIST_GROUPS = Verb("group.list", OfTopic, list[descriptions.GroupSummary], shows_visible)

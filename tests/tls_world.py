@@ -49,6 +49,7 @@ SIGNATURES: dict[str, tuple[list[str], str | None]] = {
 def self_signed(folder: Path, kind: str) -> bytes:
     """Write a certificate (`cert.pem`) that is signed in one of the `SIGNATURES`; return it in DER."""
     files = ["-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "36500", "-subj", "/CN=x"]
+    files += ["-addext", f"subjectAltName=IP:{HOST}"]
     command = ["openssl", "req", "-x509", *SIGNATURES[kind][0], *files]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return ssl.PEM_cert_to_DER_cert((folder / "cert.pem").read_text())

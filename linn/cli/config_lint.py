@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from linn.cli.doctor.machine import disk_space, memory_bytes
+from linn.cli.exposure import exposures
 from linn.core.config.config import Config
 from linn.core.config.problem import Problems
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.config.units import format_size_bytes
-from linn.core.env.address import is_beyond_loopback
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import counted, nearest
-from linn.core.errors.tree import AddressInvalid, LinnError
+from linn.core.errors.tree import LinnError
 from linn.core.ports.principal import ANONYMOUS
 from linn.core.routing.predicate.predicate import Predicate
 from linn.core.security.rule import OWN_PREFIX
@@ -26,7 +26,8 @@ from linn.rights import EXCHANGE, TOPIC
 
 def lint(config: Config, problems: Problems) -> None:
     """Add warnings and hints about a configuration without errors to `problems`."""
-    _listeners(config, problems)
+    for exposure in exposures(config):
+        problems.warn(*exposure)
     _authorities(config, problems)
     _exchanges(config, problems)
     for path, binding in _bindings(config):
@@ -108,20 +109,6 @@ def _predicate_warning(when: object) -> str | None:
 
 
 # --- contradictory settings ------------------------------------------------------------------------------------------
-
-
-def _listeners(config: Config, problems: Problems) -> None:
-    for name, listener in config.listeners.items():
-        try:
-            if not is_beyond_loopback(listener.address):
-                continue
-        except AddressInvalid:
-            continue
-        table = config.tls.get(listener.tls or "")
-        if config.is_open and (table is None or table.client_certificate != "required"):
-            text = "anyone who reaches this address can read, change and delete everything: there is no login"
-            more = "; and no TLS" if table is None else '; client_certificate = "required" keeps strangers out'
-            problems.warn(("listeners", name, "address"), text + more)
 
 
 def _authorities(config: Config, problems: Problems) -> None:
@@ -209,7 +196,8 @@ def _roles(config: Config, problems: Problems) -> None:
 
 def _users(config: Config, problems: Problems) -> None:
     for name, user in config.users.items():
-        if name != ANONYMOUS and not (user.scram or user.certificate or user.uid is not None):
+        has_password = user.scram or name in config.verifiers
+        if name != ANONYMOUS and not (has_password or user.certificate or user.uid is not None):
             problems.hint(("users", name), "can log in with a token only: it has no scram, certificate or uid")
 
 

@@ -31,7 +31,7 @@ def new_certificate(hosts: Sequence[str]) -> NewCertificate:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-        from cryptography.x509.oid import NameOID
+        from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
     except ImportError as error:
         raise ConfigError("a certificate is made with the library cryptography: pip install 'linn[secure]'") from error
 
@@ -43,7 +43,22 @@ def new_certificate(hosts: Sequence[str]) -> NewCertificate:
         builder = x509.CertificateBuilder().subject_name(named(subject)).issuer_name(named("linn: own authority"))
         builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - _EARLY).not_valid_after(now + datetime.timedelta(VALID_DAYS))
-        return builder.add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
+        builder = builder.add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
+        return builder.add_extension(used_for(signatures=not is_authority, certificates=is_authority), critical=True)
+
+    def used_for(*, signatures: bool, certificates: bool) -> x509.KeyUsage:
+        # RFC 5280, 4.2.1.3: strict verifiers, such as Python's from 3.13 on, ask an authority for it.
+        return x509.KeyUsage(
+            digital_signature=signatures,
+            key_cert_sign=certificates,
+            crl_sign=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
 
     def general(host: str) -> x509.GeneralName:
         try:
@@ -58,6 +73,7 @@ def new_certificate(hosts: Sequence[str]) -> NewCertificate:
     names = x509.SubjectAlternativeName([general(host) for host in hosts])
     broker = begun(hosts[0], key, is_authority=False).add_extension(names, critical=False)
     broker = broker.add_extension(by, critical=False)
+    broker = broker.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     return NewCertificate(
         authority.sign(authority_key, hashes.SHA256()).public_bytes(Encoding.PEM).decode(),
         broker.sign(authority_key, hashes.SHA256()).public_bytes(Encoding.PEM).decode(),

@@ -119,9 +119,11 @@ class Token:
         return "Token(***)"
 
     def _exchange(self, offered: Sequence[str], channel: Channel) -> Exchange:
-        """Begin a login. Raises SaslError: the broker takes no tokens."""
+        """Begin a login. Raises SaslError: the broker takes no tokens, or others could read this one."""
         if BEARER not in offered:
             raise SaslError("the broker takes no tokens on this connection")
+        if not channel.is_private:
+            raise SaslError("a token is sent only in TLS, and over Unix sockets")
         return _OneMessage(BEARER, self._message, _end_of)
 
     async def _message(self) -> bytes:

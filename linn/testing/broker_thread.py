@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import anyio.to_thread
 import trio
 import trio.testing
 
-from linn.client import AnyEnv, Message, Receipt, Tls
+from linn.client import AnyEnv, Message, Password, Receipt, Tls
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.config import Config
 from linn.core.env.real.env import RealClock, RealEnv
@@ -109,6 +109,8 @@ class BrokerThread:
         topics: Tables | None = None,
         exchanges: Tables | None = None,
         tls: bool = False,
+        roles: Tables | None = None,
+        users: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Prepare, but start nothing yet.
 
@@ -118,8 +120,18 @@ class BrokerThread:
             exchanges: as below `[exchanges.NAME]`.
             tls: it speaks only TLS, with a certificate by an authority of its own: `linn.connect(broker.url,
                 tls=broker.tls)`. Needs trustme, which `linn[testing]` has.
+            roles: rules by role, as below `[roles.NAME]`.
+            users: roles by user, such as `{"ann": ["shop"]}`. With any user, every client logs in:
+                `linn.connect(broker.url, login=broker.login("ann"))`.
         """
-        self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {}, tls=tls)
+        self.setup = BrokerSetup(
+            config=config,
+            topics=topics or {},
+            exchanges=exchanges or {},
+            tls=tls,
+            roles=roles or {},
+            users=users or {},
+        )
         self.url = ""
         """URL for `linn.connect` and `linn.sync.connect`, once it runs."""
         self._env = RealEnv()
@@ -152,6 +164,10 @@ class BrokerThread:
     def tls(self) -> Tls | None:
         """TLS options for a client of this broker, once it runs; None for one without TLS."""
         return Tls(ca=f"{self._folder.name}/{AUTHORITY}") if self.setup.tls and self._folder is not None else None
+
+    def login(self, user: str) -> Password:
+        """Return the login of a user, for a client of this broker. Raises ConfigError: there is no such user."""
+        return self.setup.login(user)
 
     def _run(self, config: Config, plugins: PluginManager) -> None:
         try:
@@ -228,7 +244,9 @@ class BrokerThread:
         Example:
             broker.publish("orders", b"two coffees", b"one tea", key=b"table 4")
         """
-        return self.call(lambda _: publish(self.url, topic, None, values, properties, AnyEnv(), self.tls))
+        return self.call(
+            lambda _: publish(self.url, topic, None, values, properties, AnyEnv(), self.tls, self.setup.helper)
+        )
 
     def publish_to(self, exchange: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
         """Publish messages to an exchange, as `publish` does to a topic.
@@ -236,7 +254,9 @@ class BrokerThread:
         Example:
             broker.publish_to("flights", b"late again", routing_key="departed.jfk.late")
         """
-        return self.call(lambda _: publish(self.url, None, exchange, values, properties, AnyEnv(), self.tls))
+        return self.call(
+            lambda _: publish(self.url, None, exchange, values, properties, AnyEnv(), self.tls, self.setup.helper)
+        )
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
         """Advance the broker's time: leases end, retention drops records. Clients' time stays real.

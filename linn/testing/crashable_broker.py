@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from linn.testing.broker_setup import BrokerSetup, Tables
+from linn.client import Password, Tls
+from linn.testing.broker_setup import LOOPBACK, BrokerSetup, Tables
+from linn.testing.certificates import AUTHORITY
 from linn.testing.process import BrokerProcess
 
 _LOG_LINES_SHOWN = 50
@@ -30,6 +33,9 @@ class CrashableBroker(BrokerProcess):
         *,
         topics: Tables | None = None,
         exchanges: Tables | None = None,
+        tls: bool = False,
+        roles: Tables | None = None,
+        users: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Prepare, but start nothing yet; `folder` takes data, log and configuration.
 
@@ -37,8 +43,33 @@ class CrashableBroker(BrokerProcess):
 
         Raises ConfigError.
         """
-        setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})
-        super().__init__(folder, setup.text())
+        self.setup = BrokerSetup(
+            config=config,
+            topics=topics or {},
+            exchanges=exchanges or {},
+            tls=tls,
+            roles=roles or {},
+            users=users or {},
+        )
+        self._is_secured = tls or bool(users)
+        self._text = self.setup.secured_text(folder, LOOPBACK) if self._is_secured else self.setup.text()
+        super().__init__(folder, self._text, listen=[] if self._is_secured else [LOOPBACK])
+
+    def start(self) -> CrashableBroker:
+        """Start, and return when clients can connect. Raises BrokerNotReady, with its output."""
+        super().start()
+        if self._is_secured:  # The options of `linn serve` have no logins and no TLS.
+            self.configure(self._text.replace(f'"{LOOPBACK}"', f'"{self.address}"'))
+        return self
+
+    @property
+    def tls(self) -> Tls | None:
+        """TLS options for a client of this broker; None for one without TLS."""
+        return Tls(ca=str(self.folder / AUTHORITY)) if self.setup.tls else None
+
+    def login(self, user: str) -> Password:
+        """Return the login of a user, for a client of this broker. Raises ConfigError: there is no such user."""
+        return self.setup.login(user)
 
     def crash(self) -> None:
         """`kill`, and start again on the same folder and port."""

@@ -196,7 +196,7 @@ class BrokerProcess:
     @property
     def address(self) -> str:
         """HOST:PORT of the first listener."""
-        return self.url.removeprefix("linn://")
+        return self.url.partition("://")[2]
 
     @property
     def is_running(self) -> bool:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from linn.testing.virtual_world import VirtualWorld
 
 MARKER = (
-    "linn(config=None, *, topics={}, exchanges={}, tls=False, seed=0): what the linn fixtures of this test start with"
+    "linn(config=None, *, topics={}, exchanges={}, tls=False, roles={}, users={}, seed=0): what the linn fixtures of "
+    "this test start with"
 )
-_SETTINGS = ("config", "topics", "exchanges", "tls", "seed")
+_SETTINGS = ("config", "topics", "exchanges", "tls", "roles", "users", "seed")
 _SHOWN: pytest.StashKey[list[tuple[str, Callable[[], str]]]] = pytest.StashKey()
 """Reports about brokers for failed tests: titles, and functions that return the text."""
 

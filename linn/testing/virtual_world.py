@@ -7,7 +7,7 @@ clients with `connect`, or give them `env`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import trio
 import trio.testing
 
-from linn.client import Client, Message, Receipt, connect
+from linn.client import Client, Message, Password, Receipt, connect
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.errors.group import raise_once
 from linn.core.errors.tree import ConnectionLost, RequestTimeout
@@ -77,15 +77,23 @@ class VirtualWorld:
         *,
         topics: Tables | None = None,
         exchanges: Tables | None = None,
+        roles: Tables | None = None,
+        users: Mapping[str, Sequence[str]] | None = None,
         seed: int = 0,
     ) -> None:
         """Prepare, but start nothing yet.
 
         Args:
-            config, topics, exchanges: as for `BrokerThread`.
+            config, topics, exchanges, roles, users: as for `BrokerThread`.
             seed: determines the order of events, and the delays of the network.
         """
-        self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})
+        self.setup = BrokerSetup(
+            config=config,
+            topics=topics or {},
+            exchanges=exchanges or {},
+            roles=roles or {},
+            users=users or {},
+        )
         self.seed = seed
         self.url = f"linn://{ADDRESS}"
         """URL of the broker, for clients whose `env` is this world's."""
@@ -165,13 +173,17 @@ class VirtualWorld:
         """Make a client in this world, with the options of `linn.connect`."""
         return connect(self.url, env=self.env, **options)
 
+    def login(self, user: str) -> Password:
+        """Return the login of a user: `world.connect(login=world.login("ann"))`. Raises ConfigError: no such user."""
+        return self.setup.login(user)
+
     async def publish(self, topic: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
         """Publish messages with the same properties. Takes and raises the same as `linn.client.Producer.publish`."""
-        return await publish(self.url, topic, None, values, properties, self.env)
+        return await publish(self.url, topic, None, values, properties, self.env, None, self.setup.helper)
 
     async def publish_to(self, exchange: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
         """Publish messages to an exchange, as `publish` does to a topic."""
-        return await publish(self.url, None, exchange, values, properties, self.env)
+        return await publish(self.url, None, exchange, values, properties, self.env, None, self.setup.helper)
 
     # --- time ---
 

@@ -189,6 +189,32 @@ async def test_clients_log_in(env: SimEnv, broker: Broker) -> None:
             raise AssertionError
 
 
+@pytest.mark.parametrize(
+    "login", [linn.Token("secret"), linn.Password("ann", "secret", plain=True)], ids=["token", "plain password"]
+)
+async def test_a_client_sends_no_secret_where_others_can_read_it(login: linn.Token | linn.Password) -> None:
+    """Whoever answers in the broker's place could offer to take it."""
+    received: list[bytes | bytearray] = []
+    offer = b"".join(frames_of(m.Challenge(["OAUTHBEARER", "PLAIN"], ""), 1))
+
+    async def answer(stream: trio.SocketStream) -> None:
+        received.append(await stream.receive_some())
+        await stream.send_all(offer)
+        async for part in stream:
+            received.append(part)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, answer, [listener])
+        port = listener.socket.getsockname()[1]
+        with pytest.raises(AuthFailed, match=r"only in TLS|on this connection"):
+            async with linn.connect(f"linn://127.0.0.1:{port}", login=login):
+                raise AssertionError
+        nursery.cancel_scope.cancel()
+    assert received
+    assert b"secret" not in b"".join(received)
+
+
 async def test_over_a_unix_socket_the_brokers_own_user_is_administrator(tmp_path: object) -> None:
     path = f"{tmp_path}/linn.sock"
     text = f'{REQUIRED}[listeners.local]\naddress = "unix:{path}"\nlogin = "required"\n'

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from agents import CPP_BUILD, Commands
 from programs import Programs
-from tls_world import pair, tls_table
+from tls_world import SIGNATURES, pair, self_signed, tls_table
 from token_world import AUDIENCE, ISSUER, KEY, OTHER, token, write_keys
 
 import linn
@@ -150,6 +150,23 @@ def test_a_certificate_says_who_the_client_is(broker: BrokerProcess, folder: Pat
     assert done.stdout == "received 20\n"
 
 
+def test_the_binding_is_that_of_the_certificate_whatever_has_signed_it(tmp_path: Path) -> None:
+    tables = [f'[users.ann]\nscram = "{verifier(PASSWORDS["ann"])}"']
+    for number, kind in enumerate(SIGNATURES):
+        place = tmp_path / str(number)
+        place.mkdir()
+        self_signed(place, kind)
+        (place / "cert.pem").rename(place / "ca.pem")
+        tables += [
+            f'[tls.t{number}]\ncertificate = "{place}/ca.pem"\nkey = "{place}/key.pem"',
+            f'[listeners.t{number}]\naddress = "127.0.0.1:0"\ntls = "t{number}"\nlogin = "required"',
+        ]
+    with BrokerProcess(tmp_path, "\n".join(tables), listen=()) as broker:
+        for number, (kind, (_, digest)) in enumerate(SIGNATURES.items()):
+            found = who_is(tmp_path / str(number), broker.urls[number], "ann", ca=True)
+            assert found == f"ann by SCRAM-SHA-256{'' if digest is None else '-PLUS'}", kind
+
+
 @pytest.mark.parametrize("way", ["password", "token"])
 def test_a_client_that_comes_back_logs_in_again(
     programs: Programs, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
@@ -171,11 +188,12 @@ def test_a_client_that_comes_back_logs_in_again(
         publish(local, "second")
         seen += programs.until("read second")
         with linn.sync.connect(local) as client:
-            client.admin.alter_user("bob", scram=verifier("another password"))
-            (tmp_path / "token").write_text(token("bob", OTHER))
-            for connection in client.admin.connections():
-                if connection["listener"] == "secure":
-                    client.admin.close_connection(connection["number"])
+            if way == "password":  # The connections that have logged in with the old one end.
+                client.admin.alter_user("bob", scram=verifier("another password"))
+            else:
+                (tmp_path / "token").write_text(token("bob", OTHER))
+                (connection,) = [it for it in client.admin.connections() if it["listener"] == "secure"]
+                client.admin.close_connection(connection["number"])
         seen += programs.until("refused")
     assert seen[-1] == ("worker", "refused auth.failed")
     assert [line for _, line in seen if line == "token"] == (["token"] * 3 if way == "token" else [])

@@ -216,6 +216,7 @@ def test_the_client_says_who_it_is_and_the_broker_how_it_knows(
         ({**tls, "token": token("ann")}, "ann", "OAUTHBEARER"),
         ({**tls, "certificate": str(folder / "ann.pem")}, "ann", "certificate"),
         ({"url": local}, "administrator", "peer"),
+        ({"url": local, **password}, "ann", "SCRAM-SHA-256"),
     ):
         assert said_by(program, json.dumps(options)) == f"{who} {who} {how}"
 

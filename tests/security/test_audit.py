@@ -115,6 +115,36 @@ async def test_looking_into_a_queue_is_recorded(broker: Broker, env: SimEnv) -> 
     assert [record["on"] for record in await _trail(client) if record["action"] == "browse"] == ["q"]
 
 
+@served(FILE)
+async def test_an_export_is_recorded_and_has_what_the_caller_may_see(broker: Broker, env: SimEnv) -> None:
+    client = await _as_administrator(env, broker)
+    found = await client.administer("definitions.export")
+    assert found == {
+        "exchanges": await client.administer("exchange.list"),
+        "topics": await client.administer("topic.list"),
+    }
+    (record,) = [record for record in await _trail(client) if record["action"] == "definitions.export"]
+    assert (record["user"], record["client"], record["outcome"]) == ("anonymous", "auditor", "done")
+    assert record["address"] in [connection["peer"] for connection in await client.administer("connection.list")]
+    rights = Rights(broker)
+    await rights.are({"topic:q": ["see"]})
+    found = await client.administer("definitions.export")
+    assert ([topic["name"] for topic in found["topics"]], found["exchanges"]) == (["q"], [])
+
+
+@served(FILE)
+async def test_a_record_of_an_export_can_not_be_taken_away_unseen(broker: Broker, env: SimEnv) -> None:
+    client = await _as_administrator(env, broker)
+    await client.administer("definitions.export")
+    await client.administer("topic.delete", name="q")
+    texts = await _texts(client)
+    (at,) = [number for number, text in enumerate(texts) if "definitions.export" in text]
+    verifier = ChainVerifier()
+    verdicts = [verifier.check(text.encode()) for text in texts[:at] + texts[at + 1 :]]
+    assert verdicts[:at] == [None] * at
+    assert verdicts[at] is not None
+
+
 @simulated
 async def test_the_chain_goes_on_after_a_power_loss(env: SimEnv) -> None:
     async def process(env: SimEnv) -> None:

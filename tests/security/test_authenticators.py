@@ -179,7 +179,11 @@ async def test_a_late_answer_is_a_denial(autojump_clock: trio.testing.MockClock)
         with trio.CancelScope(shield=True):
             return await slow(credentials)
 
-    for authenticate in (slow, stubborn):
+    async def blocking(credentials: Credentials) -> Authenticated:
+        autojump_clock.jump(ANSWER_S + 0.1)
+        return Authenticated("ann")
+
+    for authenticate in (slow, stubborn, blocking):
         with pytest.raises(SaslError, match="no answer within 5 s"):
             await BoundAuthenticator("ldap", (PLAIN,), authenticate, str).check(SECRET)
 

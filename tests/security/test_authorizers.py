@@ -319,6 +319,21 @@ async def test_a_waiting_fetch_is_asked_for_again(env: SimEnv) -> None:
         assert await client.code_of(waiting) == "auth.forbidden"
 
 
+@simulated
+async def test_a_transaction_outlives_answers(env: SimEnv) -> None:
+    asked = Asked({"transaction:tx": ["use"]})
+    async with asking(env, asked):
+        client = await connected(env)
+        opened = await client.call(m.OpenTransactions("tx", 60_000))
+        numbers = opened.producer_id, opened.epoch, opened.number
+        for branch in (1, 2):
+            await trio.sleep(5)
+            await client.call(m.AddBranch(*numbers[:2], client.welcome.producer_id + branch, opened.producer_key))
+        await trio.sleep(5)
+        await client.call(m.EndTransaction(*numbers, True, producer_key=opened.producer_key))
+        assert len(asked.asked) == 4
+
+
 # --- failures ---
 
 
@@ -437,6 +452,21 @@ async def test_an_answer_holds_for_an_hour_at_most_and_what_nobody_uses_is_forgo
         await trio.sleep(2)
         assert not ann.held
         nursery.cancel_scope.cancel()
+
+
+async def test_an_answer_after_a_blocked_loop_is_late(autojump_clock: trio.testing.MockClock) -> None:
+    """It comes without a pause in which it could be cancelled."""
+
+    async def blocking(user: str, operation: str, kind: str, name: str) -> Decision:
+        autojump_clock.jump(ANSWER_S + 1)
+        return Decision(True, 60.0)
+
+    async with trio.open_nursery() as nursery:
+        policy = Policy({}, Users())
+        policy.authority = Authority(blocking, trio.current_time, nursery.start_soon, str)
+        ann = policy.access("ann")
+        await ann.decide([Need("see", "topic", "a")])
+        assert not ann.may("see", "topic", "a")
 
 
 async def test_ends_of_users_who_have_left_are_dropped(

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
 from typing import Any
@@ -20,6 +20,7 @@ from linn.core.broker.broker import Broker
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.tree import ConfigError, StorageError
+from linn.core.security.authority import Authority, Decision
 from linn.core.security.rule import rules_of
 from linn.core.security.sasl.scram import make_verifier
 from linn.core.security.users import SERVICE, ServiceUser, User, check_user_name
@@ -54,6 +55,9 @@ dead_letter = "unreadable"
 """
 USER = "service:spark/default"
 FILE = f"data/__services/spark/{LOGINS_FOLDER}/default.toml"
+
+
+Test = Callable[[Broker, "Driver"], Awaitable[None]]
 
 
 class Driver(ScriptedDriver):
@@ -94,16 +98,16 @@ def installed(env: SimEnv) -> Driver:
     return driver
 
 
-def world(text: str) -> Any:
+def world(text: str) -> Callable[[Test], Callable[[], None]]:
     """A test beside a broker with a scripted driver: `test(broker, driver)`."""
 
-    def decorate(test: Any) -> Any:
-        def run(**given: Any) -> None:
+    def decorate(test: Test) -> Callable[[], None]:
+        def run() -> None:
             async def scenario(env: SimEnv) -> None:
                 driver = installed(env)
                 async with broker_on(env, text) as broker:
                     await trio.sleep(10)
-                    await test(broker, driver, **given)
+                    await test(broker, driver)
 
             run_simulation(0, scenario)
 
@@ -141,9 +145,9 @@ async def test_a_driver_may_do_nothing_else(broker: Broker, driver: Driver) -> N
         async with client.producer("orders") as producer:
             with pytest.raises(Forbidden, match=f'user "{USER}" may not publish topic:orders'):
                 await producer.publish(b"forged")
-        for target in ({"topic": "other"}, {"topic": "new"}, {"exchange": "news"}):
+        for target, exchange in (("other", None), ("new", None), (None, "news")):
             with pytest.raises(Forbidden):
-                async with client.producer(**target) as producer:
+                async with client.producer(target, exchange=exchange) as producer:
                     await producer.publish(b"forged")
         for topic in ("late", "unreadable", "other", "__audit"):
             with pytest.raises(Forbidden):
@@ -165,6 +169,22 @@ async def test_a_driver_may_do_nothing_else(broker: Broker, driver: Driver) -> N
         ):
             with pytest.raises(Forbidden):
                 await client.admin.perform(verb, **arguments)
+
+
+@world(REQUIRED + PIPELINE)
+async def test_no_authorizer_gives_a_driver_more(broker: Broker, driver: Driver) -> None:
+    asked: list[str] = []
+
+    async def allow(user: str, operation: str, kind: str, name: str) -> Decision:
+        asked.append(user)
+        return Decision(True, 60.0)
+
+    broker.policy.authority = Authority(allow, trio.current_time, broker.spawn, str)
+    async with driver.connect() as client:
+        await client.fetch("orders", 0, 0)
+        with pytest.raises(Forbidden):
+            await client.fetch("other", 0, 0)
+    assert asked == []
 
 
 def test_the_rights_are_those_of_all_pipelines_of_the_driver_and_no_name_becomes_a_pattern() -> None:
@@ -235,6 +255,7 @@ def test_the_password_is_in_one_file_and_nowhere_else(caplog: pytest.LogCaptureF
     async def scenario(broker: Broker, driver: Driver) -> None:
         root = User(name="root", roles=("administrator",), scram=make_verifier("top", b"s" * 16).text())
         broker.policy.users.put(root)
+        assert driver.running is not None
         async with linn.connect(URL, env=driver.env, login=linn.Password("root", "top")) as client:
             users = await client.admin.perform("user.list")
             assert [user["user"] for user in users] == ["root"]
@@ -247,8 +268,8 @@ def test_the_password_is_in_one_file_and_nowhere_else(caplog: pytest.LogCaptureF
         (secret,) = driver.secrets
         assert driver.running.command[1:] == ("-m", "linn.spark_plugin.driver")
         assert secret not in json.dumps(shown) + repr(broker.policy.users.services) + caplog.text
-        host = broker.services._running["spark"].service._host
-        async with host.login("x", {}) as login:
+        host: Any = broker.services._running["spark"].service
+        async with host._host.login("x", {}) as login:
             assert login.password not in repr(login)
         assert broker.policy.users.services.keys() == {USER}
 
@@ -291,7 +312,7 @@ def test_a_login_that_cannot_be_written_is_tried_again() -> None:
             (service,) = broker.services.describe()
             assert "no room" in str(service["status"]["pipelines"][0]["reason"])
             await trio.sleep(20)
-            assert (len(driver.logins), broker.policy.users.services.keys()) == (1, {USER})
+            assert (len(driver.logins), {*broker.policy.users.services}) == (1, {USER})
 
     run_simulation(0, scenario)
 

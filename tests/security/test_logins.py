@@ -55,8 +55,11 @@ class Clock:
 class Keys:
     """Keys that know one token."""
 
+    def __init__(self, roles: tuple[str, ...] | None = None) -> None:
+        self.roles = roles
+
     def check(self, token: str, now_s: float) -> TokenUser:
-        return TokenUser(token, None, now_s + 60)
+        return TokenUser(token, self.roles, now_s + 60)
 
 
 async def here(work: Callable[[], bool]) -> bool:
@@ -118,9 +121,10 @@ async def test_a_program_of_a_service_logs_in_by_its_password_alone(logins: Logi
     login = logins.begin(ALL, TLS)
     await scram(login, "service:x", binding=b"h" * 32)
     assert login.identity == Identity("service:x", SCRAM_PLUS)
-    logins.tokens = Keys()  # type: ignore[assignment]
-    with pytest.raises(AuthFailed):
-        await logins.begin(ALL, TLS).step(BEARER, bearer_message("service:x"))
+    for roles in (None, ("job",)):
+        logins.tokens = Keys(roles)  # type: ignore[assignment]
+        with pytest.raises(AuthFailed):
+            await logins.begin(ALL, TLS).step(BEARER, bearer_message("service:x"))
 
 
 def test_a_process_without_a_user_id_is_no_administrator(clock: Clock) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from linn.core.config.config import check_config, plugin_settings
@@ -38,9 +40,25 @@ def test_one_without_a_login_is_an_error_unless_it_says_so(address: str) -> None
     assert problems(listener + 'login = "required"\n') == []
 
 
-def test_a_protocol_without_logins_can_not_require_them() -> None:
-    (error,) = problems('[listeners.n]\nprotocol = "metrics"\nlogin = "required"\n')
-    assert error == 'error listeners.n.login: the protocol "metrics" has no logins'
+PLUGIN = """
+import msgspec
+from linn.api import ProtocolKind, hookimpl
+
+class Settings(msgspec.Struct, frozen=True):
+    pass
+
+@hookimpl
+def linn_register_protocol():
+    return ProtocolKind("silent", Settings, lambda settings: None)
+"""
+
+
+def test_a_protocol_without_logins_can_not_require_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "silent_protocol.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    listener = '[plugins]\nload = ["silent_protocol"]\n[listeners.n]\nprotocol = "silent"\n'
+    (error,) = problems(listener + 'login = "required"\n')
+    assert error == 'error listeners.n.login: the protocol "silent" has no logins'
 
 
 @pytest.mark.parametrize("scram", ["opensesame", "SCRAM-SHA-256$1:c2FsdA==$eA==:eA=="])

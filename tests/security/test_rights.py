@@ -279,7 +279,13 @@ async def test_a_request_needs_all_its_rights_and_no_other(env: SimEnv, row: Row
 def test_every_request_verb_and_method_has_a_row() -> None:
     rows = {row.name for row in ROWS}
     assert {message.__name__ for message in _HANDLERS} - rows == OWN.keys()
-    assert VERBS.keys() - rows == {"topic.list", "exchange.list", "transaction.list", "user.whoami"}
+    assert VERBS.keys() - rows == {
+        "topic.list",
+        "exchange.list",
+        "definitions.export",
+        "transaction.list",
+        "user.whoami",
+    }
     methods = {name for name, member in vars(Session).items() if callable(member) and not name.startswith("_")}
     assert methods == {
         "take_producer_id",  # A number, of no use without a right to publish.

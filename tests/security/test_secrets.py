@@ -22,7 +22,7 @@ from linn.cli.session import secret_in
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.config import check_config
 from linn.core.config.decoder import decode_settings, encode_settings
-from linn.core.config.problem import Problems
+from linn.core.config.problem import Problems, dotted
 from linn.core.config.tables import PluginSettings
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.real.env import RealEnv
@@ -190,10 +190,10 @@ def test_a_reference_is_no_error_and_its_place_is_known(place: str) -> None:
     text = f'[spark.connections.db]\nurl = "jdbc:postgresql://db/x"\npassword = {place}\n[users.ada]\nscram = {place}\n'
     text += SINK + f'options = {{ connection = "db", dbtable = "y", token = {place} }}\n'
     config, _ = configured(text)
-    assert [where for where, _ in config.secrets()] == [
+    assert [dotted(where) for where, _ in config.secrets()] == [
         "users.ada.scram",
         "spark.connections.db.password",
-        "topics.orders.spark.options.token",
+        "topics.orders.spark_sink.options.token",
     ]
 
 

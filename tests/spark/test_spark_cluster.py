@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from logged_in import PASSWORD, as_root, job_options, secured, tells
 from spark_session import needs_spark
 from topic_reading import committed
 
@@ -30,13 +32,14 @@ kind = "stream"
 partitions = 2
 """
 JOB = """
-import sys
+import json, sys
 from pyspark.sql import SparkSession
 
-master, url, checkpoint = sys.argv[1:]
+master, options, checkpoint, events = sys.argv[1:]
 builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", events)
 spark = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1").getOrCreate()
-broker = {"linn.bootstrap.servers": url}
+broker = json.loads(options)
 print("COUNT", spark.read.format("linn").options(**broker, subscribe="flights").load().count())
 flights = spark.readStream.format("linn").options(**broker, subscribe="flights", startingOffsets="earliest").load()
 copies = flights.select("key", "value").writeStream.format("linn").options(**broker, topic="copies")
@@ -136,15 +139,22 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def test_executors_of_a_cluster_read_and_write(tmp_path: Path, broker: BrokerProcess) -> None:
-    with linn.sync.connect(broker.url) as client, cluster(tmp_path, 2, "127.0.0.1") as master:
+def test_executors_of_a_cluster_log_in_read_and_write(tmp_path: Path) -> None:
+    data, events = tmp_path / "broker", tmp_path / "events"
+    data.mkdir()
+    events.mkdir()
+    with secured(data, CONFIG) as broker, as_root(broker) as client, cluster(tmp_path, 2, "127.0.0.1") as master:
         with client.producer("flights") as producer:
             values = [b"%d" % number for number in range(RECORDS)]
             producer.publish_many(values, keys=values)
-        printed = submit(tmp_path, JOB, master, broker.url, str(tmp_path / "checkpoint"))
+        options = job_options(broker)
+        printed = submit(tmp_path, JOB, master, json.dumps(options), str(tmp_path / "checkpoint"), str(events))
         assert f"COUNT {RECORDS}" in printed
         assert "EXECUTORS 1" in printed
         assert in_order(message.value for message in committed(client, "copies")) == values
+    for folder in (events, tmp_path / "work", tmp_path / "checkpoint"):
+        assert tells(folder, PASSWORD) == []
+    assert tells(events, options["linn.credentials.file"]), "options stand in the event log"
 
 
 def test_of_two_attempts_at_a_task_one_counts(tmp_path: Path, broker: BrokerProcess) -> None:

@@ -1,18 +1,17 @@
-"""Spark Connect: a client without a JVM of its own reads and writes linn through a server."""
+"""Spark Connect: a client without a JVM of its own reads and writes linn through a server, which logs in over TLS."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from logged_in import as_root, job_options, secured
 from spark_session import needs_spark
 from topic_reading import committed
-
-import linn.sync
-from linn.testing.process import BrokerProcess
 
 needs_spark()
 pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install 'pyspark[connect]'")
@@ -28,13 +27,13 @@ kind = "stream"
 kind = "stream"
 """
 JOB = """
-import sys
+import json, sys
 from pyspark.sql import SparkSession
 from linn.spark_plugin import each_batch
 
-url, checkpoints = sys.argv[1:]
+options, checkpoints = sys.argv[1:]
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-broker = {"linn.bootstrap.servers": url}
+broker = json.loads(options)
 flights = spark.read.format("linn").options(**broker, subscribe="flights").load()
 print("COUNT", flights.count())
 flights.select("key", "value").write.format("linn").options(**broker, topic="copies").mode("append").save()
@@ -62,11 +61,11 @@ spark.stop()
 def test_a_client_of_spark_connect_reads_and_writes(tmp_path: Path) -> None:
     data = tmp_path / "broker"
     data.mkdir()
-    with BrokerProcess(data, CONFIG) as broker, linn.sync.connect(broker.url) as client:
+    with secured(data, CONFIG) as broker, as_root(broker) as client:
         values = [b"%d" % number for number in range(RECORDS)]
         with client.producer("flights") as producer:
             producer.publish_many(values, keys=values)
-        command = [sys.executable, "-c", JOB, broker.url.removeprefix("linn://"), str(tmp_path)]
+        command = [sys.executable, "-c", JOB, json.dumps(job_options(broker)), str(tmp_path)]
         # The server chooses a port of its own where Spark is being tested.
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"}
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)

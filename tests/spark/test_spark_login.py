@@ -13,38 +13,20 @@ from typing import Any
 
 import psutil
 import pytest
+from logged_in import PASSWORD, as_root, job_options, secured, tells
 from spark_session import needs_spark
 from topic_reading import committed
 
 import linn.sync
 from linn.core.errors.auth import AuthFailed, Forbidden
-from linn.core.security.sasl.scram import make_verifier
 from linn.spark_plugin.service.service import LOGINS_FOLDER
-from linn.testing.certificates import AUTHORITY, tls_table
+from linn.testing.certificates import AUTHORITY
 from linn.testing.process import BrokerProcess
 
 needs_spark()
 
-PASSWORD = "correct horse battery staple"
-VERIFIER = make_verifier(PASSWORD, b"salt of 16 bytes", 4_096).text()
 RECORDS = 500
-CONFIG = """
-[broker]
-data_dir = "data"
-[listeners.native]
-address = "127.0.0.1:0"
-tls = "edge"
-login = "required"
-[users.root]
-roles = ["administrator"]
-scram = "{verifier}"
-[users.ann]
-roles = ["job"]
-scram = "{verifier}"
-[roles.job]
-"topic:flights" = ["consume"]
-"topic:copies" = ["publish"]
-"transaction:spark.*" = ["use"]
+TOPICS = """
 [topics.flights]
 kind = "stream"
 partitions = 3
@@ -53,28 +35,6 @@ kind = "stream"
 [topics.other]
 kind = "stream"
 """
-
-
-def table(name: str, values: dict[str, str]) -> str:
-    return f"\n[{name}]\n" + "".join(f'{key} = "{value}"\n' for key, value in values.items())
-
-
-def config(folder: Path, more: str = "") -> str:
-    """Write a certificate; return the configuration of a broker that speaks only TLS, and only with users."""
-    return CONFIG.format(verifier=VERIFIER) + table("tls.edge", tls_table(folder, "127.0.0.1")) + more
-
-
-def credentials(folder: Path, password: str = PASSWORD, user: str = "ann") -> Path:
-    """Write a file with a login."""
-    path = folder / f"{user}-{len(password)}.toml"
-    path.touch(0o600)
-    path.write_text(f'user = "{user}"\npassword = "{password}"\n')
-    return path
-
-
-def root(broker: BrokerProcess, folder: Path) -> Any:
-    login, tls = linn.Password("root", PASSWORD), linn.Tls(ca=folder / AUTHORITY)
-    return linn.sync.connect(broker.url, login=login, tls=tls)
 
 
 # --- jobs of users ----------------------------------------------------------------------------------------------------
@@ -87,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(folder: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(folder, config(folder), listen=()) as running, root(running, folder) as client:
+    with secured(folder, TOPICS) as running, as_root(running) as client:
         assert running.url.startswith("linns://")
         with client.producer("flights") as producer:
             producer.publish_many([b"%d" % number for number in range(RECORDS)])
@@ -95,13 +55,9 @@ def broker(folder: Path) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def options(broker: BrokerProcess, folder: Path) -> dict[str, str]:
+def options(broker: BrokerProcess) -> dict[str, str]:
     """The options of ann's jobs."""
-    return {
-        "linn.bootstrap.servers": broker.url,
-        "linn.credentials.file": str(credentials(folder)),
-        "linn.tls.ca": str(folder / AUTHORITY),
-    }
+    return job_options(broker)
 
 
 def test_a_user_reads_and_writes_each_micro_batch_once(
@@ -127,11 +83,10 @@ def test_a_user_reads_and_writes_each_micro_batch_once(
     for path in (last, last.with_name(f".{last.name}.crc")):
         path.unlink()  # As after a crash behind the commit in linn: the micro-batch is done again.
     run()
-    with root(broker, folder) as client:
+    with as_root(broker) as client:
         values = [b"%d" % number for number in range(RECORDS)]
-        assert sorted(message.value for message in committed(client, "copies")) == sorted(2 * values)
-    everything = [path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()]
-    assert not any(PASSWORD.encode() in found for found in everything)
+        assert sorted(message.value or b"" for message in committed(client, "copies")) == sorted(2 * values)
+    assert tells(checkpoint, PASSWORD) == []
     assert PASSWORD not in flights._jdf.queryExecution().toString()
 
 
@@ -151,9 +106,9 @@ def streams(spark: Any, options: dict[str, str], folder: Path) -> None:
 
 @pytest.mark.parametrize("job", ["read", "write", "stream"])
 def test_a_wrong_password_is_said_and_not_tried_for_long(
-    spark: Any, broker: BrokerProcess, folder: Path, options: dict[str, str], job: str
+    spark: Any, broker: BrokerProcess, folder: Path, job: str
 ) -> None:
-    wrong = options | {"linn.credentials.file": str(credentials(folder, "wrong"))}
+    wrong = job_options(broker, "wrong")
     began_s = time.monotonic()
     jobs = {"read": reads, "write": writes, "stream": streams}
     with pytest.raises(Exception, match=r"the login failed \[auth\.failed\]"):
@@ -207,8 +162,8 @@ def until(condition: Any, what: str, timeout_s: float = 240) -> None:
 
 
 def test_a_pipeline_runs_where_every_client_logs_in_and_reaches_its_own_topics_alone(tmp_path: Path) -> None:
-    text = config(tmp_path, PIPELINE.format(ca=tmp_path / AUTHORITY))
-    with BrokerProcess(tmp_path, text, listen=()) as broker, root(broker, tmp_path) as client:
+    text = TOPICS + PIPELINE.format(ca=tmp_path / AUTHORITY)
+    with secured(tmp_path, text) as broker, as_root(broker) as client:
         with client.producer("flights") as producer:
             producer.publish_many([b'{"number": 1}', b"no JSON", b'{"number": 2}'])
 
@@ -225,16 +180,15 @@ def test_a_pipeline_runs_where_every_client_logs_in_and_reaches_its_own_topics_a
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         login = tomllib.loads(path.read_text())
         check_processes(broker, login["password"])
-        as_driver = {"login": linn.Password(user=login["user"], secret=login["password"])}
-        as_driver["tls"] = linn.Tls(ca=tmp_path / AUTHORITY)
-        with linn.sync.connect(broker.url, **as_driver) as driver:
+        secret, tls = linn.Password(login["user"], login["password"]), linn.Tls(ca=tmp_path / AUTHORITY)
+        with linn.sync.connect(broker.url, login=secret, tls=tls) as driver:
             with pytest.raises(Forbidden):
                 driver.fetch("other", 0, 0)
             with pytest.raises(Forbidden):
                 driver.admin.perform("topic.delete", name="flights")
         client.admin.perform("service.perform", service="spark", action="stop", arguments={"pipelines": ["copied"]})
         until(lambda: not path.exists(), "the file stays")
-        with pytest.raises(AuthFailed), linn.sync.connect(broker.url, **as_driver):
+        with pytest.raises(AuthFailed), linn.sync.connect(broker.url, login=secret, tls=tls):
             pass
     assert login["password"] not in broker.log_text()
 

@@ -16,7 +16,6 @@ using std::chrono::milliseconds;
 constexpr std::uint16_t version = 1;
 constexpr std::uint16_t batches_max = 1'024;
 constexpr std::size_t receive_bytes = 256 << 10;
-constexpr int login_messages_max = 8;
 constexpr milliseconds keepalive_min{100};   // Whatever a broker asks for.
 constexpr milliseconds closing_time{1'000};  // For a broker to read what was sent and to close.
 
@@ -77,14 +76,13 @@ void Connection::welcome(Deadline deadline, ProducerClaim ids, bool is_private) 
 Incoming Connection::log_in(const Offer& offer, Deadline deadline) {
   const auto exchange = begin_login(options_.login, offer);
   std::string data = exchange->begin();
-  for (int count = 0; count < login_messages_max; ++count) {
+  for (;;) {
     Incoming message = asked(Authenticate{exchange->mechanism(), data}, deadline);
     if (const auto* welcome = std::get_if<Welcome>(&message)) exchange->end(welcome->login);
     const auto* next = std::get_if<Challenge>(&message);
     if (next == nullptr) return message;
     data = exchange->answer(next->data);
   }
-  throw Error("auth.failed", "the broker does not end the login");
 }
 
 /// Send a message of the handshake; its answer. Throws Error: the broker's refusal, and what `open` throws.

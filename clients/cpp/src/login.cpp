@@ -17,7 +17,7 @@ namespace linn {
 namespace detail {
 namespace {
 
-constexpr std::string_view bearer = "OAUTHBEARER";
+constexpr std::string_view bearer = "OAUTHBEARER", plain = "PLAIN";
 
 struct Range {
   char32_t first, last;
@@ -86,38 +86,47 @@ class ScramExchange final : public Exchange {
   ScramClient scram_;
 };
 
-class TokenExchange final : public Exchange {
+/// A login that ends with its first message.
+class OneMessage final : public Exchange {
  public:
-  explicit TokenExchange(std::function<std::string()> present) : present_(std::move(present)) {}
+  OneMessage(std::string_view mechanism, std::function<std::string()> message)
+      : mechanism_(mechanism), message_(std::move(message)) {}
 
-  std::string mechanism() const override { return std::string(bearer); }
-  std::string begin() override {
-    const std::string token = called();
-    const auto is_printable = [](char character) { return ' ' <= character && character <= '~'; };
-    if (token.empty() || !std::all_of(token.begin(), token.end(), is_printable))
-      throw Error("message.invalid", "a token is printable ASCII, without the end of a line");
-    return "n,,\1auth=Bearer " + token + "\1\1";
-  }
+  std::string mechanism() const override { return mechanism_; }
+  std::string begin() override { return message_(); }
   std::string answer(const std::string&) override {
-    throw Error("auth.failed", "the broker can't be trusted: a token has one message");
+    throw Error("auth.failed", "the broker can't be trusted: it asks for more than one message");
   }
   void end(const std::string&) override {}
 
  private:
-  std::string called() const {
-    try {
-      return present_();
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& error) {
-      throw Error("auth.failed", std::string("there is no token: ") + error.what());
-    } catch (...) {
-      throw Error("auth.failed", "there is no token: its function failed");
-    }
-  }
-
-  const std::function<std::string()> present_;
+  const std::string mechanism_;
+  const std::function<std::string()> message_;
 };
+
+/// What a token's function returns.
+std::string called(const std::function<std::string()>& present) {
+  try {
+    return present();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error("auth.failed", std::string("there is no token: ") + error.what());
+  } catch (...) {
+    throw Error("auth.failed", "there is no token: its function failed");
+  }
+}
+
+std::string bearer_message(const std::string& token) {
+  const auto is_printable = [](char character) { return ' ' <= character && character <= '~'; };
+  if (token.empty() || !std::all_of(token.begin(), token.end(), is_printable))
+    throw Error("message.invalid", "a token is printable ASCII, without the end of a line");
+  return "n,,\1auth=Bearer " + token + "\1\1";
+}
+
+std::string plain_message(const KeptPassword& password) {
+  return '\0' + password.user() + '\0' + std::string(password.secret().bytes());
+}
 
 [[noreturn]] void not_offered(std::string text, const std::vector<std::string>& offered) {
   text += "; it takes ";
@@ -134,27 +143,43 @@ bool has(const Offer& offer, std::string_view mechanism) {
 std::unique_ptr<Exchange> begin_login(const std::optional<Login>& login, const Offer& offer) {
   if (!login)
     throw Error("auth.failed", "the broker requires a login: .login = linn::Password(...) or linn::Token(...)");
-  if (const auto* password = std::get_if<Password>(&*login)) {
+  const auto* password = std::get_if<Password>(&*login);
+  if (password != nullptr && !password->is_plain_) {
     const bool is_plus = !offer.binding.empty() && has(offer, scram_plus);
     if (!is_plus && !has(offer, scram)) not_offered("the broker takes no passwords by SCRAM", offer.mechanisms);
     return std::make_unique<ScramExchange>(password->kept_, offer.binding, is_plus);
   }
-  if (!has(offer, bearer)) not_offered("the broker takes no tokens on this connection", offer.mechanisms);
-  if (!offer.is_private) throw Error("auth.failed", "a token is sent in TLS and on Unix sockets alone: use linns://");
-  return std::make_unique<TokenExchange>(std::get<Token>(*login).present_);
+  const std::string_view mechanism = password != nullptr ? plain : bearer;
+  const std::string what = password != nullptr ? "plain passwords" : "tokens";
+  if (!has(offer, mechanism)) not_offered("the broker takes no " + what + " on this connection", offer.mechanisms);
+  if (!offer.is_private)
+    throw Error("auth.failed", what + " are sent in TLS and on Unix sockets alone: use linns://");
+  if (password != nullptr)
+    return std::make_unique<OneMessage>(mechanism, [kept = password->kept_] { return plain_message(*kept); });
+  const auto present = std::get<Token>(*login).present_;
+  return std::make_unique<OneMessage>(mechanism, [present] { return bearer_message(called(present)); });
 }
 
 }  // namespace detail
 
-Password::Password(std::string user, std::string secret) {
-  const bool is_text = !user.empty() && !secret.empty() && detail::is_utf8(user) && detail::is_utf8(secret);
-  const bool is_prepared = is_text && detail::is_prepared(secret);
+Password::Password(std::string user, std::string& secret, bool is_plain) : is_plain_(is_plain) {
+  const auto is_text = [](const std::string& text) {
+    return !text.empty() && detail::is_utf8(text) && text.find('\0') == std::string::npos;
+  };
+  const bool are_texts = is_text(user) && is_text(secret);
+  const bool is_usable = are_texts && (is_plain || detail::is_prepared(secret));
   kept_ = std::make_shared<detail::KeptPassword>(std::move(user), secret);
-  if (!is_text) throw Error("message.invalid", "a login needs a user and a password, in UTF-8");
-  if (!is_prepared)
+  if (!are_texts) throw Error("message.invalid", "a login needs a user and a password, in UTF-8 without NUL");
+  if (!is_usable)
     throw Error("message.invalid",
                 "the password has a character that this client can't prepare: it takes ASCII, and Latin, Greek and "
                 "Cyrillic letters, each as one character");
+}
+
+Password::Password(std::string user, std::string secret) : Password(std::move(user), secret, false) {}
+
+Password Password::plain(std::string user, std::string secret) {
+  return Password(std::move(user), secret, true);
 }
 
 const std::string& Password::user() const noexcept { return kept_->user(); }

@@ -23,6 +23,7 @@ class KeptPassword {
   KeptPassword(std::string user, std::string& secret) : user_(std::move(user)), secret_(secret) {}
 
   const std::string& user() const noexcept { return user_; }
+  const Secret& secret() const noexcept { return secret_; }
   std::shared_ptr<const Secret> salted(const Salting& salting);
 
  private:
@@ -38,7 +39,7 @@ struct Offer {
   std::vector<std::string> mechanisms;
   /// The hash of the broker's certificate; empty without TLS.
   std::string binding;
-  /// TLS or a Unix socket: nobody in between can read a token.
+  /// TLS or a Unix socket: nobody in between can read what is sent.
   bool is_private = false;
 };
 
@@ -49,7 +50,7 @@ class Exchange {
   virtual std::string mechanism() const = 0;
   /// The first message. Throws Error message.invalid (a token that can't be sent), and what a token's function throws.
   virtual std::string begin() = 0;
-  /// The answer to the broker's message.
+  /// The answer to the broker's message, of which each mechanism takes so many: no broker can have a login go on.
   virtual std::string answer(const std::string& data) = 0;
   /// Check the broker's last message, before anything else of its welcome is trusted.
   virtual void end(const std::string& data) = 0;

@@ -46,6 +46,18 @@ def _examine_certificates(config: Config, problems: Problems) -> None:
             problems.add(("tls", name, error.key), text, error=TlsInvalid)
 
 
+def _examine_secrets(config: Config, problems: Problems) -> None:
+    """Read the secrets, as a broker does at its start; only a file is sure to be the broker's too."""
+    from linn.cli.exposure import unusable_secrets
+    from linn.core.errors.tree import SecretUnusable
+
+    for place, text, is_file in unusable_secrets(config):
+        if is_file:
+            problems.add(place, text, error=SecretUnusable)
+        else:
+            problems.warn(place, f"{text}: the broker needs it where it runs")
+
+
 def _examine(file: str) -> tuple[Config | None, Problems]:
     """Read a file and collect all problems; the configuration is None if it has errors. Raises ConfigUnreadable."""
     from linn.cli.config_lint import lint
@@ -61,6 +73,7 @@ def _examine(file: str) -> tuple[Config | None, Problems]:
     for error in failed:
         problems.add(("plugins",), error.text, error=type(error))
     _examine_certificates(examined, problems)
+    _examine_secrets(examined, problems)
     for name, reason in unmade_listeners(examined, plugins):
         problems.add(("listeners", name, "protocol"), reason.text, error=type(reason))
     config = None if problems.error_count else examined

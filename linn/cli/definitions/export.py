@@ -35,13 +35,19 @@ _STREAMS_ONLY = {key: encode_settings(TopicSettings())[key] for key in ("retenti
 
 def export(url: str, file: str, *, as_json: bool) -> None:
     """Write the definitions of a broker to a new file, or to stdout for "-". Raises LinnError."""
-    found = with_client(url, definitions)
+    found = with_client(url, exported)
     text = json.dumps(found, indent=2) + "\n" if as_json else toml_text(found)
     if file == "-":
         print(text, end="")
         return
     write_new(file, text, mode=0o600)  # The options of a sink may be secrets.
     print_result({"file": file}, f"wrote {file}", as_json=as_json)
+
+
+async def exported(client: Client) -> Definitions:
+    """Ask a broker for an export of its definitions, which its audit trail records. Raises LinnError."""
+    found = await client.admin.perform("definitions.export")
+    return tables_of(found["exchanges"], found["topics"])
 
 
 async def definitions(client: Client) -> Definitions:

@@ -27,6 +27,7 @@ from linn.cli.doctor.capacity import Capacity, Speed, capacity, capacity_finding
 from linn.cli.doctor.finding import Finding
 from linn.cli.doctor.listener_trial import certificate_findings, listener_findings
 from linn.cli.doctor.machine import disk_space, existing_part, memory_bytes
+from linn.cli.exposure import exposures, unusable_secrets
 from linn.cli.render.console import console, print_json
 from linn.cli.render.progress import progress
 from linn.cli.render.table import WIDE, Cell, print_table
@@ -34,6 +35,7 @@ from linn.cli.server.server import configuration, descriptors_wanted
 from linn.cli.session import with_client
 from linn.client.client import Client
 from linn.core.config.config import Config, check_config, plugin_settings
+from linn.core.config.problem import dotted
 from linn.core.env.real.file_limits import file_limits
 from linn.core.env.real.net import BACKLOG
 from linn.core.errors.texts import counted
@@ -80,6 +82,7 @@ def _surroundings(config: Config | None, plugins: PluginManager | None) -> Itera
     yield _memory(config)
     if config is not None and plugins is not None:
         yield _openness(config)
+        yield from exposure_findings(config)
         yield _descriptors(config)
         yield from disk_findings(config.broker.data_dir)
         yield from kernel_findings(config.broker.data_dir)
@@ -143,6 +146,15 @@ def _openness(config: Config) -> Finding:
     allowed = f"may do what {', '.join(anonymous.roles)} may" if anonymous and anonymous.roles else "may do nothing"
     users, roles = counted(len(config.users), "user"), counted(len(config.roles), "role")
     return Finding("rights", "ok", f"{users} and {roles} in the file; a client without a login {allowed}")
+
+
+def exposure_findings(config: Config) -> Iterator[Finding]:
+    """Report what the configuration leaves open, and secrets that can't be used."""
+    for path, text in exposures(config):
+        yield Finding("exposed", "warning", f"{dotted(path)}: {text}", "docs/how-to/secure-a-broker.md closes it")
+    for place, text, is_file in unusable_secrets(config):
+        advice = "docs/how-to/keep-secrets.md says how" if is_file else "the broker needs it where it runs"
+        yield Finding("secret", "error" if is_file else "warning", f"{dotted(place)}: {text}", advice)
 
 
 def _memory(config: Config | None) -> Finding:

@@ -27,6 +27,7 @@ from linn import rights, verbs
 from linn.core.admin.audit import AuditTrail
 from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
 from linn.core.admin.connections import ConnectionAdministration
+from linn.core.admin.definitions import DefinitionsAdministration
 from linn.core.admin.deliveries import DeliveryAdministration
 from linn.core.admin.entry_store import EntryStore, stored_topic
 from linn.core.admin.exchanges import ExchangeAdministration
@@ -34,7 +35,7 @@ from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.log_examination import examine_logs
 from linn.core.admin.stored_entries import TOPIC, settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
-from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
+from linn.core.admin.topic_description import JsonText, topic_as_json
 from linn.core.admin.transactions import TransactionAdministration
 from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
@@ -157,18 +158,20 @@ class Administration:
     def _verb_handlers(self) -> dict[str, Handler]:
         groups, subscriptions, exchanges, users = self._groups, self._subscriptions, self._exchanges, self._users
         connections = ConnectionAdministration(self.connections, self.long_work)
+        definitions = DefinitionsAdministration(self.catalog, exchanges, self.long_work, self.audit)
         return dict(
             [
                 _on_behalf(verbs.CREATE_TOPIC, self._create_topic),
                 _on_behalf(verbs.ALTER_TOPIC, self._alter_topic),
                 _on_behalf(verbs.DELETE_TOPIC, self._delete_topic),
                 _on(verbs.SHOW_TOPIC, self._show_topic),
-                _on_behalf(verbs.LIST_TOPICS, self._list_topics),
+                _on_behalf(verbs.LIST_TOPICS, definitions.list_topics),
                 _on(verbs.PURGE_TOPIC, subscriptions.purge),
                 _on(verbs.CREATE_EXCHANGE, exchanges.create),
                 _on_behalf(verbs.DELETE_EXCHANGE, exchanges.delete),
                 _on_behalf(verbs.SHOW_EXCHANGE, exchanges.show),
                 _on_behalf(verbs.LIST_EXCHANGES, exchanges.list_all),
+                _on_behalf(verbs.EXPORT_DEFINITIONS, definitions.export),
                 _on(verbs.BIND, exchanges.bind),
                 _on(verbs.UNBIND, exchanges.unbind),
                 _on_behalf(verbs.LIST_GROUPS, groups.list_all),
@@ -572,10 +575,6 @@ class Administration:
             topic = self.catalog.topic(asked.name)
             shown = await self.long_work.run(topic_as_json(self.catalog.topics, topic.name), immediate=True)
         return shown
-
-    async def _list_topics(self, _: verbs.NoArguments, caller: Principal) -> JsonText:
-        names = caller.access.visible(rights.TOPIC, sorted(self.catalog.topics))
-        return await self.long_work.run(topics_as_json(self.catalog.topics, names), immediate=True)
 
     # --- broker ---
 

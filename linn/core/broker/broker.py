@@ -32,6 +32,7 @@ from linn.core.batch.steps import run_steps
 from linn.core.broker.listening import Listening
 from linn.core.broker.start_counter import StartCounter
 from linn.core.config.config import Config
+from linn.core.config.problem import dotted
 from linn.core.connections.certificates import RELOAD_INTERVAL_S, Certificates
 from linn.core.connections.connections import Connections
 from linn.core.connections.token_file import TokenFile
@@ -321,13 +322,13 @@ class Broker:
             try:
                 secret.reveal(self.env)
             except SecretUnusable as error:
-                raise SecretUnusable(f"{place}: {error.text}") from error
+                raise SecretUnusable(f"{dotted(place)}: {error.text}") from error
         for name, secret in self.config.verifiers.items():
             text = secret.reveal(self.env)
             try:
                 Verifier.parse(text)
             except ConfigError as error:
-                raise SecretUnusable(f"users.{name}.scram: {error.text}") from error
+                raise SecretUnusable(f"{dotted(('users', name, 'scram'))}: {error.text}") from error
             found = self.policy.users.find(name)
             assert found is not None, "a verifier is a user's"
             self.policy.users.put(msgspec.structs.replace(found, scram=text))

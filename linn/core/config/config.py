@@ -14,7 +14,7 @@ from typing import Any
 
 from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener, plugin_table
 from linn.core.config.kinds import Kinds
-from linn.core.config.problem import Problems, dotted
+from linn.core.config.problem import Problems
 from linn.core.config.service_tables import own_table
 from linn.core.config.tables import (
     AuditTable,
@@ -25,7 +25,7 @@ from linn.core.config.tables import (
     TlsTable,
     TokensTable,
 )
-from linn.core.config.toml_source import TomlSource
+from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.secret import Secret, secrets_in
@@ -67,7 +67,7 @@ class Config:
     file: str = ""
     """The file's name in messages."""
     topic_services: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The tables of services that topics have, decoded, by topic and service."""
+    """The tables of services that topics have, decoded, by topic and table."""
     topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The line of each key in the file, by topic and key."""
 
@@ -90,10 +90,10 @@ class Config:
             retention_bytes=self.audit.retention_bytes,
         )
 
-    def secrets(self) -> Iterator[tuple[str, Secret]]:
-        """Yield every reference to a secret in the file, with its place, such as `spark.connections.db.password`."""
+    def secrets(self) -> Iterator[tuple[Path, Secret]]:
+        """Yield every reference to a secret in the file, with its place."""
         for name, secret in self.verifiers.items():
-            yield dotted(("users", name, "scram")), secret
+            yield ("users", name, "scram"), secret
         tables: dict[str, Mapping[str, Configured | Listener]] = {
             "storage": self.storage,
             "delivery": self.delivery,
@@ -104,11 +104,11 @@ class Config:
         for top, named in tables.items():
             for name, configured in named.items():
                 for place, secret in secrets_in(configured.settings):
-                    yield dotted((top, name, *place)), secret
+                    yield (top, name, *place), secret
         for place, secret in secrets_in(self.services):
-            yield dotted(place), secret
+            yield place, secret
         for place, secret in secrets_in(self.topic_services):
-            yield dotted(("topics", *place)), secret
+            yield ("topics", *place), secret
 
     def assignor_of(self, group: str) -> str:
         """The name of a group's assignor."""
@@ -213,7 +213,7 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
     if audit is not None:
         topics[AUDIT_TOPIC], lines[AUDIT_TOPIC] = audit, {}
     own = {
-        name: {service.name: own_table(topic, service) for service in kinds.services.values()}
+        name: {service.topic_table or "": own_table(topic, service) for service in kinds.services.values()}
         for name, topic in topics.items()
         if topic.services
     }

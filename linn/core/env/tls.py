@@ -83,8 +83,9 @@ def server_tls(
         trust(context, files.client_ca, "client_ca")
     context.verify_mode = _VERIFY[client_certificate]
     # Tickets would lie unread at a client that only sends, and its close would then reset the connection, which loses
-    # its last messages.
+    # its last messages. The number is that of TLS 1.3, the option that of 1.2.
     context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
     return ServerTls(context, files, end_ms, server_end_point(der))
 
 

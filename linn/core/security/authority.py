@@ -147,7 +147,8 @@ class Authority:
         except Exception as error:
             self._log(f"failed: {type(error).__name__} in {self._blamed(error)}")
             return Decision(False, FAILED_HOLD_S)
-        problem = _DENIED_LATE if scope.cancel_called else problem_with(found)
+        is_late = trio.current_time() >= scope.deadline  # Which it may also be without being cancelled.
+        problem = _DENIED_LATE if is_late else problem_with(found)
         if problem is None:
             assert isinstance(found, Decision), "checked just now"
             return found

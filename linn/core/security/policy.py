@@ -57,12 +57,13 @@ class Policy:
         return found
 
     def _new_access(self, user: str, roles: frozenset[str]) -> Access:
+        """Make the rights of a user. A program of a service has its rules alone."""
         if self.is_open:
             return FullAccess(user)
         quota = self._quotas.get(user)
         if quota is None:
             quota = self._quotas[user] = Quota(self._monotonic, self._limits_of(user))
-        is_ours = user in self.users.services  # Its rules are all that it may do.
+        is_ours = user in self.users.services
         make = Access if self.authority is None or is_ours else self.authority.access
         return make(user, self._rules_of(user, roles), quota)
 

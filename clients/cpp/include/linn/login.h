@@ -37,12 +37,19 @@ class Password {
   ///
   /// Throws Error message.invalid: such a character, no UTF-8, or one of the two is empty.
   Password(std::string user, std::string secret);
+  /// A password of any characters that is sent as it is (PLAIN), inside TLS or on a Unix socket alone: for a broker that
+  /// has it checked elsewhere, such as in a directory. Needs no OpenSSL. Throws Error message.invalid.
+  static Password plain(std::string user, std::string secret);
 
   const std::string& user() const noexcept;
 
  private:
+  /// Wipes `secret`.
+  Password(std::string user, std::string& secret, bool is_plain);
+
   friend std::unique_ptr<detail::Exchange> detail::begin_login(const std::optional<Login>&, const detail::Offer&);
   std::shared_ptr<detail::KeptPassword> kept_;
+  bool is_plain_ = false;
 };
 
 /// A token of an identity provider. It is sent inside TLS or on a Unix socket alone; elsewhere connecting fails with
