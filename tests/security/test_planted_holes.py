@@ -163,7 +163,7 @@ WEAKER = [
     ),
     (
         LOGINS,
-        "if user in (ADMINISTRATOR, ANONYMOUS) and self._logins.users.find(user) is None:",
+        "if is_ours and self._logins.users.find(user) is None:",
         "if False:",
         ("test_authenticators.py", "means_something"),
     ),

@@ -175,9 +175,9 @@ def linn_register_authorizer() -> AuthorizerKind | Sequence[AuthorizerKind] | No
 
     A broker has at most one. The kind's settings are the keys of its `[authorizers.NAME]` table; `make` is called once.
     It is asked for each right of a user that no role gives, and answers whether the user has it and for how long that
-    holds, from a second to an hour. The answer is kept for that time; a right that a consumer needs is asked for again
-    before its end. The request waits for the answer, and the later ones of its connection behind it; other connections
-    go on.
+    holds, from a second to an hour. The answer is kept for that time, while the user has a connection; a right that a
+    consumer needs is asked for again before its end. The request waits for the answer, and the later ones of its
+    connection behind it; other connections go on.
 
     Failure policy: an authorizer that raises, answers with another type, or takes longer than 5 seconds denies that
     right for a second, with `auth.forbidden`; a consumer that was allowed until then ends. The log names the reason, at
