@@ -37,7 +37,7 @@ from explore import FAULT
 Entry = tuple[int, int]
 """(epoch, value) of a batch; the value of a leader's first record is 0."""
 NOTHING, TAIL, ALL = 0, 1, 2
-"""What a session has lost of its node's log."""
+"""Part of its node's log that a session has lost."""
 IDLE, LEADS, FOLLOWS = "idle", "leads", "follows"
 UNKNOWN = -1
 
@@ -50,22 +50,22 @@ class Node(NamedTuple):
     is_up: bool = True
     session: int = 1
     lost: int = NOTHING
-    """What its next session has to tell."""
+    """Loss that its next session has to tell."""
     epoch: int = 0
     """The epoch that it knows of; 0 after a start."""
     role: str = IDLE
     mark: int = 0
     """The watermark that it knows."""
     isr: frozenset[int] = frozenset()
-    """As a leader: the in-sync set that it knows."""
+    """The in-sync set that it knows, as a leader."""
     pending: frozenset[tuple[int, int]] = frozenset()
-    """As a leader: members whose addition was asked for, and the session in which they followed then."""
+    """Members whose addition it has asked for as a leader, and the session in which they followed then."""
     promised: int = 0
-    """As a leader: the end of its log when it was elected."""
+    """The end of its log when it was elected."""
     ends: tuple[int, ...] = ()
-    """As a leader: what each node acknowledged in this epoch."""
+    """The end that each node has acknowledged to it in this epoch."""
     sessions: tuple[int, ...] = ()
-    """As a leader: the session in which each node follows; 0: it does not."""
+    """The session in which each node follows it; 0: it does not."""
 
 
 class Session(NamedTuple):
@@ -112,7 +112,7 @@ class State(NamedTuple):
     acks: tuple[tuple[int, int] | None, ...]
     """(epoch, end) that each node has sent."""
     committed: tuple[Entry, ...] = ()
-    """What was confirmed or read: the truth."""
+    """Batches that were confirmed or read: the truth."""
     changed: bool = False
     """Whether something was committed that is not what was committed before."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from linn.core.broker.broker import Broker
 from linn.core.ports.principal import Principal
 from linn.core.security.audit_chain import AuditChain, ChainVerifier
 from linn.core.security.sasl.scram import make_verifier
+from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.verbs import VERBS
 from linn.wire import messages as m
 
+SYNCED = FILE + '[storage.segmented-log]\nfsync = "always"\n'
 SECRET = make_verifier("secret", b"s" * 16, 4096).text()
 CHANGES = [row for row in ROWS if row.name in VERBS and VERBS[row.name].acts]
 
@@ -160,6 +163,34 @@ async def test_the_chain_goes_on_after_a_power_loss(env: SimEnv) -> None:
         await client.administer("topic.delete", name="s")
         deleted = [record["arguments"]["name"] for record in await _trail(client) if record["action"] == "topic.delete"]
         assert deleted[-1] == "s"
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_no_change_survives_a_power_loss_without_its_record(part: int) -> None:
+    found = [run_simulation(point, partial(_lose_power, point)) for point in range(part, 60, 6)]
+    assert any(is_dead and made for is_dead, made in found), "no power loss comes between the changes"
+
+
+async def _lose_power(point: int, env: SimEnv) -> tuple[bool, int]:
+    """Lose power at one of the disk's operations while topics are made; returns how many there are afterwards."""
+
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, SYNCED) as broker:
+            client = await _as_administrator(env, broker)
+            env.disk.crash_at = len(env.disk.operations) + 1 + point
+            for number in range(8):
+                await client.administer("topic.create", name=f"made-{number}", settings={"kind": "stream"})
+
+    is_dead = await env.run_until_death(process)
+    env = await after_power_loss(env, SYNCED)
+    async with broker_on(env, SYNCED):
+        client = await connected(env)
+        made = {topic["name"] for topic in await client.administer("topic.list") if topic["name"].startswith("made-")}
+        recorded = {
+            record["arguments"]["name"] for record in await _trail(client) if record["action"] == "topic.create"
+        }
+        assert made <= recorded
+        return is_dead, len(made)
 
 
 @served(FILE)

@@ -70,12 +70,12 @@ class AuditTrail:
     async def asked(self, verb: Verb[Any, Any], asked: msgspec.Struct, caller: Principal) -> None:
         """Write that a caller changes something, before it happens; returns when the record is confirmed.
 
-        Raises StorageError, DiskFull: the change must not happen. Cancellation: the record is written.
+        Raises StorageError, DiskFull, SyncFailed: the change must not happen. Cancellation: the record is written.
         """
         if self._topic is not None:
-            partition = self._topic.partitions[0]
             self._write(_fields(verb.name, caller, "asked", **_shown(asked)))
-            await partition.committed.wait(partition.log.bounds()[1])
+            # A change can't be cancelled, so it must not wait for a sync that fails elsewhere.
+            await self._topic.partitions[0].commit_all()
 
     def failed(self, verb: Verb[Any, Any], asked: msgspec.Struct, caller: Principal, error: LinnError) -> None:
         """Write that a change was not made."""
