@@ -1,6 +1,6 @@
 """BrokerPlace: where a broker is, and how Spark's processes log in there. It is pickled, and holds no secret.
 
-Laws: options stand in Spark's plans, its pages and its event logs. So they name files, which each process reads when it
+Laws: Spark may show options in plans, pages and event logs. So they name files, which each process reads when it
 connects, and an option that looks like a secret is refused, without repeating it.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -14,7 +14,7 @@ from tls_world import HOST, context_of_client, inline, pair
 
 import linn
 from linn.core.broker.broker import Broker
-from linn.core.broker.listening import WATCHERS_MAX
+from linn.core.broker.listening import NOTE_INTERVAL_S, WATCHERS_MAX
 from linn.core.env.env import Stream
 from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.tree import BrokerFull, ConnectionLost
@@ -34,6 +34,7 @@ HELLO = b"".join(map(bytes, frames_of(hello("attacker"), 1)))
 OUTPUT_BYTES_MAX = 64 << 10
 """Limit of the output for a client that has not logged in (Redis CVE-2025-21605)."""
 PLACES = 40
+T = TypeVar("T")
 MANY = 300
 
 
@@ -59,6 +60,18 @@ async def test_an_address_gets_its_share_and_no_more(env: SimEnv) -> None:
         await held[0].stream.aclose()
         await trio.sleep(1)
         await connected(attacker)
+
+
+@simulated
+async def test_refusals_do_not_fill_the_log(env: SimEnv, caplog: pytest.LogCaptureFixture) -> None:
+    async with broker_on(env, TOPIC, limited(address_connections_max=1)) as broker:
+        await connected(env)
+        for _ in range(2):
+            for _ in range(50):
+                await refusal(env)
+            await trio.sleep(NOTE_INTERVAL_S)
+        assert broker.connections.traffic["native"].refused == 100
+        assert 2 <= caplog.text.count("as many as address_connections_max allows") <= 4
 
 
 @simulated
@@ -151,16 +164,45 @@ async def test_a_flood_of_strangers_shuts_nobody_out(env: SimEnv, say: Callable[
             nursery.cancel_scope.cancel()
 
 
-def write(env: SimEnv, path: str, content: bytes) -> None:
-    env.disk.open(path, create=True).write([content])
+class SlowThreads:
+    """Threads of a busy machine."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        await trio.sleep(1)
+        return work()
+
+
+def give_certificate(env: SimEnv) -> str:
+    """Write a certificate to the machine's disk; the tables of a listener with it."""
+    for path, content in zip(("cert.pem", "key.pem"), pair(HOST, "localhost"), strict=True):
+        env.disk.open(path, create=True).write([content])
+    return 'tls = "edge"\n' + TOPIC + '[tls.edge]\ncertificate = "cert.pem"\nkey = "key.pem"\n'
+
+
+async def shake_hands(env: SimEnv) -> None:
+    """Connect inside TLS, and say hello."""
+    stream = TlsStream(await env.net.connect(ADDRESS), context_of_client(), server_name=HOST)
+    await stream.handshake(inline)
+    await RawClient(stream).greet()
+
+
+@simulated
+async def test_handshakes_that_wait_for_the_broker_are_not_ended_for_new_ones(env: SimEnv) -> None:
+    """Or of many clients that come back at once none would get in."""
+    text, env.threads = give_certificate(env), SlowThreads()  # type: ignore[assignment]
+    async with broker_on(env, text, limited(handshakes_max=2)), trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(shake_hands, env)
+        await trio.sleep(0.5)
+        with pytest.raises(ConnectionLost):
+            await shake_hands(env)
+        await trio.sleep(10)
+        await shake_hands(env)
 
 
 @simulated
 async def test_half_done_tls_handshakes_shut_nobody_out(env: SimEnv) -> None:
-    for path, content in zip(("cert.pem", "key.pem"), pair(HOST, "localhost"), strict=True):
-        write(env, path, content)
-    text = 'tls = "edge"\n' + TOPIC + '[tls.edge]\ncertificate = "cert.pem"\nkey = "key.pem"\n'
-    async with broker_on(env, text, limited(handshakes_max=PLACES)) as broker:
+    async with broker_on(env, give_certificate(env), limited(handshakes_max=PLACES)) as broker:
         attacker = SimEnv(0, name="attacker", world=env.world)
 
         async def half_shaken(stream: Stream) -> None:
@@ -183,10 +225,12 @@ async def test_half_done_tls_handshakes_shut_nobody_out(env: SimEnv) -> None:
 
 @simulated
 async def test_silent_connections_of_the_same_address_make_way_too(env: SimEnv) -> None:
+    """And no client does that has said hello."""
     async with broker_on(env, TOPIC, limited(handshakes_max=PLACES)):
         held = [await env.net.connect(ADDRESS) for _ in range(2 * PLACES)]
-        for _ in range(PLACES):
-            await connected(env)
+        clients = [await connected(env) for _ in range(2 * PLACES)]
+        for client in clients:
+            assert await client.call(m.Ping()) == m.Pong()
         for stream in held:
             await stream.aclose()
 

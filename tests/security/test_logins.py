@@ -212,6 +212,13 @@ async def test_from_the_fifth_failure_on_answers_wait(logins: Logins, clock: Clo
     assert clock.slept == [], "nothing is locked"
 
 
+async def test_failures_count_for_the_whole_network_of_an_ipv6_address(logins: Logins, clock: Clock) -> None:
+    for number in range(6):
+        with pytest.raises(AuthFailed):
+            await scram(logins.begin(ALL, Peer(f"[2001:db8:0:1::{number}]:4711")), "ann", "wrong")
+    assert clock.slept == [1, 2]
+
+
 def test_the_count_of_failures_is_bounded() -> None:
     failures = Failures(lambda: 0.0)
     for number in range(COUNTED_MAX + 10):

@@ -198,10 +198,12 @@ def linn_register_service() -> ServiceKind | Sequence[ServiceKind] | None:
     """Register services: work that runs beside the broker, such as a supervised program.
 
     The kind's settings are the keys of the top-level table `[NAME]`, and of an optional table in each topic,
-    `[topics.TOPIC.TABLE]`, which a request may change within the limits of the kind's `check_live`. `make` is called
-    once, and only if a file or a topic has one of these tables. A service runs once clients can connect, and is drained
-    before they are sent away; `linn spark` is the command line of one. Programs are run through `host.env.programs`; of
-    the broker's environment a program gets the variables that its service names.
+    `[topics.TOPIC.TABLE]`, which a request may change within the limits of the kind's `check_live`, and with the
+    rights that its `needs` names. `make` is called once, and only if a file or a topic has one of these tables. A
+    service runs once clients can connect, and is drained before they are sent away; `linn spark` is the command line of
+    one. Programs are run through `host.env.programs`; of the broker's environment a program gets the variables that its
+    service names. A program that is a client of the broker logs in with a `host.login` of its own, which has the rights
+    that the service names, and ends with its block.
 
     Failure policy: a service that raises is logged with its plugin's name and marked failed until the next start; its
     verbs fail with `service.failed`. The broker, its topics and other services go on.
