@@ -18,7 +18,6 @@ from benchmarks.latency import timed_publishes
 from benchmarks.line import Bound, Line, Pair, line_of_pairs
 from benchmarks.load import LoadFailed, Target, cargo, cpu_s, publish
 from benchmarks.plan import Plan
-from benchmarks.publish import rate
 from benchmarks.servers import CONFIG, broker, fresh_folder, set_apart, share_processors, target_of
 from linn.core.errors.tree import LinnError
 from linn.core.security.sasl.scram import NONCE_BYTES, SCRAM, ScramClient, ScramServer, make_verifier, salt_password
@@ -27,8 +26,8 @@ from linn.testing.process import BrokerProcess
 
 RIGHTS_OF_100, RIGHTS_OF_ONE = Bound(0.99), Bound(0.97)
 SCRAM_US = Bound(60, at_most=True)
-BESIDE = Bound(0.8)
-LOGINS_PER_S = 100
+LOGIN_US = Bound(2_000, at_most=True)
+"""A hundred a second take a fifth of a processor."""
 SINGLE_CALLS = 100
 SECONDS_MAX = 120.0
 LOGIN = linn.Password("ann", "opensesame")
@@ -70,10 +69,8 @@ def security_lines(plan: Plan) -> Iterator[Line]:
             set_apart(process.pid)
             plain, login, secure = process.urls
             yield _scram(plan)
-            yield _login(plan, process.pid, plain, login)
             authority = folder / AUTHORITY
-            target = Target(int(plain.rpartition(":")[2]), process.pid, is_linn=True)
-            yield _beside_logins(plan, target, secure, authority)
+            yield from _logins(plan, process.pid, plain, login, secure, authority)
             yield _return(plan, plain, secure, authority)
 
 
@@ -130,38 +127,27 @@ def _scram(plan: Plan) -> Line:
     return Line("security", "SCRAM, the broker's side", "us", SCRAM_US, [taken_us() for _ in range(plan.rounds)])
 
 
-def _login(plan: Plan, pid: int, plain: str, login: str) -> Line:
-    """Measure the cost of a connection with a login for the broker, beside one without."""
+def _logins(plan: Plan, pid: int, plain: str, login: str, secure: str, authority: Path) -> Iterator[Line]:
+    """Compare what a connection costs the broker with a login and without; and with TLS, whose handshake is in it."""
 
     def cpu_us(url: str) -> float:
         before = cpu_s(pid)
-        trio.run(_connect, url, plan.single_calls)
+        trio.run(_connect, url, authority, plan.single_calls)
         return (cpu_s(pid) - before) / plan.single_calls * 1e6
 
-    cpu_us(login)
-    pairs = [Pair(cpu_us(plain), cpu_us(login)) for _ in range(plan.rounds)]
-    return line_of_pairs("security", "connection with a login, CPU of the broker", None, pairs, "us")
+    cpu_us(secure)
+    rounds = [[cpu_us(url) for url in (plain, login, secure)] for _ in range(plan.rounds)]
+    pairs = [Pair(without, with_login) for without, with_login, _ in rounds]
+    yield line_of_pairs("security", "connection with a login, CPU of the broker", None, pairs, "us")
+    in_tls = [in_tls for _, _, in_tls in rounds]
+    yield Line("security", "connection with a login in TLS, CPU of the broker", "us", LOGIN_US, in_tls)
 
 
-async def _connect(url: str, count: int) -> None:
+async def _connect(url: str, authority: Path, count: int) -> None:
+    tls = linn.Tls(ca=authority) if url.startswith("linns:") else None
     for _ in range(count):
-        async with linn.connect(url, login=LOGIN):  # Which a listener without a login does not ask for.
+        async with linn.connect(url, login=LOGIN, tls=tls):  # Which a listener without a login does not ask for.
             pass
-
-
-def _beside_logins(plan: Plan, target: Target, secure: str, authority: Path) -> Line:
-    """A publisher's rate while others log in through TLS, by its rate alone.
-
-    Its frames are prebuilt, because its processor is also that of the others.
-    """
-    goods, pairs = cargo("ring", 64), []
-    trio.run(publish, target, goods, plan.turn_bytes)
-    for _ in range(plan.rounds):
-        alone = rate(trio.run(publish, target, goods, 4 * plan.publish_bytes))
-        with _clients("arrive", secure, authority, LOGINS_PER_S):
-            pairs.append(Pair(alone, rate(trio.run(publish, target, goods, 4 * plan.publish_bytes))))
-    name = f"publish, dram, beside {LOGINS_PER_S} logins a second in TLS"
-    return line_of_pairs("security", name, BESIDE, pairs, "GB/s")
 
 
 def _return(plan: Plan, plain: str, secure: str, authority: Path) -> Line:
@@ -169,7 +155,7 @@ def _return(plan: Plan, plain: str, secure: str, authority: Path) -> Line:
     pairs = []
     for _ in range(max(1, plan.rounds // 3)):
         alone = trio.run(_slowest_ms, plain)
-        with _clients("return", secure, authority, plan.returning_clients) as process:
+        with _clients(secure, authority, plan.returning_clients) as process:
             found = []
             while process.poll() is None:
                 found.append(trio.run(_slowest_ms, plain))
@@ -187,9 +173,9 @@ async def _slowest_ms(url: str) -> float:
 
 
 @contextmanager
-def _clients(how: str, url: str, authority: Path, count: int) -> Iterator[subprocess.Popen[bytes]]:
+def _clients(url: str, authority: Path, count: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run clients that log in, until the block ends. Raises LoadFailed: they did not get in."""
-    command = [sys.executable, "-m", "benchmarks.security", how, url, str(authority), str(count)]
+    command = [sys.executable, "-m", "benchmarks.security", url, str(authority), str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdin is not None
@@ -202,23 +188,6 @@ def _clients(how: str, url: str, authority: Path, count: int) -> Iterator[subpro
                 raise LoadFailed("clients could not log in")
         finally:
             process.kill()
-
-
-async def _arrive(url: str, tls: linn.Tls, rate: int) -> None:
-    """Log in and leave, so many times a second, until the input ends."""
-
-    async def visit() -> None:
-        async with linn.connect(url, login=LOGIN, tls=tls):
-            pass
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_until_the_input_ends, nursery.cancel_scope)
-        began = trio.current_time()
-        for number in range(rate * int(SECONDS_MAX)):
-            await trio.sleep_until(began + number / rate)
-            nursery.start_soon(visit)
-            if number == 0:
-                print("begun", flush=True)
 
 
 async def _return_at_once(url: str, tls: linn.Tls, count: int) -> None:
@@ -234,19 +203,13 @@ async def _return_at_once(url: str, tls: linn.Tls, count: int) -> None:
             nursery.start_soon(visit)
 
 
-async def _until_the_input_ends(scope: trio.CancelScope) -> None:
-    await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
-    scope.cancel()
-
-
 def main() -> None:
-    """Log in as told by the arguments: how, URL, the file of the authority, and how many."""
-    how, url, authority, count = sys.argv[1:]
+    """Log in as told by the arguments: URL, the file of the authority, and how many."""
+    url, authority, count = sys.argv[1:]
     share_processors()
     logging.disable()  # Clients that try again say so.
-    work = _arrive if how == "arrive" else _return_at_once
     try:
-        trio.run(work, url, linn.Tls(ca=authority), int(count))
+        trio.run(_return_at_once, url, linn.Tls(ca=authority), int(count))
     except* LinnError as errors:
         sys.exit(f"benchmarks: {errors.exceptions[0]}")
 
