@@ -91,6 +91,7 @@ class Conversation:
         client, roles = f"json lines of {hello['name']}", identity.roles
         principal = Principal(self._stream.peer, client, identity.user, login=identity.how, roles=roles)
         async with self._gateway.session(principal) as session:
+            self._gateway.connections.introduce(self._stream, session.principal, list)
             await self._say({"broker": self._gateway.name} | ({"data": last} if last else {}))
             while (asked := await self._line()) is not None:
                 try:
