@@ -155,6 +155,7 @@ BROKER_MUTATIONS = (
         module="linn.core.broker.broker",
         original="""
             except SyncFailed:
+                self.administration.change_scope.shield = False  # A change may wait for what this chore has not synced.
                 raise
             except LogClosed as error:
         """,
