@@ -40,8 +40,10 @@ def test_a_client_is_listed_by_its_name_with_what_it_reads_and_holds(
             shown_as = {"topic": "bills", "group": "", "shared": "", "name": "ann", "held": 1}
             assert mine["subscriptions"] == [shown_as]
             shown = quick("connections").stdout
-            (row,) = [line for line in shown.splitlines() if "billing" in line]
-            assert "bills by ann (1 held)" in row
+            (row,) = [number for number, line in enumerate(shown.splitlines()) if "billing" in line]
+            wrapped = [line.split("│") for line in shown.splitlines()[row : row + 2]]  # In a narrow terminal.
+            cells = [" ".join(part.strip() for part in cell) for cell in zip(*wrapped, strict=False)]
+            assert "bills by ann (1 held)" in map(str.strip, cells)
             message.ack().wait()
 
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linn.core.connections.connections import Connections
+from linn.core.connections.listener_traffic import ListenerTraffic
 from linn.core.connections.places import Places
 from linn.core.env.env import AcceptedStream
-from linn.core.errors.tree import BrokerFull
+from linn.core.errors.tree import BrokerFull, LinnError
 from linn.core.security.machine import machine_of
 
 pytestmark = pytest.mark.quick
@@ -148,3 +150,14 @@ def test_no_place_is_lost_and_none_is_given_twice(steps: list[tuple[str, int]]) 
     for stream in there:
         places.leave(stream)
     assert (places.count, places.unknown_count) == (0, 0)
+
+
+def test_a_connection_that_makes_way_before_it_is_served_ends_when_it_is() -> None:
+    connections, places = Connections(lambda: 0.0, 1), Places(1, None, 1)
+    stream, told = one("client"), list[LinnError]()
+    places.take(stream)
+    connections.opened(stream, ListenerTraffic("native", "capnp", places))
+    assert places.take(one("client")) is stream
+    connections.make_way(stream, places.full())
+    connections.ends_by(stream, told.append)
+    assert [error.code for error in told] == ["broker.full"]

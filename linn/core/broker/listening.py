@@ -155,7 +155,7 @@ class Listening:
             await stream.aclose()
             return False
         if loser is not None:
-            self._connections.make_way(loser)
+            self._connections.make_way(loser, listener.traffic.places.full())
         self._connections.opened(stream, listener.traffic)
         return True
 

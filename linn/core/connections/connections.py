@@ -107,15 +107,18 @@ class Connections:
                 connection.end(error)
             yield
 
-    def make_way(self, stream: AcceptedStream) -> None:
-        """End a connection whose place another one has got."""
-        error = BrokerFull("closed while it was silent, because a new connection needed the place: try again")
+    def make_way(self, stream: AcceptedStream, full: BrokerFull) -> None:
+        """End a connection whose place another one has got. `full`: the limit that left no other place."""
+        error = BrokerFull(f"closed for a new connection, because this one was not logged in yet: {full.text}")
         self._streams[stream].open[stream].end(error)
 
     def ends_by(self, stream: AcceptedStream, end: End) -> None:
         """Register `end`, which `close` calls for a connection; ignored for a stream of no listener."""
         if stream in self._streams:
-            self._streams[stream].open[stream].end = end
+            connection = self._streams[stream].open[stream]
+            connection.on_end = end
+            if connection.ending is not None:
+                end(connection.ending)
 
     def check(self, number: int) -> OpenConnection:
         """Return the open connection of this number. Raises ConnectionUnknown."""

@@ -49,14 +49,21 @@ def no_subscriptions() -> Iterable[SubscriptionOf]:
     return ()
 
 
-def no_end(error: LinnError) -> None:
-    """Do nothing: the connection is not served yet."""
-
-
 class OpenConnection:
     """An open connection. `read` returns the traffic reported by its protocol, or zeros."""
 
-    __slots__ = ("client", "end", "login", "number", "opened_s", "peer", "read", "read_subscriptions", "user")
+    __slots__ = (
+        "client",
+        "ending",
+        "login",
+        "number",
+        "on_end",
+        "opened_s",
+        "peer",
+        "read",
+        "read_subscriptions",
+        "user",
+    )
 
     def __init__(self, number: int, peer: str, opened_s: float) -> None:
         self.number = number
@@ -70,7 +77,16 @@ class OpenConnection:
         """The user's name, and how it has logged in, as in `Principal`; "" until then."""
         self.read: ReadTraffic = Traffic
         self.read_subscriptions: ReadSubscriptions = no_subscriptions
-        self.end: End = no_end
+        self.ending: LinnError | None = None
+        """The reason for which it has to end."""
+        self.on_end: End | None = None
+        """Called with that reason; None: the connection is not served yet, and ends as soon as it is."""
+
+    def end(self, error: LinnError) -> None:
+        """End the connection."""
+        self.ending = error
+        if self.on_end is not None:
+            self.on_end(error)
 
 
 class ListenerTraffic:

@@ -71,7 +71,7 @@ class Places:
             raise BrokerFull(f"{machine} has {there}, as many as address_connections_max allows")
         if self.count >= self._connections_max or self.unknown_count >= self._unknown_max:
             if not self._waiting:
-                raise self._full()
+                raise self.full()
             most = max(self._waiting.values(), key=len)
             loser = next(iter(most))
             self.leave(loser)
@@ -81,7 +81,8 @@ class Places:
         self.begin_waiting(stream)
         return loser
 
-    def _full(self) -> BrokerFull:
+    def full(self) -> BrokerFull:
+        """The error about the limit that leaves no place for a new connection."""
         if self.count >= self._connections_max:
             return BrokerFull(f"the broker has {counted(self.count, 'connection')}, as many as {self._limited_by}")
         there = counted(self.unknown_count, "connection")
