@@ -43,6 +43,8 @@ from linn.core.queue.offset_ranges import Range
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.record_states import DecidedRange
 
+NO_REPEATS: deque[tuple[int, DecidedRange]] = deque(maxlen=0)
+"""The repeats of every consumer without a name, to which nothing was decided before: an empty deque takes 760 bytes."""
 DAMAGED_RETRY_S = 300.0
 """Interval at which damaged records are retried: a damaged file may have been replaced by a whole one."""
 
@@ -90,9 +92,9 @@ class QueueConsumer:
         self.on_released: Callable[[], None] = do_nothing
         self.on_lease_lost: Callable[[int, int], None] = do_nothing
         self.held = 0
-        self.repeats: deque[tuple[int, DecidedRange]] = deque()
+        self.repeats: deque[tuple[int, DecidedRange]] = deque() if name else NO_REPEATS
         """Records, by partition, that were decided to this name before, and have to be delivered again."""
-        self._unrepeatable: deque[tuple[int, DecidedRange]] = deque()
+        self._unrepeatable: deque[tuple[int, DecidedRange]] = deque() if name else NO_REPEATS
         """Decided records that could not be read: they stay decided, and were not delivered."""
         self._decided = 0
         """Records that were decided to this consumer and are not done: a part of `held`."""
