@@ -66,7 +66,9 @@ def with_client(
             return await main()
         raise ConnectFailed(f"the broker at {url} did not answer within {timeout_s:g} s")
 
-    return anyio.run(in_time, backend="trio")
+    # Ctrl-C ends the command, and no task of the client's, which the command may need to tidy up.
+    options = {"restrict_keyboard_interrupt_to_checkpoints": True}
+    return anyio.run(in_time, backend="trio", backend_options=options)
 
 
 _ca: str | None = None
