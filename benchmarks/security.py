@@ -1,4 +1,4 @@
-"""Security lines: what rights cost a publish, and what logins cost the broker and a publisher beside them."""
+"""Security lines: what rights cost a publish, and what logins cost the broker and the publishers beside them."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ def _return(plan: Plan, plain: str, secure: str, authority: Path) -> Line:
     for _ in range(max(1, plan.rounds // 3)):
         alone = trio.run(_slowest_ms, plain)
         with _clients(secure, authority, plan.returning_clients) as process:
-            found = []
-            while process.poll() is None:
+            found: list[float] = []
+            while not found or process.poll() is None:
                 found.append(trio.run(_slowest_ms, plain))
         pairs.append(Pair(alone, median(found)))
     name = f"slowest of {SINGLE_CALLS} publishes while {plan.returning_clients:,} log in at once in TLS"
@@ -176,14 +176,12 @@ async def _slowest_ms(url: str) -> float:
 def _clients(url: str, authority: Path, count: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run clients that log in, until the block ends. Raises LoadFailed: they did not get in."""
     command = [sys.executable, "-m", "benchmarks.security", url, str(authority), str(count)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
-            assert process.stdin is not None
             assert process.stdout is not None
             if not process.stdout.readline():
                 raise LoadFailed("clients could not log in")
             yield process
-            process.stdin.close()
             if process.wait(SECONDS_MAX):
                 raise LoadFailed("clients could not log in")
         finally:
