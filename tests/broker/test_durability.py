@@ -9,7 +9,7 @@ import trio
 from raw_client import ALWAYS, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
 from linn.core.errors.tree import DescriptorsExhausted, DiskFull, StorageError, SyncFailed
-from linn.core.log.metadata import RESERVE_BYTES
+from linn.core.metadata.embedded import RESERVE_BYTES
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m

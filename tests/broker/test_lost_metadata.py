@@ -9,7 +9,7 @@ import pytest
 from raw_client import ALWAYS, RawClient, broker_on, connected, simulated
 
 from linn.core.errors.tree import DescriptorsExhausted, StorageError
-from linn.core.log.metadata import EmbeddedMetadata
+from linn.core.metadata.embedded import EmbeddedMetadata
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_disk import SimDisk
 from linn.testing.sim_env import SimEnv

@@ -15,7 +15,7 @@ from linn.core.env.real.disk import RealDisk
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.codes import error_from_code
 from linn.core.errors.tree import DescriptorsExhausted, LinnError, LogCorrupt, RevisionConflict, StorageError
-from linn.core.log.metadata import EmbeddedMetadata
+from linn.core.metadata.embedded import EmbeddedMetadata
 from linn.testing.sim_env import SimEnv
 
 KEPT = {"topics/a": {"retention": "14d"}, "exchanges/é": [1, None, "two\nlines"]}

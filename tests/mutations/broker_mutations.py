@@ -138,7 +138,7 @@ BROKER_MUTATIONS = (
         name="metadata's new name is not synced",
         breaks="A change is kept before it is answered.",
         guarantee=_CHANGES,
-        module="linn.core.log.metadata",
+        module="linn.core.metadata.embedded",
         original="""
             await self._sync_patiently()
             self._keep_reserve()

@@ -66,8 +66,8 @@ from linn.core.errors.tree import (
     TopicExists,
 )
 from linn.core.groups.coordinator import GroupCoordinator
-from linn.core.log.metadata import MetadataStore
 from linn.core.loop.long_work import LongWork
+from linn.core.metadata.embedded import MetadataStore
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.report import metric_report
 from linn.core.ports.observer import Observers

@@ -9,8 +9,8 @@ from linn.core.admin.stored_entries import SECRET, SECRET_BYTES, TOPIC
 from linn.core.config.decoder import encode_each
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings
 from linn.core.env.env import Rng
-from linn.core.log.metadata import MetadataStore
 from linn.core.loop.long_work import LongWork
+from linn.core.metadata.embedded import MetadataStore
 from linn.core.topics.topic import Topic
 
 

@@ -55,7 +55,6 @@ from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.rooms import Rooms
 from linn.core.groups.assignor import CheckedAssignor
 from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC, GroupCoordinator, Stream
-from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId
@@ -63,6 +62,7 @@ from linn.core.loop.clock_watch import ClockWatch
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
+from linn.core.metadata.embedded import EmbeddedMetadata, MetadataStore
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.source import Measurements, MetricSource
 from linn.core.plugins.manager import PluginManager, installed

@@ -1,0 +1,1 @@
+"""The metadata store: the port, and the stores that need no other program."""
