@@ -51,6 +51,7 @@ from linn.core.errors.tree import (
     BatchMalformed,
     BindingInvalid,
     ConnectionLost,
+    CopyMisplaced,
     DiskFull,
     DiskReadOnly,
     InternalError,
@@ -99,6 +100,7 @@ from linn.core.log.storage import (
     PartitionLog,
     StorageEngine,
     StoredBatch,
+    check_copies,
 )
 from linn.core.loop.fair_turns import TurnSlot
 from linn.core.loop.histogram import Histogram
@@ -192,6 +194,7 @@ __all__ = [
     "Constant",
     "Consumer",
     "ConsumerKind",
+    "CopyMisplaced",
     "Credentials",
     "DamagedTail",
     "Decision",
@@ -310,6 +313,7 @@ __all__ = [
     "behind",
     "build_batch",
     "build_from_records",
+    "check_copies",
     "counted",
     "did_you_mean",
     "edit_batch",
