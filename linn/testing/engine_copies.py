@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from linn.core.batch.batch import DATA_AT, TRANSACTIONAL, RecordBatch
+from linn.core.batch.batch import TRANSACTIONAL, RecordBatch
 from linn.core.batch.builder import build_marker
-from linn.core.errors.tree import BatchCorrupt, CopyMisplaced, LinnError, LogClosed
+from linn.core.batch.flat_message import DATA_AT
+from linn.core.errors.replication import CopyMisplaced
+from linn.core.errors.tree import BatchCorrupt, LinnError, LogClosed
 from linn.core.log.facts import LogFacts
 from linn.core.log.storage import PartitionLog
 from linn.testing.engine_harness import EngineHarness, make_batch, messages_of, read_through

@@ -1,4 +1,4 @@
-"""What the conformance suite of storage engines works with: engines, batches, and what was read and sent."""
+"""Tools of the conformance suite of storage engines: engines and batches to work with."""
 
 from __future__ import annotations
 

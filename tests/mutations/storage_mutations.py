@@ -43,7 +43,7 @@ STORAGE_MUTATIONS = (
         planted="if batch.base_offset < end:",
         simulation="replica lives",
         seed=2,
-        says="a batch that does not continue the log is refused",
+        says="a gap is refused",
     ),
     Mutation(
         name="a copy of an earlier leader is stored",
@@ -54,7 +54,7 @@ STORAGE_MUTATIONS = (
         planted="if batch.leader_epoch < 0:",
         simulation="replica lives",
         seed=2,
-        says="a batch that does not continue the log is refused",
+        says="a copy of an earlier leader is refused",
     ),
     Mutation(
         name="the facts of copies are not recorded",

@@ -5,13 +5,14 @@ A restart that was interrupted has happened, has not, or has left an empty log t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 from crash_run import CrashRun, template
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import BatchCorrupt, CopyMisplaced, DiskFull
+from linn.core.errors.replication import CopyMisplaced
+from linn.core.errors.tree import BatchCorrupt, DiskFull
 from linn.core.log.facts import LogFacts
 from linn.testing.sim_env import SimEnv
 
@@ -72,19 +73,19 @@ class ReplicaRun(CrashRun):
         """Batches that do not continue the log, or are damaged, change nothing."""
         assert self.log is not None
         before = self.log.bounds(), self.log.size_bytes(), self.log.facts.encode()
-        for batches in self.others():
+        for what, batches in self.others().items():
             try:
                 self.log.append_copy(batches)
             except (CopyMisplaced, BatchCorrupt):
                 assert (self.log.bounds(), self.log.size_bytes(), self.log.facts.encode()) == before
             else:
-                raise AssertionError("a batch that does not continue the log is refused")
+                raise AssertionError(f"{what} is refused")
 
-    def others(self) -> Sequence[Sequence[RecordBatch]]:
+    def others(self) -> Mapping[str, Sequence[RecordBatch]]:
         behind, damaged, earlier = self.copies(2), self.copies(2), self.copies(2)
         damaged[1].message[-1] ^= 1
         earlier[1].stamp(earlier[1].base_offset, 0, 0, self.leader_epoch - 1)
-        return behind[1:], damaged, earlier
+        return {"a gap": behind[1:], "a damaged copy": damaged, "a copy of an earlier leader": earlier}
 
     async def restart(self) -> None:
         assert self.log is not None

@@ -318,12 +318,6 @@ class LogTruncated(StorageError):
         """The offset where the log and the reader's records diverge: records below it are still there."""
 
 
-class CopyMisplaced(StorageError):
-    """A batch of another replica does not continue the log: nothing was stored."""
-
-    code = "log.copy_misplaced"
-
-
 class LogClosed(StorageError):
     """The log was closed, or failed earlier, and takes no more work."""
 

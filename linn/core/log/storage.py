@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.env.file_region import FileRegion
-from linn.core.errors.tree import BatchMalformed, CopyMisplaced
+from linn.core.errors.replication import CopyMisplaced
+from linn.core.errors.tree import BatchMalformed
 from linn.core.log.facts import LogFacts
 from linn.core.loop.memory_budget import MemoryShare
 
@@ -129,7 +130,7 @@ class PartitionLog(Protocol):
         """Drop records: those `before` an offset (whole segments at the engine's convenience, but `bounds` moves at
         once if possible), or at and `after` an offset (exactly, a batch boundary; for replication).
 
-        A cut by `after` replaces `facts` by those of the remaining batches. Raises OffsetOutOfRange where `before` is
+        A cut by `after` rebuilds `facts` from the remaining batches. Raises OffsetOutOfRange where `before` is
         beyond the end or `after` is not a batch boundary.
         """
 
