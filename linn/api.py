@@ -44,7 +44,7 @@ from linn.core.env.real.env import RealEnv
 from linn.core.env.secret import HOW_TO_WRITE_SECRETS, MASK, Secret, without
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.group import raise_once
-from linn.core.errors.replication import CopyMisplaced
+from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import (
     BatchCorrupt,
@@ -236,6 +236,7 @@ __all__ = [
     "Member",
     "MemoryShare",
     "Node",
+    "NotLeader",
     "Observer",
     "Observers",
     "OffsetOutOfRange",

@@ -12,7 +12,7 @@ Example:
 
 from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
-from linn.core.errors.replication import CopyMisplaced
+from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
@@ -153,6 +153,7 @@ __all__ = [
     "MetadataError",
     "MetadataUnavailable",
     "MetadataUnknown",
+    "NotLeader",
     "OffsetOutOfRange",
     "ParticipantConflict",
     "PartitionUnknown",
