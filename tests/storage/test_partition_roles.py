@@ -89,7 +89,7 @@ async def test_a_replica_is_offline_until_it_is_given_a_role(world: World) -> No
     assert partition.role is Role.OFFLINE
     with pytest.raises(NotLeader) as raised:
         partition.append(make_batch(1))
-    assert (raised.value.leader, raised.value.retriable) == (-1, True)
+    assert (raised.value.leader, raised.value.retriable) == (0, True)
 
 
 async def test_only_a_leader_appends_and_looks_up_what_is_stored(world: World) -> None:

@@ -20,9 +20,9 @@ class NotLeader(StorageError):
     code = "partition.not_leader"
     retriable = True
 
-    def __init__(self, text: str, *, leader: int = -1, epoch: int = -1) -> None:
+    def __init__(self, text: str, *, leader: int = 0, epoch: int = 0) -> None:
         super().__init__(text)
         self.leader = leader
-        """The node that leads, as far as this broker knows; -1: unknown."""
+        """The node that leads, as far as this broker knows; 0: unknown."""
         self.epoch = epoch
-        """The epoch in which it leads; -1: unknown."""
+        """The epoch in which it leads; 0: unknown."""

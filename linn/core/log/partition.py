@@ -109,8 +109,8 @@ class Partition(ReadablePartition):
         self.role = Role.OFFLINE if is_replicated else Role.ALONE
         self.leads = not is_replicated
         """Whether this broker may append."""
-        self.leader = -1
-        """The node that leads, where it is another; -1: unknown."""
+        self.leader = 0
+        """The node that leads, where it is another; 0: unknown."""
         self._is_replicated = is_replicated
         """Whether `committed` is moved by `commit`. Otherwise it follows `durable`."""
         self._on_durable: Callable[[], None] | None = None
@@ -373,7 +373,7 @@ class Partition(ReadablePartition):
 
     def not_leader(self) -> NotLeader:
         """The error of requests that only a leader serves."""
-        where = f"node {self.leader} leads it" if self.leader >= 0 else "no leader of it is known here"
+        where = f"node {self.leader} leads it" if self.leader else "no leader of it is known here"
         text = f"this broker does not lead {self.id}: {where} in epoch {self.leader_epoch}"
         return NotLeader(text, leader=self.leader, epoch=self.leader_epoch)
 
@@ -383,7 +383,7 @@ class Partition(ReadablePartition):
         What waits from an epoch before, if this broker led in that one too, goes on waiting: its records are there.
         """
         assert self._is_replicated, "who is alone has one epoch"
-        self.role, self.leads, self.leader, self.leader_epoch = Role.LEADING, True, -1, epoch
+        self.role, self.leads, self.leader, self.leader_epoch = Role.LEADING, True, 0, epoch
         self._on_durable, self._noted_epoch = on_durable, epoch
         self.log.facts.epochs.note(epoch, self.log.bounds()[1])
 
@@ -395,7 +395,7 @@ class Partition(ReadablePartition):
 
     def go_offline(self, epoch: int) -> None:
         """Serve nothing until the leader of an epoch is known. What waits fails with NotLeader."""
-        self.role, self.leads, self.leader, self.leader_epoch = Role.OFFLINE, False, -1, epoch
+        self.role, self.leads, self.leader, self.leader_epoch = Role.OFFLINE, False, 0, epoch
         self._on_durable = None
         self._fail_marks()
 
