@@ -11,6 +11,7 @@ Example:
 """
 
 from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
+from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
@@ -50,7 +51,6 @@ from linn.core.errors.tree import (
     GroupUnknown,
     InterceptorFailed,
     InternalError,
-    LeaseLost,
     LimitExceeded,
     LinnError,
     LogClosed,
@@ -58,9 +58,6 @@ from linn.core.errors.tree import (
     LogTruncated,
     MessageInvalid,
     MessageTooLarge,
-    MetadataError,
-    MetadataUnavailable,
-    MetadataUnknown,
     OffsetOutOfRange,
     ParticipantConflict,
     PartitionUnknown,
@@ -78,7 +75,6 @@ from linn.core.errors.tree import (
     ProtocolError,
     RequestTimeout,
     RequestUnknown,
-    RevisionConflict,
     SecretUnusable,
     SequenceTaken,
     ServiceFailed,

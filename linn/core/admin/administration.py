@@ -67,7 +67,7 @@ from linn.core.errors.tree import (
 )
 from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.loop.long_work import LongWork
-from linn.core.metadata.embedded import MetadataStore
+from linn.core.metadata.store import MetadataStore
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.report import metric_report
 from linn.core.ports.observer import Observers
@@ -76,7 +76,6 @@ from linn.core.routing.exchange import Target
 from linn.core.security.policy import Policy
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
-from linn.core.topics.folders import foreign_topic_folders
 from linn.core.topics.live_settings import (
     differences,
     live_keys_after,
@@ -281,7 +280,7 @@ class Administration:
 
     async def load(self) -> StoredTopics:
         """Read the metadata store, make the exchanges, finish deletions and examine all logs. Raises LinnError."""
-        stored = await self._entries.load(foreign_topic_folders(self.env.disk, self.config))
+        stored = await self._entries.load()
         settings = settings_of_topics(stored)
         self._exchanges.recover(stored)
         await self._users.recover(stored)
