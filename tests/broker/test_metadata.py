@@ -16,7 +16,7 @@ from linn.core.env.real.env import RealEnv
 from linn.core.errors.codes import error_from_code
 from linn.core.errors.metadata import RevisionConflict
 from linn.core.errors.tree import DescriptorsExhausted, LinnError, LogCorrupt, StorageError
-from linn.core.metadata.embedded import EmbeddedMetadata
+from linn.core.metadata.embedded import REVISIONS_AHEAD, EmbeddedMetadata
 from linn.core.metadata.store import ABSENT, REMOVED
 from linn.testing.sim_env import SimEnv
 
@@ -56,6 +56,36 @@ async def test_stored_entries_are_found_with_their_revisions(tmp_path: Path) -> 
         await again.put_all({"topics/a": "newer"}, {"topics/a": first})
     await again.put_all({"topics/a": REMOVED}, {"topics/a": second})
     assert list((await store_in(tmp_path))[1]) == ["exchanges/é"]
+
+
+async def test_after_a_restart_no_revision_is_used_again_though_leased_keys_are_not_stored(tmp_path: Path) -> None:
+    seen = 0
+    for _ in range(3):
+        async with trio.open_nursery() as nursery:
+            store = EmbeddedMetadata(RealDisk(), str(tmp_path), RealEnv().clock, nursery.start_soon)
+            found = await store.load()
+            assert found.revision > seen
+            assert found.entries == {}, "leased keys end with their store"
+            leases = [await store.grant_lease(60.0) for _ in range(3)]
+            for number in range(REVISIONS_AHEAD + 100):
+                seen = await store.put_all({f"session-{number % 3}": number}, {}, leases[number % 3])
+            for lease in leases:
+                await store.revoke_lease(lease)
+            seen = (await store.load()).revision
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_write_of_a_leased_key_rarely_writes_the_file(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        store = EmbeddedMetadata(RealDisk(), str(tmp_path), RealEnv().clock, nursery.start_soon)
+        await store.load()
+        lease, file = await store.grant_lease(60.0), tmp_path / "metadata.json"
+        written = set()
+        for number in range(REVISIONS_AHEAD + 100):
+            await store.put_all({"session": number}, {}, lease)
+            written.add(file.read_bytes())
+        assert len(written) == 2
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_first_line_has_the_sum_of_the_others_and_the_whole_is_json(tmp_path: Path) -> None:

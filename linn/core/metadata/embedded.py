@@ -31,6 +31,8 @@ FORMAT = 4
 """Format of everything in the data folder, the batches included. It grows when an older folder can't be read."""
 _KEYS = {"format", "revision", "entries"}
 """Keys of the file, besides the checksum, which a file written by hand does not have."""
+REVISIONS_AHEAD = 1000
+"""Revisions for writes of leased keys, which are not in the file: one write of it allows so many of these."""
 SYNC_RETRY_S = 0.5
 RESERVE_BYTES = 64 << 10
 """Space reserved for entries on a full disk: enough for a few hundred topics."""
@@ -167,6 +169,8 @@ class EmbeddedMetadata:
         self._path = f"{folder}/metadata.json"
         self._reserve = f"{folder}/metadata.reserve"
         self._revision = 0
+        self._revision_stored = 0
+        """The revision in the file, at which the store goes on after a restart: none is used twice."""
         self._entries: dict[str, _Entry] = {}
         self._leased: dict[str, _Entry] = {}
         self._leases: dict[int, _Lease] = {}
@@ -196,6 +200,7 @@ class EmbeddedMetadata:
             file.close()
         try:
             self._revision, self._entries = _decoded(content)
+            self._revision_stored = self._revision
         except ValueError as error:
             raise LogCorrupt(f"{self._path} can't be read: {error}. Nothing was changed") from error
         except StorageError as error:
@@ -238,7 +243,7 @@ class EmbeddedMetadata:
                 else:
                     entries[key] = entry
             try:
-                if entries != self._entries:
+                if entries != self._entries or revision + len(self._leases) > self._revision_stored:
                     await self._write(entries)
                 self._revision = revision
             finally:
@@ -324,7 +329,9 @@ class EmbeddedMetadata:
     async def _write(self, entries: dict[str, _Entry]) -> None:
         """Replace the file. Raises DiskFull, StorageError: nothing has changed."""
         revision = self._revision + 1
-        content = _encoded(revision, entries)
+        # Each lease takes one at its end, which must not fail.
+        stored = revision + (len(self._leases) + REVISIONS_AHEAD if self._leases else 0)
+        content = _encoded(stored, entries)
         scratch = f"{self._path}.new"
         try:
             file = self._scratch_file(scratch, content)
@@ -338,7 +345,7 @@ class EmbeddedMetadata:
         finally:
             file.close()
         self._disk.rename(scratch, self._path)
-        self._revision, self._entries = revision, entries
+        self._revision, self._revision_stored, self._entries = revision, stored, entries
         await self._sync_patiently()
         self._keep_reserve()
 
