@@ -8,11 +8,11 @@ nothing is concluded from an invalid key.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
+from linn.core.config.configured import ClusterSettings, Configured, ConfiguredExchange, Listener
 from linn.core.config.decoder import decode_settings, known_keys
 from linn.core.config.kinds import Kind, Kinds
 from linn.core.config.problem import Problems
@@ -39,7 +39,7 @@ from linn.core.config.tables import (
 from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.env.address import anonymous_text, is_beyond_loopback, open_text, parse_address
+from linn.core.env.address import anonymous_text, is_beyond_loopback, is_wildcard, open_text, parse_address
 from linn.core.env.secret import Secret
 from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
@@ -54,7 +54,7 @@ from linn.core.errors.tree import (
 from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
 from linn.core.routing.graph import circle_text, way_between
-from linn.core.security.logins import LOGIN_METHODS, NO_LOGIN, LoginRules
+from linn.core.security.logins import LOGIN_METHODS, LoginRules
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.rule import Rule, rules_of
 from linn.core.security.sasl.scram import Verifier
@@ -75,61 +75,6 @@ _NOUNS = {
     "authorizers": "authorizer",
     "cluster": "metadata store",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """A table of a plugin's kind: `[storage.fast]` with `engine = "dram"` has the name "fast" and the kind "dram"."""
-
-    name: str
-    kind: str
-    settings: Any
-    """An instance of the kind's settings; None for a kind without settings."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfiguredExchange(Configured):
-    """An `[exchanges.NAME]` table."""
-
-    alternate: str | None = None
-    bindings: tuple[BindingSettings, ...] = ()
-    """Bindings of this exchange to other exchanges."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A `[listeners.NAME]` table."""
-
-    name: str
-    address: str
-    protocol: str
-    settings: Any
-    """An instance of the protocol's settings; None for a protocol without settings."""
-    tls: str | None = None
-    """The name of its `[tls.NAME]` table; None: it speaks no TLS."""
-    socket_mode: int = 0o600
-    """The mode of the file of a Unix socket."""
-    login: LoginRules = NO_LOGIN
-    advertise: str | None = None
-    """The address under which others reach it; None: the address to which it is bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
-    """The `[cluster]` table."""
-
-    name: str
-    node: int
-    """The broker's number: at least 1."""
-    store: str
-    """The kind of the metadata store."""
-    store_settings: Any
-    """An instance of the kind's settings."""
-    listener: str | None
-    """The listener for other brokers; None: there is none."""
-    secret: Secret | None
-    rack: str
-    session_timeout_s: float
 
 
 def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
@@ -195,7 +140,9 @@ class ConfigChecker:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
                 login, mode = LoginRules(head.login == "required", self._methods(head)), int(head.socket_mode, 8)
-                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login, head.advertise)
+                found[name] = Listener(
+                    name, head.address, head.protocol, settings, head.tls, mode, login, head.advertise
+                )
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
                 known = {*LOGIN_METHODS, *self.names("authenticators"), *self._kinds.authenticators}
                 for method in head.methods or ():

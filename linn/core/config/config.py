@@ -12,14 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from linn.core.config.checks import (
-    ClusterSettings,
-    ConfigChecker,
-    Configured,
-    ConfiguredExchange,
-    Listener,
-    plugin_table,
-)
+from linn.core.config.checks import ConfigChecker, plugin_table
+from linn.core.config.configured import ClusterSettings, Configured, ConfiguredExchange, Listener
 from linn.core.config.kinds import Kinds
 from linn.core.config.problem import Problems
 from linn.core.config.service_tables import own_table
