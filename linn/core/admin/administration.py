@@ -39,6 +39,7 @@ from linn.core.admin.topic_description import JsonText, topic_as_json
 from linn.core.admin.transactions import TransactionAdministration
 from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
+from linn.core.cluster.node import ALONE, ClusterNode
 from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
 from linn.core.config.dotted_keys import without_dots
@@ -89,7 +90,7 @@ from linn.core.topics.shared_entry import SharedEntry, check_entries, decode_ent
 from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
 from linn.core.transactions.coordinator import TransactionCoordinator
-from linn.descriptions import BrokerDescription, MetricDescription, ServiceDescription
+from linn.descriptions import BrokerDescription, ClusterDescription, MetricDescription, ServiceDescription
 from linn.rights import Need
 from linn.verbs import VERBS, A, R, Verb
 
@@ -135,6 +136,8 @@ class Administration:
     policy: Policy
     audit: AuditTrail
     long_work: LongWork
+    cluster: ClusterNode | None
+    """None: the broker is alone."""
     read_addresses: Callable[[], Mapping[str, str]]
     read_client_count: Callable[[], int]
     fail: Callable[[SyncFailed], None]
@@ -193,6 +196,7 @@ class Administration:
                 _on(verbs.LIST_SERVICES, self._list_services),
                 _on_behalf(verbs.PERFORM_ACTION, self._perform_action),
                 _on(verbs.SHOW_BROKER, self._show_broker),
+                _on(verbs.CLUSTER_STATUS, self._cluster_status),
                 _on(verbs.SHOW_METRICS, self._show_metrics),
                 _on_behalf(verbs.CREATE_USER, users.create_user),
                 _on_behalf(verbs.ALTER_USER, users.alter_user),
@@ -581,6 +585,9 @@ class Administration:
 
     async def _show_metrics(self, asked: verbs.MetricNames) -> list[MetricDescription]:
         return await metric_report(self.metrics, self.env.clock, asked.names)
+
+    async def _cluster_status(self, _: verbs.NoArguments) -> ClusterDescription:
+        return self.cluster.describe() if self.cluster is not None else ALONE
 
     async def _list_services(self, _: verbs.NoArguments) -> list[ServiceDescription]:
         return self.services.describe()

@@ -79,8 +79,8 @@ class Controlling:
             return revision
         if view.state.controller != mine:
             return None
-        revision = None
+        last: int | None = None
         keys_max = min(KEYS_MAX, self._store.changes_max)
         for write in plan(view.state, self._env.clock.now_ms(), self._policy_of, keys_max):
-            revision = await self._store.put_all(write.changes, write.conditions)
-        return revision
+            last = await self._store.put_all(write.changes, write.conditions)
+        return last

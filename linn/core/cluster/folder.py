@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from crc32c import crc32c
 
-from linn.core.cluster.entries import LOSSES, Loss
+from linn.core.cluster.entries import LOSSES, ClusterState, Loss
 from linn.core.env.env import Disk
 from linn.core.errors.cluster import ClusterEmptied, ClusterForeign
 from linn.core.errors.tree import LogCorrupt
@@ -78,11 +78,12 @@ class Folder:
             text = f"the data folder {self._data_dir} belongs to node {self.note.node}, and this is node {node}"
             raise ClusterForeign(f"{text}: give it its own folder, or the folder's number")
 
-    def check_cluster(self, cluster_id: str | None) -> None:
+    def check_cluster(self, state: ClusterState) -> None:
         """Refuse a folder of another cluster, or of one that the store does not have: it was emptied.
 
         Raises ClusterForeign, ClusterEmptied.
         """
+        cluster_id = state.cluster.id if state.cluster is not None else None
         if self.note is None or self.note.cluster_id == cluster_id:
             return
         text = f"the data folder {self._data_dir} belongs to the cluster {self.note.cluster_id}"

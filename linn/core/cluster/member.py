@@ -142,7 +142,7 @@ class Member:
 
         Raises ClusterEmptied, ClusterForeign, NodeTaken.
         """
-        self._folder.check_cluster(state.cluster.id if state.cluster is not None else None)
+        self._folder.check_cluster(state)
         entry, session = state.nodes.get(self._self.number), state.sessions.get(self._self.number)
         folder_id = self._folder.note.folder_id if self._folder.note is not None else None
         if entry is not None and session is not None and entry.folder_id != folder_id:

@@ -27,6 +27,7 @@ from linn.core.cluster.view import BackOff, ClusterView
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.cluster import MetadataInvalid
+from linn.core.errors.group import raise_once
 from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.metadata.store import ABSENT, MetadataStore
 from linn.descriptions import ClusterDescription, NodeDescription
@@ -37,6 +38,22 @@ if TYPE_CHECKING:
 ID_BYTES = 16
 WAITING_INTERVAL_S = 5.0
 """Interval of the log's line about a store that a start waits for."""
+
+ALONE: ClusterDescription = {
+    "name": None,
+    "id": None,
+    "node": None,
+    "is_registered": False,
+    "nodes": [],
+    "controller": None,
+    "controller_epoch": None,
+    "store": None,
+    "store_latency_s": 0.0,
+    "revision": 0,
+    "view_age_s": 0.0,
+    "problem": None,
+}
+"""The description of a broker without a cluster."""
 
 logger = logging.getLogger("linn.cluster")
 
@@ -49,7 +66,8 @@ class ClusterNode:
         self._store = store
         self._env = env
         self._folder = Folder(env.disk, data_dir)
-        self.view = ClusterView(store, env.clock, env.rng)
+        self._running = trio.CancelScope()
+        self.view = ClusterView(store, self._folder.check_cluster, env.clock, env.rng)
         itself = Self(settings.node, env.process.host(), settings.rack, settings.session_timeout_s)
         self._member = Member(itself, store, self.view, self._folder, env)
         self._control = Controlling(settings.node, store, self.view, self._member, lambda _: PartPolicy(), env)
@@ -128,18 +146,22 @@ class ClusterNode:
     # --- running ---
 
     async def run(self, addresses: Mapping[str, str]) -> None:
-        """Be a part of the cluster until cancelled. `addresses`: by listener, as others reach them.
+        """Be a part of the cluster until it is left, or until cancelled.
 
-        Raises NodeTaken, SyncFailed.
+        `addresses`: by listener, as others reach them. Raises NodeTaken, SyncFailed.
         """
         self._member.addresses = addresses
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.view.run)
-            nursery.start_soon(self._member.run)
-            nursery.start_soon(self._control.run)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._running = nursery.cancel_scope
+                for task in (self.view.run, self._member.run, self._control.run):
+                    nursery.start_soon(task)
+        except BaseExceptionGroup as group:
+            raise_once(group)
 
     async def leave(self) -> None:
-        """Tell the cluster that this node stops; call it after `run` was cancelled. Waits at most 2 s."""
+        """End `run`, and tell the cluster that this node stops. Waits at most 2 s."""
+        self._running.cancel()
         await self._member.leave()
 
     async def stopped(self, *, is_synced: bool) -> None:
@@ -164,6 +186,11 @@ class ClusterNode:
         return self._control.is_controller
 
     @property
+    def is_registered(self) -> bool:
+        """Whether this node has a session that can't have ended."""
+        return self._member.is_alive
+
+    @property
     def store_latency_s(self) -> float:
         """How long the last renewal of the session took."""
         return self._member.store_latency_s
@@ -177,7 +204,7 @@ class ClusterNode:
             "name": self._settings.name,
             "id": state.cluster.id if state.cluster is not None else None,
             "node": self.number,
-            "is_registered": self._member.is_alive,
+            "is_registered": self.is_registered,
             "nodes": [self._describe_node(number) for number in numbers],
             "controller": controller.node if controller is not None else None,
             "controller_epoch": state.revision_of("controller") or None,

@@ -8,6 +8,7 @@ can't be read whole, for one bad entry, is not taken over.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import trio
 
@@ -46,7 +47,8 @@ class BackOff:
 class ClusterView:
     """The view of one node."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, rng: Rng) -> None:
+    def __init__(self, store: MetadataStore, check: Callable[[ClusterState], None], clock: Clock, rng: Rng) -> None:
+        """`check` raises a LinnError for a state that is not of this node's cluster, and is not taken over."""
         self.state = ClusterState()
         """Of the last revision that was read whole."""
         self.version = 0
@@ -56,6 +58,9 @@ class ClusterView:
         self.problem: LinnError | None = None
         """The error because of which the state is old; None: it is not."""
         self._store = store
+        self._check = check
+        self._restarts = 0
+        """Times that the store's revision went back."""
         self._clock = clock
         self._back_off = BackOff(clock, rng)
         self._whole_s = clock.monotonic()
@@ -72,8 +77,9 @@ class ClusterView:
             await self._news.wait()
 
     async def wait_revision(self, revision: int) -> None:
-        """Wait until the state is of this revision or a later one."""
-        while self.state.revision < revision:
+        """Wait until the state is of this revision or a later one, or the store has begun anew."""
+        restarts = self._restarts
+        while self.state.revision < revision and restarts == self._restarts:
             await self._news.wait()
 
     def reload(self) -> None:
@@ -94,7 +100,7 @@ class ClusterView:
                 self._lose()
 
     async def _watch(self) -> None:
-        """Read all, then take over changes. Raises MetadataError: the watch is lost, or an entry is invalid."""
+        """Read all, then take over changes. Raises MetadataError, ClusterError: the state is an old one from now on."""
         async with self._store.watch() as watch:
             self._take(ClusterState.of(watch.snapshot.revision, watch.snapshot.entries))
             while True:
@@ -103,6 +109,8 @@ class ClusterView:
                 self._tell()
 
     def _take(self, state: ClusterState) -> None:
+        self._restarts += state.revision < self.state.revision
+        self._check(state)
         if self.problem is not None:
             logger.info("the metadata store can be reached again")
         self.state, self.is_whole, self.problem = state, True, None
