@@ -44,6 +44,7 @@ from linn.core.env.real.env import RealEnv
 from linn.core.env.secret import HOW_TO_WRITE_SECRETS, MASK, Secret, without
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.group import raise_once
+from linn.core.errors.replication import CopyMisplaced
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import (
     BatchCorrupt,
@@ -99,6 +100,7 @@ from linn.core.log.storage import (
     PartitionLog,
     StorageEngine,
     StoredBatch,
+    check_copies,
 )
 from linn.core.loop.fair_turns import TurnSlot
 from linn.core.loop.histogram import Histogram
@@ -192,6 +194,7 @@ __all__ = [
     "Constant",
     "Consumer",
     "ConsumerKind",
+    "CopyMisplaced",
     "Credentials",
     "DamagedTail",
     "Decision",
@@ -310,6 +313,7 @@ __all__ = [
     "behind",
     "build_batch",
     "build_from_records",
+    "check_copies",
     "counted",
     "did_you_mean",
     "edit_batch",

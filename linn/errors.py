@@ -12,6 +12,7 @@ Example:
 
 from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
+from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
@@ -122,6 +123,7 @@ __all__ = [
     "ConnectionClosed",
     "ConnectionLost",
     "ConnectionUnknown",
+    "CopyMisplaced",
     "DataDirLocked",
     "DeliveryError",
     "DeliveryFenced",
@@ -151,6 +153,7 @@ __all__ = [
     "MetadataError",
     "MetadataUnavailable",
     "MetadataUnknown",
+    "NotLeader",
     "OffsetOutOfRange",
     "ParticipantConflict",
     "PartitionUnknown",

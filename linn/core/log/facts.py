@@ -99,6 +99,11 @@ class Epochs:
             if len(self._epochs) > EPOCHS_MAX:
                 del self._epochs[0], self._firsts[0]
 
+    @property
+    def last(self) -> int:
+        """The epoch of the last batch; 0 if none is known."""
+        return self._epochs[-1] if self._epochs else 0
+
     def at(self, offset: int) -> int:
         """The epoch in which the record at an offset was appended; 0 if unknown."""
         place = bisect_right(self._firsts, offset) - 1
