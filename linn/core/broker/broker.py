@@ -160,12 +160,10 @@ class Broker:
         self.gateway: Gateway = self._new_gateway()
         self.listening = Listening(config, plugins, self.gateway, self.certificates, nursery)
         self._decision_watch = DecisionWatch()
-        self.stopping = False
-        self._started = False
+        self.stopping = self._started = self._is_drained = self._is_synced = False
         self._nursery = nursery
         self._stop_requested = trio.Event()
         self._recovered = trio.Event()
-        self._is_drained = self._is_synced = False
         self._folder = DataFolder(env.disk, config.broker.data_dir)
 
     def _new_metadata(self) -> MetadataStore:
