@@ -12,7 +12,8 @@ import linn
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.config import load_config
 from linn.core.config.toml_source import TomlSource
-from linn.core.metadata.store import MetadataStoreKind
+from linn.core.env.env import Env
+from linn.core.metadata.store import MetadataStore, MetadataStoreKind
 from linn.core.plugins.manager import PluginManager, built_in
 from linn.descriptions import ClusterDescription
 from linn.testing.deterministic import run_simulation
@@ -69,9 +70,12 @@ class Cluster:
 
     def _plugins(self) -> PluginManager:
         plugins = built_in()
-        kind = MetadataStoreKind("simulated", NoSettings, lambda _, __, env: self.store.client(env))
-        plugins.metadata_stores["simulated"] = kind
+        plugins.metadata_stores["simulated"] = MetadataStoreKind("simulated", NoSettings, self._store)
         return plugins
+
+    def _store(self, name: str, settings: NoSettings, env: Env) -> MetadataStore:
+        assert isinstance(env, SimEnv)
+        return self.store.client(env)
 
     async def status(self, number: int) -> ClusterDescription:
         """Return what a broker tells a client."""
