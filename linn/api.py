@@ -53,7 +53,7 @@ from linn.core.errors.metadata import (
     MetadataUnknown,
     RevisionConflict,
 )
-from linn.core.errors.replication import CopyMisplaced
+from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import (
     AddressInvalid,
@@ -270,6 +270,7 @@ __all__ = [
     "MetadataUnavailable",
     "MetadataUnknown",
     "Node",
+    "NotLeader",
     "Observer",
     "Observers",
     "OffsetOutOfRange",
