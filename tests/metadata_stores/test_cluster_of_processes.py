@@ -225,7 +225,7 @@ def test_an_emptied_store(cluster: Cluster) -> None:
     assert snapshot(cluster.brokers[3].data_dir) == before, "nothing was changed"
     with linn.sync.connect(cluster.brokers[1].url) as client, client.producer("jobs") as producer:
         producer.publish(b"served on")
-        until(lambda: "has none" in (client.admin.cluster()["problem"] or ""))
+        until(lambda: "it has lost data" in (client.admin.cluster()["problem"] or ""))
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
