@@ -11,6 +11,7 @@ Example:
 """
 
 from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
+from linn.core.errors.peers import PeerError, PeerRefused, PeerStale, PeerUnknown, PeerUnreachable
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
@@ -158,6 +159,11 @@ __all__ = [
     "OffsetOutOfRange",
     "ParticipantConflict",
     "PartitionUnknown",
+    "PeerError",
+    "PeerRefused",
+    "PeerStale",
+    "PeerUnknown",
+    "PeerUnreachable",
     "PluginError",
     "PluginUnknown",
     "PredicateInvalid",

@@ -1,0 +1,1 @@
+"""This broker as a node of a cluster: its session, its view of the metadata, and the controller."""
