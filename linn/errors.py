@@ -11,7 +11,9 @@ Example:
 """
 
 from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
+from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.peers import PeerError, PeerRefused, PeerStale, PeerUnknown, PeerUnreachable
+from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
@@ -51,7 +53,6 @@ from linn.core.errors.tree import (
     GroupUnknown,
     InterceptorFailed,
     InternalError,
-    LeaseLost,
     LimitExceeded,
     LinnError,
     LogClosed,
@@ -59,9 +60,6 @@ from linn.core.errors.tree import (
     LogTruncated,
     MessageInvalid,
     MessageTooLarge,
-    MetadataError,
-    MetadataUnavailable,
-    MetadataUnknown,
     OffsetOutOfRange,
     ParticipantConflict,
     PartitionUnknown,
@@ -79,7 +77,6 @@ from linn.core.errors.tree import (
     ProtocolError,
     RequestTimeout,
     RequestUnknown,
-    RevisionConflict,
     SecretUnusable,
     SequenceTaken,
     ServiceFailed,
@@ -127,6 +124,7 @@ __all__ = [
     "ConnectionClosed",
     "ConnectionLost",
     "ConnectionUnknown",
+    "CopyMisplaced",
     "DataDirLocked",
     "DeliveryError",
     "DeliveryFenced",
@@ -156,6 +154,7 @@ __all__ = [
     "MetadataError",
     "MetadataUnavailable",
     "MetadataUnknown",
+    "NotLeader",
     "OffsetOutOfRange",
     "ParticipantConflict",
     "PartitionUnknown",

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from trio.testing import MockClock
 
+from linn.core.batch.batch import RecordBatch
 from linn.core.log.storage import PartitionLog
 from linn.testing.engines import PARTITION, EngineHarness, make_batch, messages_of, read_through
 
@@ -79,6 +80,29 @@ class PartitionLogMachine(RuleBasedStateMachine):
                 self.end += count
 
         self.run(step)
+
+    @rule(counts=st.lists(st.integers(1, 4), min_size=1, max_size=6), value_bytes=st.integers(0, 1500))
+    def append_copies(self, counts: list[int], value_bytes: int) -> None:
+        copies, end = list[RecordBatch](), self.end
+        for count in counts:
+            batch = make_batch(count, value_bytes=value_bytes, fill=len(copies))
+            batch.stamp(end, 1_000, end, 1)
+            copies.append(batch)
+            end = batch.end_offset
+
+        async def step() -> None:
+            assert self.log.append_copy(copies) == end
+
+        self.run(step)
+        for batch in copies:
+            self.model.append(Kept(batch.base_offset, batch.end_offset, bytes(batch.message), batch.max_timestamp_ms))
+        self.end = end
+
+    @rule(start=st.integers(0, 100))
+    def restart_at(self, start: int) -> None:
+        self.run(lambda: self.log.restart_at(start))
+        self.model.clear()
+        self.start = self.end = start
 
     @precondition(lambda self: self.start < self.end)
     @rule(where=st.floats(0, 1, exclude_max=True), bytes_max=st.integers(0, 20_000))

@@ -41,6 +41,11 @@ _given: WeakKeyDictionary[Env, ProducerIds] = WeakKeyDictionary()
 """The ids of the broker on each machine."""
 
 
+def no_tasks(task: Callable[[], Awaitable[None]]) -> None:
+    """A `Spawn` for a metadata store without leases."""
+    raise AssertionError("only leases need tasks")
+
+
 @cache
 def _installed() -> Sequence[EntryPoint]:
     # What is installed does not change while tests run, and reading it takes longer than most of these brokers live.

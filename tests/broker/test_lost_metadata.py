@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from raw_client import ALWAYS, RawClient, broker_on, connected, simulated
+from raw_client import ALWAYS, RawClient, broker_on, connected, no_tasks, simulated
 
 from linn.core.errors.tree import DescriptorsExhausted, StorageError
 from linn.core.metadata.embedded import EmbeddedMetadata
@@ -151,22 +151,21 @@ TOPIC = {"id": ID, "settings": {"kind": "stream"}, "live_bindings": [], "live_ke
 )
 @simulated
 async def test_an_entry_of_another_shape_is_refused_by_its_key(env: SimEnv, key: str, entry: object) -> None:
-    store = EmbeddedMetadata(env.disk, "data", env.clock)
+    store = EmbeddedMetadata(env.disk, "data", env.clock, no_tasks)
     env.disk.make_dir("data")
-    await store.load(())
+    await store.load()
     # One that is being deleted comes first: it must not go before all is known to be right.
-    await store.put("topics/gone", {**TOPIC, "deleted": True}, 0)
-    await store.put(key, entry, 0)
+    await store.put_all({"topics/gone": {**TOPIC, "deleted": True}, key: entry}, {})
     env.disk.open("data/lock", create=True).close()
     assert f"the entry '{key}' of the metadata is damaged" in await refused(env)
 
 
 @simulated
 async def test_a_topic_that_takes_a_deleted_ones_name_has_none_of_its_subscriptions(env: SimEnv) -> None:
-    store = EmbeddedMetadata(env.disk, "data", env.clock)
+    store = EmbeddedMetadata(env.disk, "data", env.clock, no_tasks)
     env.disk.make_dir("data")
-    await store.load(())
-    await store.put("topics/s", {**TOPIC, "deleted": True, "subscriptions": {"workers": {"number": 1}}}, 0)
+    await store.load()
+    await store.put_all({"topics/s": {**TOPIC, "deleted": True, "subscriptions": {"workers": {"number": 1}}}}, {})
     async with broker_on(env, TOML):
         client = await connected(env)
         assert await client.administer("subscription.list", topic="s") == []

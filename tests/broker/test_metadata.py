@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import trio
 from crc32c import crc32c
-from raw_client import simulated
+from raw_client import no_tasks, simulated
 
 from linn.core.env.real.disk import RealDisk
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.codes import error_from_code
-from linn.core.errors.tree import DescriptorsExhausted, LinnError, LogCorrupt, RevisionConflict, StorageError
-from linn.core.metadata.embedded import EmbeddedMetadata
+from linn.core.errors.metadata import RevisionConflict
+from linn.core.errors.tree import DescriptorsExhausted, LinnError, LogCorrupt, StorageError
+from linn.core.metadata.embedded import REVISIONS_AHEAD, EmbeddedMetadata
+from linn.core.metadata.store import ABSENT, REMOVED
 from linn.testing.sim_env import SimEnv
 
 KEPT = {"topics/a": {"retention": "14d"}, "exchanges/é": [1, None, "two\nlines"]}
@@ -23,14 +25,14 @@ KEPT = {"topics/a": {"retention": "14d"}, "exchanges/é": [1, None, "two\nlines"
 
 async def store_in(folder: Path, proofs: tuple[str, ...] = ()) -> tuple[EmbeddedMetadata, dict[str, tuple[int, Any]]]:
     """A store of this folder, and what it found there."""
-    store = EmbeddedMetadata(RealDisk(), str(folder), RealEnv().clock)
-    return store, dict(await store.load(proofs))
+    store = EmbeddedMetadata(RealDisk(), str(folder), RealEnv().clock, no_tasks, lambda: proofs)
+    return store, dict((await store.load()).entries)
 
 
 async def filled(folder: Path) -> Path:
     """The file of a store that keeps something."""
     store, _ = await store_in(folder)
-    await store.put_all({key: (value, 0) for key, value in KEPT.items()})
+    await store.put_all(KEPT, dict.fromkeys(KEPT, ABSENT))
     return folder / "metadata.json"
 
 
@@ -46,14 +48,44 @@ async def refused(folder: Path) -> str:
 async def test_stored_entries_are_found_with_their_revisions(tmp_path: Path) -> None:
     store, found = await store_in(tmp_path)
     assert found == {}
-    revisions = await store.put_all({key: (value, 0) for key, value in KEPT.items()})
-    revisions = {**revisions, "topics/a": await store.put("topics/a", "new", revisions["topics/a"])}
+    first = await store.put_all(KEPT, dict.fromkeys(KEPT, ABSENT))
+    second = await store.put_all({"topics/a": "new"}, {"topics/a": first})
     again, found = await store_in(tmp_path)
-    assert found == {key: (revisions[key], "new" if key == "topics/a" else KEPT[key]) for key in KEPT}
+    assert found == {"topics/a": (second, "new"), "exchanges/é": (first, KEPT["exchanges/é"])}
     with pytest.raises(RevisionConflict):
-        await again.put("topics/a", "newer", revisions["topics/a"] - 1)
-    await again.delete("topics/a", revisions["topics/a"])
+        await again.put_all({"topics/a": "newer"}, {"topics/a": first})
+    await again.put_all({"topics/a": REMOVED}, {"topics/a": second})
     assert list((await store_in(tmp_path))[1]) == ["exchanges/é"]
+
+
+async def test_after_a_restart_no_revision_is_used_again_though_leased_keys_are_not_stored(tmp_path: Path) -> None:
+    seen = 0
+    for _ in range(3):
+        async with trio.open_nursery() as nursery:
+            store = EmbeddedMetadata(RealDisk(), str(tmp_path), RealEnv().clock, nursery.start_soon)
+            found = await store.load()
+            assert found.revision > seen
+            assert found.entries == {}, "leased keys end with their store"
+            leases = [await store.grant_lease(60.0) for _ in range(3)]
+            for number in range(REVISIONS_AHEAD + 100):
+                seen = await store.put_all({f"session-{number % 3}": number}, {}, leases[number % 3])
+            for lease in leases:
+                await store.revoke_lease(lease)
+            seen = (await store.load()).revision
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_write_of_a_leased_key_rarely_writes_the_file(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        store = EmbeddedMetadata(RealDisk(), str(tmp_path), RealEnv().clock, nursery.start_soon)
+        await store.load()
+        lease, file = await store.grant_lease(60.0), tmp_path / "metadata.json"
+        written = set()
+        for number in range(REVISIONS_AHEAD + 100):
+            await store.put_all({"session": number}, {}, lease)
+            written.add(file.read_bytes())
+        assert len(written) == 2
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_first_line_has_the_sum_of_the_others_and_the_whole_is_json(tmp_path: Path) -> None:
@@ -89,7 +121,7 @@ async def test_a_file_written_by_hand_is_read_and_has_a_sum_after_the_next_chang
     store, found = await store_in(tmp_path)
     assert found == {"topics/a": (3, {"x": 1}), "topics/b": (7, 2)}
     assert file.read_bytes() == by_hand
-    assert await store.put("topics/b", 3, 7) == 8
+    assert await store.put_all({"topics/b": 3}, {"topics/b": 7}) == 8
     assert file.read_bytes().startswith(b'{"format": 4, "crc32c": ')
     assert (await store_in(tmp_path))[1] == {"topics/a": (3, {"x": 1}), "topics/b": (8, 3)}
 
@@ -153,19 +185,20 @@ def short_of_descriptors(env: SimEnv, monkeypatch: pytest.MonkeyPatch, folder: s
 async def test_a_change_waits_for_the_descriptor_that_makes_it_durable(
     env: SimEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = EmbeddedMetadata(env.disk, "data", env.clock)
+    store = EmbeddedMetadata(env.disk, "data", env.clock, no_tasks)
     env.disk.make_dir("data")
-    await store.load(())
+    await store.load()
     missing = short_of_descriptors(env, monkeypatch, "data")
     missing += ["once", "twice"]
     before = trio.current_time()
-    revision = await store.put("topics/a", 1, 0)
+    revision = await store.put_all({"topics/a": 1}, {"topics/a": ABSENT})
     assert trio.current_time() > before + 0.9
     assert not missing
-    revision = await store.put("topics/a", 2, revision)
+    revision = await store.put_all({"topics/a": 2}, {"topics/a": revision})
     env.crash()
     env = env.restart()
-    assert await EmbeddedMetadata(env.disk, "data", env.clock).load(()) == {"topics/a": (revision, 2)}
+    again = EmbeddedMetadata(env.disk, "data", env.clock, no_tasks)
+    assert await again.load() == (revision, {"topics/a": (revision, 2)})
 
 
 def test_a_client_knows_a_conflict_by_its_code() -> None:

@@ -65,6 +65,11 @@ def _log_lives() -> Run:
     return lambda seed: lives.run_simulation(seed, lambda _: lives.live_and_die(seed))
 
 
+def _replica_lives() -> Run:
+    lives = _module("storage", "test_crash")
+    return lambda seed: lives.run_simulation(seed, lambda _: lives.live_and_die(seed, lives.ReplicaRun))
+
+
 def _two_phases() -> Run:
     walks = _module("subscription", "subscription_walk")
     return lambda seed: walks.walk(seed, two_phase=True)
@@ -74,5 +79,6 @@ SIMULATIONS: dict[str, Callable[[], Run]] = {
     **{name: partial(_run_of, *where) for name, where in _RUNS.items()},
     "dead letters": _dead_letters,
     "log lives": _log_lives,
+    "replica lives": _replica_lives,
     "subscription in two phases": _two_phases,
 }

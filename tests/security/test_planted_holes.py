@@ -20,7 +20,7 @@ TOKENS, LOGINS, TLS = "linn.core.security.sasl.tokens", "linn.core.security.logi
 HOLES = [
     ("linn.core.admin.administration", "caller.access.check_all(known.needs(asked))", "topic.delete"),
     (
-        "linn.core.admin.administration",
+        "linn.core.admin.topics",
         "caller.access.check_all(Need(rights.BIND, rights.EXCHANGE, binding.exchange) for binding in bindings)",
         "changing_the_bindings",
     ),

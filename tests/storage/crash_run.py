@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import trio
@@ -48,6 +49,11 @@ class Appended:
     timestamp_ms: int
 
 
+def appended(batch: RecordBatch) -> Appended:
+    """A stamped batch of the log."""
+    return Appended(batch.base_offset, batch.end_offset, bytes(batch.message), batch.max_timestamp_ms)
+
+
 class CrashRun:
     """One seed's run."""
 
@@ -62,7 +68,8 @@ class CrashRun:
         self.log: SegmentedLog | None = None
         self.model: list[Appended] = []
         self.start = self.durable = 0
-        self.pending: RecordBatch | None = None
+        self.pending: list[RecordBatch] = []
+        """Batches of which it is unknown how many are stored, in order."""
         self.cut: int | None = None
 
     async def make_data_folder(self) -> None:
@@ -119,8 +126,9 @@ class CrashRun:
     def lost_power(self) -> bool:
         return self.env.disk.death == LOST_POWER
 
-    async def step(self, env: SimEnv) -> None:
-        choices = (
+    def choices(self) -> tuple[tuple[Callable[[], Awaitable[None]], int], ...]:
+        """The steps of a life, and how often each is taken."""
+        return (
             (self.append_batches, 8),
             (self.append_during_sync, 3),
             (self.sync, 2),
@@ -133,6 +141,9 @@ class CrashRun:
             (self.read, 1),
             (self.find_time, 1),
         )
+
+    async def step(self, env: SimEnv) -> None:
+        choices = self.choices()
         chosen = self.rng.choices([step for step, _ in choices], [weight for _, weight in choices])[0]
         await chosen()
         if self.rng.random() < 0.3:
@@ -140,10 +151,16 @@ class CrashRun:
 
     def append(self) -> None:
         assert self.log is not None
-        self.pending = batch = RecordBatch(bytearray(self.rng.choice(_TEMPLATES)))
-        base = self.log.append(batch)
-        self.pending = None
-        self.model.append(Appended(base, batch.end_offset, bytes(batch.message), batch.max_timestamp_ms))
+        batch = RecordBatch(bytearray(self.rng.choice(_TEMPLATES)))
+        self.pending = [batch]
+        self.log.append(batch)
+        self.stored_pending()
+
+    def stored_pending(self) -> None:
+        """Take over the pending batches that are stored."""
+        assert self.log is not None
+        self.model += [appended(batch) for batch in self.pending if batch.end_offset <= self.log.bounds()[1]]
+        self.pending = []
         self.note()
 
     def note(self) -> None:
@@ -223,7 +240,7 @@ class CrashRun:
                 self.append()
                 bounds, size = self.log.bounds(), self.log.size_bytes()
         except DiskFull:
-            self.pending = None
+            self.pending = []
         assert (self.log.bounds(), self.log.size_bytes()) == (bounds, size)
         try:
             await self.sync()
@@ -298,9 +315,8 @@ class CrashRun:
         assert self.log is not None
         start, end = self.log.bounds()
         known = list(self.model)
-        if self.pending is not None and self.pending.base_offset == self.end:
-            batch = self.pending
-            known.append(Appended(self.end, batch.end_offset, bytes(batch.message), batch.max_timestamp_ms))
+        if self.pending and self.pending[0].base_offset == self.end:
+            known += map(appended, self.pending)
         assert start <= self.start, f"the start moved from {self.start} to {start}"
         assert end >= self.durable, f"{self.durable} was durable, but the log ends at {end}"
         kept = self.end if self.cut is None else min(self.end, self.cut)
@@ -312,7 +328,7 @@ class CrashRun:
         assert end in {start, *(batch.end for batch in known)}
         self.model = [batch for batch in known if batch.end <= end]
         self.start, self.durable = start, end
-        self.pending = self.cut = None
+        self.pending, self.cut = [], None
 
     async def open_twice(self) -> None:
         """Opening changes nothing the second time, also after a clean close."""

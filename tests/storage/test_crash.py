@@ -6,6 +6,7 @@ import random
 
 import pytest
 from crash_run import CrashRun
+from replica_run import ReplicaRun
 
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -26,11 +27,17 @@ def test_power_loss_at_every_disk_operation(chunk: int) -> None:
         run_simulation(seed, lambda _, seed=seed: crash_everywhere(seed))  # type: ignore[misc]
 
 
-async def crash_everywhere(seed: int) -> None:
+@pytest.mark.parametrize("chunk", EACH)
+def test_power_loss_of_a_replica_at_every_disk_operation(chunk: int) -> None:
+    for seed in seeds_of(chunk, SEEDS_AT_EVERY_OPERATION):
+        run_simulation(seed, lambda _, seed=seed: crash_everywhere(seed, ReplicaRun))  # type: ignore[misc]
+
+
+async def crash_everywhere(seed: int, kind: type[CrashRun] = CrashRun) -> None:
     """Run one workload again and again, dying one operation later each time, until it lives through it."""
     crash_at, died = 0, True
     while died:
-        run = CrashRun(seed, SimEnv(seed))
+        run = kind(seed, SimEnv(seed))
         await run.make_data_folder()
         try:
             died = await run.live(10, crash_at)
@@ -51,15 +58,22 @@ def test_several_lives_and_deaths(chunk: int) -> None:
         run_simulation(seed, lambda _, seed=seed: live_and_die(seed))  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("chunk", EACH)
+def test_several_lives_and_deaths_of_a_replica(chunk: int) -> None:
+    for seed in seeds_of(chunk, SEEDS_OF_SEVERAL_LIVES):
+        run_simulation(seed, lambda _, seed=seed: live_and_die(seed, ReplicaRun))  # type: ignore[misc]
+
+
 @pytest.mark.soak(seeds=20_000, chunk=200)
 def test_many_more_lives_and_deaths(seeds: range) -> None:
     for seed in seeds:
         run_simulation(seed, lambda _, seed=seed: live_and_die(seed))  # type: ignore[misc]
+        run_simulation(seed, lambda _, seed=seed: live_and_die(seed, ReplicaRun))  # type: ignore[misc]
 
 
-async def live_and_die(seed: int) -> None:
+async def live_and_die(seed: int, kind: type[CrashRun] = CrashRun) -> None:
     rng = random.Random(f"{seed}/deaths")
-    run = CrashRun(f"{seed}/lives", SimEnv(seed))
+    run = kind(f"{seed}/lives", SimEnv(seed))
     await run.make_data_folder()
     for _ in range(3):
         end = rng.choice(("power lost in an operation", "power lost", "sync failed", "killed at once", "killed"))

@@ -23,6 +23,7 @@ from linn.api import (
     OffsetOutOfRange,
     PartitionLog,
     RecordBatch,
+    check_copies,
 )
 from linn_sqlite_engine.database import Database, files_of
 
@@ -81,6 +82,23 @@ class SqliteLog(PartitionLog):
         self._size_bytes += batch.size
         self._unchecked_bytes += batch.size
         return offset
+
+    def append_copy(self, batches: Sequence[RecordBatch]) -> int:
+        """As the port says, in one commit."""
+        self._check_open()
+        check_copies(self, batches)
+        rows: list[tuple[str, tuple[object, ...]]] = []
+        for batch in batches:
+            batch.stamp(batch.base_offset, batch.append_time_ms, self._durable, batch.leader_epoch)
+            times_ms = batch.append_time_ms, batch.max_timestamp_ms
+            rows.append((_INSERT, (batch.base_offset, batch.end_offset, *times_ms, batch.message)))
+        self._database.write("append to", *rows)
+        for batch in batches:
+            self.facts.note(batch)
+            self._end, self._append_time_ms = batch.end_offset, batch.append_time_ms
+            self._size_bytes += batch.size
+            self._unchecked_bytes += batch.size
+        return self._end
 
     def _check_open(self) -> None:
         if self._closed:
@@ -180,6 +198,14 @@ class SqliteLog(PartitionLog):
         self._delete(_AFTER, after, (self._start, after))
         self._end = after
         self._durable = min(self._durable, after)
+
+    async def restart_at(self, start: int) -> None:
+        """As the port says, in one commit, which is then synced."""
+        self._check_open()
+        self._database.write("empty", ("DELETE FROM batches", ()), (_SET_BOUNDS, (start, start)))
+        self.facts, self._size_bytes = LogFacts(), 0
+        self._start = self._end = self._durable = start
+        await self.sync()
 
     def _delete(self, rows: str, offset: int, bounds: tuple[int, int]) -> None:
         measured = f"SELECT coalesce(sum(length(message)), 0) {rows}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linn.core.admin.stored_entries import SECRET, SECRET_BYTES, TOPIC
@@ -10,7 +10,7 @@ from linn.core.config.decoder import encode_each
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings
 from linn.core.env.env import Rng
 from linn.core.loop.long_work import LongWork
-from linn.core.metadata.embedded import MetadataStore
+from linn.core.metadata.store import ABSENT, REMOVED, MetadataStore
 from linn.core.topics.topic import Topic
 
 
@@ -25,9 +25,9 @@ class EntryStore:
         self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
         """The bindings of topics with their encoded form: encoding ten thousand takes 40 ms."""
 
-    async def load(self, proofs: Iterable[str]) -> dict[str, Any]:
-        """Read all entries; see `MetadataStore.load`. Raises LogCorrupt, StorageError."""
-        stored = await self._metadata.load(proofs)
+    async def load(self) -> dict[str, Any]:
+        """Read all entries. Raises as `MetadataStore.load`."""
+        stored = (await self._metadata.load()).entries
         self._revisions = {key: revision for key, (revision, _) in stored.items()}
         self._secrets = {key: entry for key, (_, entry) in stored.items() if key.startswith(SECRET)}
         return {key: entry for key, (_, entry) in stored.items()}
@@ -43,18 +43,19 @@ class EntryStore:
 
     async def put(self, key: str, value: object) -> None:
         """Write an entry. Raises StorageError: nothing has changed."""
-        self._revisions[key] = await self._metadata.put(key, value, self._revisions.get(key, 0))
+        await self.put_all({key: value})
 
     async def put_all(self, values: Mapping[str, object]) -> None:
         """Write several entries at once, because the store writes everything with each change. Raises StorageError."""
         if values:
-            changes = {key: (value, self._revisions.get(key, 0)) for key, value in values.items()}
-            self._revisions.update(await self._metadata.put_all(changes))
+            conditions = {key: self._revisions.get(key, ABSENT) for key in values}
+            revision = await self._metadata.put_all(values, conditions)
+            self._revisions.update(dict.fromkeys(values, revision))
 
     async def remove(self, key: str) -> None:
         """Remove an entry if it exists. Raises StorageError."""
         if key in self._revisions:
-            await self._metadata.delete(key, self._revisions[key])
+            await self._metadata.put_all({key: REMOVED}, {key: self._revisions[key]})
             del self._revisions[key]
             self._encoded.pop(key.removeprefix(TOPIC), None)
 

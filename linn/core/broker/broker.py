@@ -16,7 +16,7 @@ bounded time.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Literal
@@ -62,7 +62,8 @@ from linn.core.loop.clock_watch import ClockWatch
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
-from linn.core.metadata.embedded import EmbeddedMetadata, MetadataStore
+from linn.core.metadata.embedded import EmbeddedMetadata
+from linn.core.metadata.store import MetadataStore
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.source import Measurements, MetricSource
 from linn.core.plugins.manager import PluginManager, installed
@@ -83,6 +84,7 @@ from linn.core.security.sasl.scram import Verifier
 from linn.core.security.users import Users
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
+from linn.core.topics.folders import foreign_topic_folders
 from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import TopicMaker
 from linn.core.transactions.coordinator import TRANSACTIONS_TOPIC, TransactionCoordinator
@@ -111,7 +113,7 @@ class Broker:
         self.routers: dict[str, Router] = self.catalog.routers
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
         self.formats = Formats(plugins.made_formats(), self.limits.batch_bytes_max)
-        self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
+        self.metadata: MetadataStore = self._new_metadata()
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
         self.policy = _policy(config, env.clock.monotonic)
@@ -161,6 +163,14 @@ class Broker:
         self._stop_requested = trio.Event()
         self._recovered = trio.Event()
         self._unlock: Callable[[], None] | None = None
+
+    def _new_metadata(self) -> MetadataStore:
+        disk, config = self.env.disk, self.config
+
+        def proofs() -> Iterator[str]:
+            return foreign_topic_folders(disk, config)
+
+        return EmbeddedMetadata(disk, config.broker.data_dir, self.env.clock, self.spawn, proofs)
 
     def _authenticators(self) -> dict[str, BoundAuthenticator]:
         """Make the authenticators that listeners name. Raises PluginError."""

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.env.file_region import FileRegion
+from linn.core.errors.replication import CopyMisplaced
+from linn.core.errors.tree import BatchMalformed
 from linn.core.log.facts import LogFacts
 from linn.core.loop.memory_budget import MemoryShare
 
@@ -88,6 +90,18 @@ class PartitionLog(Protocol):
             LogClosed: the log was closed or failed before.
         """
 
+    def append_copy(self, batches: Sequence[RecordBatch]) -> int:
+        """Store batches of another replica's log as they are; returns the new end, and records their facts.
+
+        Base offset, append time and epoch stay. Only `durable_offset` is stamped anew: the other's claims nothing about
+        this log. Call `check_copies` first. The log owns the batches' bytes from then on.
+
+        Raises:
+            CopyMisplaced, BatchCorrupt, BatchMalformed: nothing was stored.
+            DiskFull, StorageError: `bounds` tells how many were stored, in order; each as a whole or not at all.
+            LogClosed: the log was closed or failed before.
+        """
+
     def durable(self) -> int:
         """The offset below which all records are on stable storage (the end, for an engine without stable storage)."""
 
@@ -116,7 +130,17 @@ class PartitionLog(Protocol):
         """Drop records: those `before` an offset (whole segments at the engine's convenience, but `bounds` moves at
         once if possible), or at and `after` an offset (exactly, a batch boundary; for replication).
 
-        Raises OffsetOutOfRange where `before` is beyond the end or `after` is not a batch boundary.
+        A cut by `after` rebuilds `facts` from the remaining batches. Raises OffsetOutOfRange where `before` is
+        beyond the end or `after` is not a batch boundary.
+        """
+
+    async def restart_at(self, start: int) -> None:
+        """Drop all records and their facts; the log goes on empty at an offset, whatever its bounds were.
+
+        Durable on return. A crash meanwhile leaves the former log, or an empty one that begins at 0 or at `start`. For
+        replication: the records between this log's end and the leader's start exist nowhere any more.
+
+        Raises LogClosed, DiskFull, SyncFailed, StorageError.
         """
 
     def bounds(self) -> tuple[int, int]:
@@ -166,6 +190,26 @@ class PartitionLog(Protocol):
     def statistics(self) -> LogStatistics | None:
         """Current statistics for the metrics; None: the log has no files. Cheap, and allowed on a closed log."""
         return None
+
+
+def check_copies(log: PartitionLog, batches: Sequence[RecordBatch]) -> None:
+    """Check that batches of another replica continue a log: from its end on, without a gap, in epochs that never go
+    back, and whole.
+
+    Each batch costs a pass over its bytes for the CRC.
+
+    Raises CopyMisplaced, BatchCorrupt, BatchMalformed.
+    """
+    end, epoch = log.bounds()[1], log.facts.epochs.last
+    for batch in batches:
+        if batch.base_offset != end:
+            raise CopyMisplaced(f"a copy of offset {batch.base_offset} came where {end} is next")
+        if batch.leader_epoch < epoch:
+            raise CopyMisplaced(f"a copy of epoch {batch.leader_epoch} came after one of epoch {epoch}")
+        if batch.count < 1 or batch.offset_span < batch.count:
+            raise BatchMalformed(f"a copy of {batch.count} records covers {batch.offset_span} offsets")
+        batch.check_stored()
+        end, epoch = batch.end_offset, batch.leader_epoch
 
 
 @dataclass(slots=True)

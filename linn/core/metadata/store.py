@@ -68,7 +68,7 @@ class MetadataStore(Protocol):
     """Limit of the keys that one write may change, and of its conditions."""
 
     async def load(self) -> Snapshot:
-        """Read all keys as they are now: no earlier write is missed, whoever made it.
+        """Read all keys as they are now; no earlier write of any client is missed.
 
         Raises MetadataUnavailable, MetadataError; LogCorrupt, StorageError: data in the broker's own folder is
         damaged, lost, or of an earlier version.

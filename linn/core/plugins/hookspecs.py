@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from linn.core.gateway.protocol import ProtocolKind
     from linn.core.groups.assignor import AssignorKind
     from linn.core.log.storage import EngineKind
+    from linn.core.metadata.store import MetadataStoreKind
     from linn.core.ports.authenticator import AuthenticatorKind
     from linn.core.ports.authorizer import AuthorizerKind
     from linn.core.ports.interceptor import InterceptorKind
@@ -182,6 +183,19 @@ def linn_register_authorizer() -> AuthorizerKind | Sequence[AuthorizerKind] | No
     Failure policy: an authorizer that raises, answers with another type, or takes longer than 5 seconds denies that
     right for a second, with `auth.forbidden`; a consumer that was allowed until then ends. The log names the reason, at
     most once a minute while it stays the same.
+    """
+
+
+@hookspec
+def linn_register_metadata_store() -> MetadataStoreKind | Sequence[MetadataStoreKind] | None:
+    """Register metadata stores: `store =` in `[cluster]`.
+
+    A metadata store holds the small values on which all brokers of a cluster agree: nodes, topics, leaders. The kind's
+    settings are further keys of `[cluster]`; `make` is called once. Safety relies on its conditions and revisions,
+    which `linn.testing.metadata_stores` checks.
+
+    Failure policy: a store that raises `metadata.unavailable` or loses a watch is asked again; meanwhile the broker
+    serves, and nothing changes. Any other exception is logged with the plugin's name, and counts as unavailable.
     """
 
 

@@ -75,6 +75,7 @@ class TopicHost:
     spawn: Spawn
     copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
     leader_epoch: int
+    """The epoch in which partitions that have no replicas are led: the number of the broker's start."""
 
 
 class Topic:
@@ -96,7 +97,6 @@ class Topic:
         """The upper and the lower half of `id`."""
         self.is_own = name == AUDIT_TOPIC
         """Whether only the broker writes to the topic and changes it."""
-        self.leader_epoch = host.leader_epoch
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}

@@ -21,6 +21,7 @@ from linn.api import (
     OffsetOutOfRange,
     PartitionLog,
     RecordBatch,
+    check_copies,
 )
 from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES, Bound, MemoryRun
 from linn.storage_engines.dram.scratch import ScratchFolder, ScratchRun
@@ -66,6 +67,21 @@ class DramLog(PartitionLog):
         now_ms = max(self._clock.now_ms(), self._append_time_ms)
         offset = self._end
         batch.stamp(offset, now_ms, offset, leader_epoch)
+        self._store(batch)
+        return offset
+
+    def append_copy(self, batches: Sequence[RecordBatch]) -> int:
+        """Append as the port says."""
+        self._check_usable()
+        check_copies(self, batches)
+        for batch in batches:
+            batch.stamp(batch.base_offset, batch.append_time_ms, batch.base_offset, batch.leader_epoch)
+            self._store(batch)
+            self.facts.note(batch)
+        return self._end
+
+    def _store(self, batch: RecordBatch) -> None:
+        """Store a stamped batch. Raises DiskFull, StorageError: nothing has changed."""
         held = batch.size + BATCH_OVERHEAD_BYTES
         if self._must_spill(held):
             self._spill(batch)
@@ -73,10 +89,9 @@ class DramLog(PartitionLog):
             self._memory_run().append(batch)
             self._held_bytes += held
             self._memory.used_bytes += held
-        self._append_time_ms = now_ms
+        self._append_time_ms = batch.append_time_ms
         self._size_bytes += batch.size
         self._end = batch.end_offset
-        return offset
 
     def _check_usable(self) -> None:
         if self._refusal is not None:
@@ -232,6 +247,13 @@ class DramLog(PartitionLog):
         self._end = after
         self._refusal = None
         await self._find_facts()
+
+    async def restart_at(self, start: int) -> None:
+        """Drop everything as the port says."""
+        self._check_usable()
+        while self._runs:
+            self._drop(len(self._runs) - 1)
+        self.facts, self._start, self._end = LogFacts(), start, start
 
     async def _find_facts(self) -> None:
         """Rebuild the facts from the remaining batches."""

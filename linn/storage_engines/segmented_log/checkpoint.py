@@ -32,7 +32,7 @@ class Checkpoint:
     durable: int
     """The offset below which all records were on stable storage (or are dropped)."""
     cut: int | None = None
-    """The offset of an unfinished `trim(after=cut)`."""
+    """The offset of an unfinished `trim(after=cut)`; below the start: of an unfinished `restart_at(start)`."""
 
 
 class CheckpointFile:

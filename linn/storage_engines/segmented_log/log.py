@@ -19,8 +19,8 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import trio
 
@@ -37,6 +37,7 @@ from linn.api import (
     StorageError,
     StoredBatch,
     SyncFailed,
+    check_copies,
     log_fields,
 )
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
@@ -164,6 +165,42 @@ class SegmentedLog(PartitionLog):
         self._end = active.end_offset
         return offset
 
+    def append_copy(self, batches: Sequence[RecordBatch]) -> int:
+        """Append as the port says: one write for all batches that go to the same segment.
+
+        A segment also ends where the copies' append times go back, as in the leader's log.
+        """
+        self._check_usable()
+        check_copies(self, batches)
+        group, group_bytes, last_ms = list[RecordBatch](), 0, self._append_time_ms
+        for batch in batches:
+            is_full = self._active.is_full_for(batch, group_bytes, self._settings)
+            if is_full or batch.append_time_ms < last_ms - _CLOCK_STEP_MS:
+                self._store_copies(group)
+                group, group_bytes = [], 0
+                if self._active.size_bytes:
+                    self._roll()
+            group.append(batch)
+            group_bytes += batch.size
+            last_ms = batch.append_time_ms
+        self._store_copies(group)
+        return self._end
+
+    def _store_copies(self, batches: Sequence[RecordBatch]) -> None:
+        """Write copies to the active segment. Raises DiskFull, StorageError: nothing has changed."""
+        if not batches:
+            return
+        if not self._is_made:
+            self._make()
+        for batch in batches:
+            batch.stamp(batch.base_offset, batch.append_time_ms, self._durable, batch.leader_epoch)
+        self._active.append_copies(batches)
+        for batch in batches:
+            self.facts.note(batch)
+        self._append_time_ms = batches[-1].append_time_ms
+        self._size_bytes += sum([batch.size for batch in batches])
+        self._end = self._active.end_offset
+
     def _time_behind(self, now_ms: int) -> int:
         """The append time of a batch when the clock is behind the last one's. Raises DiskFull, StorageError."""
         ahead_ms = self._append_time_ms - now_ms
@@ -270,50 +307,44 @@ class SegmentedLog(PartitionLog):
         finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]
         if not finished and not self._proved <= self._active.base_offset < self._durable:
             return
-        try:
+        with self._deferring("a finished segment can't be sealed now"):
             for segment in finished:
                 await segment.write_index()
                 self._touch(segment)
             if finished:
                 await self._disk.sync_dir(self._folder)
             await self._write_checkpoint()
-        except SyncFailed:
-            raise
-        except StorageError as error:
-            # The data is safe; only the next opening takes longer. The next call retries.
-            logger.warning("%(folder)s: a finished segment can't be sealed now: %(error)s", self._about(error))
 
     def _wants_index(self, active: Segment) -> bool:
         few = min(_SCAN_BYTES_MAX, self._settings.segment_bytes_max // 2)
         return active.size_bytes - max(active.indexed_bytes, 0) >= max(few, active.size_bytes // _SCAN_SHARE)
 
-    def _active_image(self) -> IndexImage:
-        return self._active.index_image(self.facts.encode())
-
     async def _index_active(self, active: Segment, image: IndexImage) -> None:
         """Write the active segment's index from before the sync, unless an earlier segment waits to be sealed."""
         if self._finished_unsealed(active):
             return
-        try:
+        with self._deferring("the active segment can't be indexed now"):
             await active.put_index(image)
             await self._disk.sync_dir(self._folder)
+
+    @contextmanager
+    def _deferring(self, what: str) -> Iterator[None]:
+        """Log that housekeeping failed. The data is safe, and a later call retries: only an opening takes longer.
+
+        Raises SyncFailed.
+        """
+        try:
+            yield
         except SyncFailed:
             raise
         except StorageError as error:
-            logger.warning("%(folder)s: the active segment can't be indexed now: %(error)s", self._about(error))
-
-    def _about(self, error: StorageError) -> dict[str, object]:
-        """The fields of a log line."""
-        return {"folder": self._folder} | log_fields(error)
+            about = {"folder": self._folder, "what": what} | log_fields(error)
+            logger.warning("%(folder)s: %(what)s: %(error)s", about)
 
     async def _note_end(self) -> None:
         """Record how far the log is durable, so that the next opening notices missing bytes."""
-        try:
+        with self._deferring("the checkpoint can't be written now"):
             await self._write_checkpoint()
-        except SyncFailed:
-            raise
-        except StorageError as error:
-            logger.warning("%(folder)s: the checkpoint can't be written now: %(error)s", self._about(error))
 
     async def _write_checkpoint(self) -> None:
         checkpoint = Checkpoint(self._start, self._durable)
@@ -380,11 +411,8 @@ class SegmentedLog(PartitionLog):
 
     def _check_range(self, offset: int) -> None:
         if not self._start <= offset <= self._end:
-            raise OffsetOutOfRange(
-                f"{self._folder} holds offsets {self._start} to {self._end - 1}, not {offset}"
-                if self._start < self._end
-                else f"{self._folder} holds nothing; its next offset is {self._end}, not {offset}"
-            )
+            text = f"{self._folder} begins at offset {self._start} and ends at {self._end}, not {offset}"
+            raise OffsetOutOfRange(text)
 
     def _touch(self, segment: Segment) -> None:
         """Record a reader's use of a segment; the least recently used sealed segment is shut."""
@@ -447,7 +475,7 @@ class SegmentedLog(PartitionLog):
 
     async def _keep_facts(self) -> None:
         """Write a snapshot of the facts to a segment that is not about to be dropped."""
-        image = self._active_image()
+        image = self._active.index_image(self.facts.encode())
         await self._sync_all()
         await self._seal_finished()
         await self._index_active(self._active, image)
@@ -460,12 +488,21 @@ class SegmentedLog(PartitionLog):
             segment = self._segments[bisect_right(self._bases, after) - 1]
             if (await segment.head_of(after)).base_offset != after:
                 raise OffsetOutOfRange(f"no batch of {self._folder} begins at offset {after}")
-            self._refusal = "it was being cut"
-            self._noted = None
-            await self._checkpoint_file.write(Checkpoint(self._start, min(self._durable, after), cut=after))
-            self._shut_all()
-            await self._recover_again()
-            self._refusal = None
+            await self._cut(Checkpoint(self._start, min(self._durable, after), cut=after))
+
+    async def restart_at(self, start: int) -> None:
+        """Drop everything as the port says. Cancellation: the log takes no more work, and the next opening finishes."""
+        async with self._working():
+            await self._cut(Checkpoint(start, start, cut=0))
+
+    async def _cut(self, checkpoint: Checkpoint) -> None:
+        """Carry out the cut in a checkpoint; the log is closed to other callers meanwhile."""
+        self._refusal = "it was being cut"
+        self._noted = None
+        await self._checkpoint_file.write(checkpoint)
+        self._shut_all()
+        await self._recover_again()
+        self._refusal = None
 
     def _shut_all(self) -> None:
         for segment in self._segments:
@@ -479,7 +516,7 @@ class SegmentedLog(PartitionLog):
         async with self._working():
             self._roll_if_old(now_ms, age_ms, before)
             active = self._active
-            image = self._active_image() if self._wants_index(active) else None
+            image = active.index_image(self.facts.encode()) if self._wants_index(active) else None
             if image is not None or self._finished_unsealed(active):
                 await self._sync_all()
                 await self._seal_finished()
@@ -518,11 +555,8 @@ class SegmentedLog(PartitionLog):
             expired = age_ms is not None and newest_ms < now_ms - age_ms
         if not expired and now_ms - active.first_append_ms < self._settings.segment_age_ms:
             return
-        try:
+        with self._deferring("no new segment can be made now"):  # A full disk must not stop retention.
             self._roll()
-        except StorageError as error:
-            # On a full disk retention must still drop finished segments.
-            logger.warning("%(folder)s: no new segment can be made now: %(error)s", self._about(error))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -543,16 +577,12 @@ class SegmentedLog(PartitionLog):
 
     async def _seal_active(self) -> None:
         """Record the log's end, so that the next opening scans nothing and notices missing bytes."""
-        try:
+        with self._deferring("closed without its index"):
             if not self._active.is_sealed:
                 self._active.facts = self.facts.encode()
                 await self._active.write_index()
                 await self._disk.sync_dir(self._folder)
             await self._write_checkpoint()
-        except SyncFailed:
-            raise
-        except StorageError as error:
-            logger.warning("%(folder)s: closed without its index: %(error)s", self._about(error))
 
     async def delete(self) -> None:
         """Close and remove everything. Cancellation or a crash: the next opening drops the rest."""

@@ -74,6 +74,8 @@ class Recovery:
         self._damage: Damage | None = None
         self._refusal: _Refusal | None = None
         self._cut_bytes = 0
+        self._is_emptied = False
+        """Whether a trim of the end was to leave no segment."""
         self._claims: dict[int, int] = {}
         """The end that an index file claims, by base offset, if the segment itself is shorter."""
 
@@ -219,9 +221,10 @@ class Recovery:
     # --- work that a crash interrupted -------------------------------------------------------------------------------
 
     async def _finish_cut(self, cut: int) -> None:
-        """Drop everything from offset `cut` on, to finish the trim recorded in the checkpoint."""
+        """Drop everything from offset `cut` on, to finish the trim recorded in the checkpoint; the start stays."""
         while self._found and self._found[-1].base_offset >= cut:
             self._found.pop().unlink()
+        self._is_emptied = not self._found
         if self._found:
             last = self._found[-1]
             self._disk.unlink(last.index_path)
@@ -234,7 +237,7 @@ class Recovery:
             last.shut()
             self._found[-1] = self._segment(last.base_offset)
         await self._disk.sync_dir(self._folder)
-        self._checkpoint = Checkpoint(min(self._start, cut), min(self._durable, cut))
+        self._checkpoint = Checkpoint(self._start, max(self._start, min(self._durable, cut)))
         await self._checkpoint_file.write_both(self._checkpoint)
 
     def _set_leftovers_aside(self) -> None:
@@ -443,7 +446,7 @@ class Recovery:
 
     async def _begin_again(self, is_young: bool, facts: LogFacts) -> None:
         """Continue after all remaining batches, which are dropped, keeping the facts known from them."""
-        if not self._whole and not is_young:
+        if not self._whole and not is_young and not self._is_emptied:
             text = "%(folder)s: there is no segment; the log goes on empty at offset %(offset)d"
             logger.warning(text, {"folder": self._folder, "offset": self._start})
         first = self._segment(self._start)

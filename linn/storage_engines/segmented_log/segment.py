@@ -37,6 +37,7 @@ from linn.storage_engines.segmented_log.index import (
     decode_summary,
     encode_index,
 )
+from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, Head, batch_bytes, head_at, whole_batches
 
 logger = logging.getLogger("linn.storage")
@@ -172,6 +173,19 @@ class Segment:
             file = self.file()
         file.write((batch.message,))
         self._note(batch.size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
+
+    def is_full_for(self, batch: RecordBatch, waiting_bytes: int, settings: SegmentedLogSettings) -> bool:
+        """Whether a copy belongs into the next segment; `waiting_bytes` come before it."""
+        if self.size_bytes and batch.append_time_ms - self.first_append_ms >= settings.segment_age_ms:
+            return True
+        held_bytes = self.size_bytes + waiting_bytes
+        return held_bytes > 0 and held_bytes + batch.size > settings.segment_bytes_max
+
+    def append_copies(self, batches: Sequence[RecordBatch]) -> None:
+        """Write stamped batches after the last one, all or none. Raises DiskFull, StorageError: nothing has changed."""
+        self.file().write([batch.message for batch in batches])
+        for batch in batches:
+            self._note(batch.size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
 
     def _note(self, size: int, end_offset: int, append_ms: int, max_timestamp_ms: int) -> None:
         position = self.size_bytes

@@ -1,0 +1,384 @@
+"""The verbs about topics, and the recovery of topics at a start.
+
+`Administration` calls the verbs: changes one at a time, queries at any time. Each verb raises LinnErrors.
+
+Laws: the remains of a deleted topic are deleted before another topic of that name is created, even after a crash; a
+topic whose creation was interrupted by a crash does not exist afterwards. At a start, the TOML file wins for the topics
+that it names; topics made live stay, and so do live settings of a topic that the file does not name
+(`linn.core.topics.live_settings`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from linn import rights, verbs
+from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
+from linn.core.admin.entry_store import EntryStore, stored_topic
+from linn.core.admin.log_examination import examine_logs
+from linn.core.admin.stored_entries import TOPIC
+from linn.core.admin.subscriptions import SubscriptionAdministration
+from linn.core.admin.topic_description import JsonText, topic_as_json
+from linn.core.config.config import Config
+from linn.core.config.decoder import encode_settings
+from linn.core.config.dotted_keys import without_dots
+from linn.core.config.kinds import kind_named
+from linn.core.config.problem import FirstProblem
+from linn.core.config.service_tables import check_live_tables, check_services
+from linn.core.config.topic_checks import decode_topic
+from linn.core.config.topic_settings import BindingSettings, TopicSettings, changed_keys, encode_without_bindings
+from linn.core.env.env import Rng
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.names import AUDIT_TOPIC
+from linn.core.errors.tree import (
+    BindingInvalid,
+    ConfigError,
+    ConfigNotLive,
+    ExchangeUnknown,
+    LinnError,
+    StorageError,
+    SyncFailed,
+    TopicError,
+    TopicExists,
+)
+from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.loop.long_work import LongWork
+from linn.core.ports.observer import Observers
+from linn.core.ports.principal import Principal
+from linn.core.routing.exchange import Target
+from linn.core.services.services import Services
+from linn.core.topics.catalog import Catalog
+from linn.core.topics.live_settings import (
+    differences,
+    live_keys_after,
+    merged,
+    permitted,
+    replaced,
+    warnings_of,
+    warnings_of_deletion,
+)
+from linn.core.topics.shared_entry import SharedEntry, check_entries, decode_entries
+from linn.core.topics.topic import Topic
+from linn.core.topics.topic_maker import PluginMaker, TopicMaker
+from linn.rights import Need
+
+logger = logging.getLogger("linn.administration")
+
+
+class StoredTopics(NamedTuple):
+    """The topics in the metadata store: their entries, their settings, and their named subscriptions."""
+
+    topics: Mapping[str, Mapping[str, Any]]
+    settings: Mapping[str, TopicSettings]
+    entries: Mapping[str, Mapping[str, SharedEntry]]
+
+
+class TopicAdministration:
+    """Topics, shown and changed while the broker runs."""
+
+    def __init__(
+        self,
+        config: Config,
+        rng: Rng,
+        plugins: PluginMaker,
+        observers: Observers,
+        catalog: Catalog,
+        maker: TopicMaker,
+        groups: GroupCoordinator,
+        services: Services,
+        entries: EntryStore,
+        subscriptions: SubscriptionAdministration,
+        long_work: LongWork,
+    ) -> None:
+        self._config = config
+        self._rng = rng
+        self._plugins = plugins
+        self._observers = observers
+        self._catalog = catalog
+        self._maker = maker
+        self._groups = groups
+        self._services = services
+        self._entries = entries
+        self._subscriptions = subscriptions
+        self._long_work = long_work
+        self._half_deleted: dict[str, Topic] = {}
+        """Deleted topics whose files are not all removed yet."""
+
+    # --- start ---
+
+    async def load(self, stored: Mapping[str, Any], checked: Mapping[str, TopicSettings]) -> StoredTopics:
+        """Find the topics among the store's entries, finish deletions and examine all logs. Raises LinnError.
+
+        `checked`: the settings of topics, by name.
+        """
+        settings = dict(checked)
+        topics = {key.removeprefix(TOPIC): entry for key, entry in stored.items() if key.startswith(TOPIC)}
+        entries = {name: decode_entries(entry.get("subscriptions", {})) for name, entry in topics.items()}
+        for name, entry in list(topics.items()):
+            if entry.get("deleted"):
+                known = self._known(name, settings[name])
+                self._half_deleted[name] = self._maker.make(name, known, UUID(entry["id"]), entries[name])
+                await self._try_to_finish_deleting(name)
+                del topics[name], settings[name], entries[name]  # The file defines another topic of that name.
+            elif entry.get("unfinished"):
+                logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
+                await self._entries.remove(TOPIC + name)
+                del topics[name], settings[name], entries[name]
+        await examine_logs(self._config, self._maker, settings, entries)
+        return StoredTopics(topics, settings, entries)
+
+    async def open_all(self, stored: StoredTopics) -> Mapping[str, object]:
+        """Open the topics of the configuration and the store. Returns entries for `save_opened`. Raises LinnError."""
+        opened: dict[str, object] = {}
+        for name in dict.fromkeys([*self._config.topics, *stored.topics]):
+            entry, entries = stored.topics.get(name, {}), stored.entries.get(name, {})
+            value = await self._recover_topic(name, entry, stored.settings.get(name), entries)
+            if value is not None:
+                opened[TOPIC + name] = value
+        return opened
+
+    async def _try_to_finish_deleting(self, name: str) -> None:
+        """Delete the rest of a topic, or leave it for later, unless the file now defines another topic of that name."""
+        try:
+            await self._finish_deleting(name)
+        except StorageError as error:
+            if isinstance(error, SyncFailed) or name in self._config.topics:
+                raise
+            text = "topic %(topic)s was deleted, and some of it is left until it is deleted again: %(error)s"
+            logger.warning(text, {"topic": name} | log_fields(error))
+
+    async def _recover_topic(
+        self, name: str, entry: Mapping[str, Any], before: TopicSettings | None, entries: Mapping[str, SharedEntry]
+    ) -> Any:
+        """Open a topic. Returns its new entry in the store, or None if the stored one is up to date."""
+        configured = self._config.topics.get(name)
+        stored_keys = live_keys = tuple(entry.get("live_keys", ()))
+        settings = configured or before
+        assert settings is not None
+        if configured is not None and before is not None:
+            settings, live_keys = merged(configured, before, stored_keys, self._config.topic_lines[name])
+            self._check_change(name, before, settings)
+            check_entries(name, settings, entries)
+            for line in replaced(name, self._config, before, stored_keys):
+                logger.warning("%(change)s", {"topic": name, "change": line})
+        if before is not None:
+            settings, live_keys = permitted(name, settings, live_keys, self._config, self._plugins)
+            if configured is None or "bindings" in live_keys:
+                settings = msgspec.structs.replace(settings, bindings=tuple(self._fitting(name, settings.bindings)))
+            settings = self._known(name, settings)
+            before = settings if configured is None else before
+        id = UUID(entry["id"]) if entry else self._new_id()
+        topic = await self._open_topic(name, settings, id, entries)
+        if before is None:
+            await topic.make_durable()
+        topic.live_keys = live_keys
+        live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
+        topic.live_bindings = self._fitting(name, live)
+        for binding in topic.live_bindings:
+            self._catalog.router(binding.exchange).bind(binding_to(Target(name), binding))
+        await self._subscriptions.finish_dropping(topic)
+        if (before, stored_keys, entries) == (settings, live_keys, topic.entries):
+            return None
+        return stored_topic(topic, encode_settings(settings), topic.live_bindings, live_keys)
+
+    def _new_id(self) -> UUID:
+        """The id of a new topic."""
+        return UUID(bytes=self._rng.bytes(16), version=4)
+
+    def _known(self, name: str, settings: TopicSettings) -> TopicSettings:
+        """Check that everything that the settings name still exists; returns the settings.
+
+        Raises ConfigError for its storage, delivery or interceptors, PluginUnknown for its partitioner.
+        """
+        config = self._config
+        named = [(settings.storage, config.storage), (settings.delivery, config.delivery)]
+        named += [(interceptor, config.interceptors) for interceptor in settings.interceptors]
+        for key, known in named:
+            if key is not None and key not in known:
+                raise ConfigError(f'topic {name} was made with "{key}", which the configuration no longer has')
+        kind_named(self._plugins.partitioners, settings.partitioner, f"partitioner of topic {name},")
+        return settings
+
+    def _fitting(self, name: str, bindings: Sequence[BindingSettings]) -> list[BindingSettings]:
+        """The bindings of a topic that the present exchanges accept; other bindings are left out with a warning."""
+        kept = []
+        for binding in bindings:
+            try:
+                self._catalog.router(binding.exchange).check(binding_to(Target(name), binding))
+            except (ExchangeUnknown, BindingInvalid) as error:
+                about = {"topic": name, "exchange": binding.exchange} | log_fields(error)
+                logger.warning("a binding of topic %(topic)s to %(exchange)s is left out: %(error)s", about)
+            else:
+                kept.append(binding)
+        return kept
+
+    def _check_change(self, name: str, before: TopicSettings, settings: TopicSettings) -> tuple[str, ...]:
+        """Return the keys that differ. Raises ConfigNotLive."""
+        try:
+            return changed_keys(before, settings)
+        except ConfigNotLive as error:
+            raise ConfigNotLive(f"topic {name}: {error.text}") from error
+
+    async def _decode(self, name: str, table: Mapping[str, Any], topics: set[str], caller: Principal) -> TopicSettings:
+        around = self._config.surroundings(dict.fromkeys(topics - {AUDIT_TOPIC}), self._catalog.routers, self._plugins)
+        settings = await self._long_work.run(decode_topic(name, table, around), immediate=True)
+        known = {topic.name: topic.settings for topic in self._catalog.topics.values()}
+        if settings.services or name in known:
+            check_services(around.services, self._config.services, {**known, name: settings}, FirstProblem())
+            tables = around.services, self._config.services
+            check_live_tables(name, settings, known.get(name), *tables, caller.access)
+        return settings
+
+    # --- verbs ---
+
+    async def create(self, asked: verbs.SettingsChange, caller: Principal) -> verbs.Created:
+        name = asked.name
+        table = without_dots(asked.settings, {})
+        settings = await self._decode(name, table, {*self._catalog.topics, name}, caller)
+        existing = self._catalog.topics.get(name)
+        if existing is not None:
+            if existing.settings == settings:
+                return {"created": False}
+            raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
+        await self._check_bindings(name, settings.bindings)
+        if asked.validate_only:
+            self._maker.interceptors(name, settings)
+            return {"created": True}
+        if name in self._half_deleted:
+            await self._finish_deleting(name)
+        await self._groups.make_forgotten()
+        live_keys = live_keys_after((), table)
+        topic = self._maker.make(name, settings, self._new_id())
+        entry = stored_topic(topic, await self._entries.table(name, settings), (), live_keys)
+        # A start drops the topic until the entry is complete: creation may fail halfway, before a client is answered.
+        await self._entries.put(TOPIC + name, {**entry, "unfinished": True})
+        try:
+            topic.interceptors = self._maker.interceptors(name, settings)
+            await topic.open()
+            await self._finish_making(topic, live_keys)
+        except LinnError:
+            await self._entries.remove(TOPIC + name)
+            raise
+        await self._begin_topic(topic)
+        return {"created": True}
+
+    async def _finish_making(self, topic: Topic, live_keys: tuple[str, ...]) -> None:
+        """Record an open topic as complete, so that it survives a restart. Raises StorageError and closes the topic."""
+        topic.live_keys = live_keys
+        try:
+            await topic.make_durable()
+            await self._entries.save_topic(topic, topic.settings, (), live_keys)
+        except LinnError:
+            await topic.close()
+            raise
+
+    async def alter(self, asked: verbs.SettingsChange, caller: Principal) -> verbs.Altered:
+        topic = self._catalog.topic(asked.name)
+        bindings = topic.settings.bindings  # Decoded already.
+        table = {**encode_without_bindings(topic.settings), "bindings": bindings}
+        changes = without_dots(asked.settings, table)
+        settings = await self._decode(topic.name, table | changes, set(self._catalog.topics), caller)
+        changed = self._check_change(topic.name, topic.settings, settings)
+        check_entries(topic.name, settings, topic.entries)
+        if "bindings" in changed:
+            caller.access.check_all(Need(rights.BIND, rights.EXCHANGE, binding.exchange) for binding in bindings)
+            await self._check_bindings(topic.name, settings.bindings)
+        before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
+        interceptors = self._maker.interceptors(topic.name, settings)
+        warnings = warnings_of(topic.name, self._config, settings, changes)
+        if asked.validate_only:
+            return {"changed": list(changed), "warnings": warnings}
+        change = await topic.prepare(settings, self._maker.semantics(settings))
+        try:
+            await self._entries.save_topic(topic, settings, topic.live_bindings, live_keys)
+        except LinnError:
+            await change.abandon()
+            raise
+        topic.interceptors, topic.live_keys = interceptors, live_keys
+        await topic.switch(change)
+        self._services.topic_changed(topic.name, settings)
+        if "kind" in changed and settings.kind == "queue":
+            self._groups.end_topic(topic.name)
+        elif "partitions" in changed:
+            self._groups.grow(topic.name, settings.partitions)
+        if "bindings" in changed:
+            now = (*settings.bindings, *topic.live_bindings)
+            await self._long_work.run(rebind(self._catalog, Target(topic.name), now, before.bindings), immediate=True)
+        return {"changed": list(changed), "warnings": warnings}
+
+    async def _open_topic(
+        self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry]
+    ) -> Topic:
+        """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
+        topic = self._maker.make(name, settings, id, entries)
+        topic.interceptors = self._maker.interceptors(name, settings)
+        await topic.open()
+        await self._begin_topic(topic)
+        return topic
+
+    async def _begin_topic(self, topic: Topic) -> None:
+        """Make an open topic visible to clients, and bind it. Raises BindingInvalid."""
+        name, settings = topic.name, topic.settings
+        self._catalog.topics[name] = topic
+        self._catalog.exchanges.changed()
+        await self._long_work.run(bind(self._catalog, Target(name), settings.bindings), immediate=True)
+        self._services.topic_changed(name, settings)
+        self._observers.topic_created(name, settings)
+
+    async def _drop_topic(self, topic: Topic) -> None:
+        """Remove a topic from the catalogue and from every exchange."""
+        bindings = (*topic.settings.bindings, *topic.live_bindings)
+        await self._long_work.run(unbind(self._catalog, Target(topic.name), bindings), immediate=True)
+        del self._catalog.topics[topic.name]
+        self._services.topic_changed(topic.name, None)
+        self._catalog.exchanges.changed()
+
+    async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
+
+        def check(binding: BindingSettings) -> None:
+            self._catalog.router(binding.exchange).check(binding_to(Target(name), binding))
+
+        await self._long_work.run(checks(check, bindings), immediate=True)
+
+    async def delete(self, asked: verbs.NamedChange, caller: Principal) -> verbs.TopicDeleted:
+        name = asked.name
+        topic = None if name in self._half_deleted else self._catalog.topic(name)
+        if topic is not None:
+            self._check_unused(topic, caller)
+        if not asked.validate_only:
+            if topic is not None:
+                await self._begin_deleting(topic)
+            await self._finish_deleting(name)
+            self._observers.topic_deleted(name)
+        return {"warnings": warnings_of_deletion(name, self._config)}
+
+    def _check_unused(self, topic: Topic, caller: Principal) -> None:
+        users = [other.name for other in self._catalog.topics.values() if other.settings.dead_letter == topic.name]
+        if users:
+            raise TopicError(f"topic {topic.name} takes the dead letters of {caller.access.shown(rights.TOPIC, users)}")
+
+    async def _begin_deleting(self, topic: Topic) -> None:
+        settings = await self._entries.table(topic.name, topic.settings)
+        await self._entries.put(TOPIC + topic.name, {**stored_topic(topic, settings, (), ()), "deleted": True})
+        await self._drop_topic(topic)
+        self._groups.end_topic(topic.name)
+        self._groups.forget_topic(topic.name)
+        self._half_deleted[topic.name] = topic
+
+    async def _finish_deleting(self, name: str) -> None:
+        """Delete a topic's files. Raises StorageError: some are left, and the name stays in use."""
+        await self._half_deleted[name].delete()
+        await self._entries.remove(TOPIC + name)
+        del self._half_deleted[name]
+
+    async def show(self, asked: verbs.Named) -> JsonText:
+        shown = None
+        while shown is None:
+            topic = self._catalog.topic(asked.name)
+            shown = await self._long_work.run(topic_as_json(self._catalog.topics, topic.name), immediate=True)
+        return shown
