@@ -2,7 +2,7 @@
 
 Laws: each side pings every second, and the other answers. A connection is lost that is silent for `SILENCE_S`, takes no
 output for as long, or leaves pings unanswered for as long while it takes output. Output is sent in the order of `put`.
-What was handed to the stream may have been read; what was not has surely not.
+Bytes that were handed to the stream may have been read; the others have surely not.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     dialer                                      listener
     hello, with the feature `peer`         ->
                                            <-   peerChallenge: a nonce
-    peerProof: who, to whom, a nonce       ->
+    peerProof: both brokers, a nonce       ->
                                            <-   peerWelcome: the listener's own proof
 
 A proof is HMAC-SHA-256 over all that the two must agree on: the cluster, both numbers, both sessions, both nonces, and
 in TLS the certificate that the dialer was shown (`tls-server-end-point`, RFC 5929). So an old proof is worthless, as
 the nonces are fresh; a returned one, as each side signs its own role; one for another broker, as it names its receiver;
-and one that is passed on by somebody in between, who has to show another certificate.
+and one that a proxy passes on, as it has to show another certificate.
 
 Laws: both are state machines without I/O. Nothing is told about the cluster before the proof is right. Proofs are
 compared in constant time. Each side takes each message once, and in order.
@@ -29,10 +29,10 @@ from linn.wire.failure import error_of
 
 NONCE_BYTES = 32
 SECRET_BYTES_MIN = 16
-"""Shortest secret: whoever records a proof can try secrets without end, so that only a random one is safe."""
+"""Shortest secret: an attacker with a recorded proof can try secrets without end, so that only a random one is safe."""
 _DIALER, _LISTENER = b"linn peer 1 dialer", b"linn peer 1 listener"
 _HEX_CHARACTERS = 64
-"""Of a nonce, and of a proof."""
+"""Length of a nonce, and of a proof."""
 
 
 class Claim(NamedTuple):

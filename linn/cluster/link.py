@@ -35,7 +35,7 @@ class Link:
         self._node = node
         self._sessions = session, own_session
         self._is_leaving = False
-        """Whether the other side has said goodbye: it answers what it was asked, and takes no more."""
+        """Whether the other side has said goodbye: it answers earlier requests, and takes no more."""
         self._requests = Requests(
             Limits(
                 welcome.lanes_max,
@@ -110,7 +110,7 @@ class Link:
     async def _ask(self, lane: int, message: m.Message, *, is_repeatable: bool) -> m.Message:
         """Make a request when there is room for it, and wait for its answer.
 
-        Raises what it fails with; PeerUnreachable, PeerUnknown.
+        Raises the error of its answer; PeerUnreachable, PeerUnknown.
         """
         size, answered, outcomes = size_of(message), trio.Event(), list[Outcome]()
 

@@ -47,7 +47,7 @@ class Requests:
     """The lanes of one link, and the requests in them."""
 
     def __init__(self, limits: Limits) -> None:
-        """`limits`: those of the other side's welcome."""
+        """`limits`: from the other side's welcome."""
         self._limits = limits
         self._window = Window(limits.requests_max, limits.bytes_max)
         self._lanes: dict[int, _Lane] = {}

@@ -71,7 +71,7 @@ class ServedLane:
             self._channel.put([codec.put_in_lane(frames_of(m.CloseLane())[0], self._number)])
 
     def close(self) -> None:
-        """Let `run` end: what was asked and is not answered gets no answer."""
+        """Let `run` end. Requests in progress get no answer."""
         self._closed.set()
 
     def handle(self, event: Event, size: int) -> None:

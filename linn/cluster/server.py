@@ -1,4 +1,4 @@
-"""The listener for brokers: it admits those of this cluster, and serves their lanes.
+"""The listener for brokers: it admits the brokers of this cluster, and serves their lanes.
 
 Laws: before the proof a connection gets small messages, little time and no memory; afterwards it has the windows that
 its welcome names, and one that goes beyond them is closed. A lane that waits holds up no other. A link ends when either
@@ -35,7 +35,7 @@ INTRODUCTION_S = 4.0
 """Time for all messages up to the proof together: three that are on their way for a moment."""
 DRAIN_POLL_S = 0.02
 LEAVE_S = 0.5
-"""Time for the other side to end a link that has nothing left: an end by this side could lose what it has not read."""
+"""Time for the other side to end a link that has nothing left: an end by this side could lose answers on their way."""
 
 
 class PeerServer:
@@ -117,7 +117,7 @@ class _ServedLink:
             raise PeerStale(f"the link from node {admitted.node} was one between earlier sessions")
 
     async def _end_when_draining(self) -> None:
-        """When the broker stops, answer what was asked, and end the link."""
+        """When the broker stops, answer earlier requests, and end the link."""
         await self._gateway.connections.draining.wait()
         self._channel.put(frames_of(m.Goodbye("the broker is stopping")))
         while self._window.requests or self._channel.waiting_bytes:

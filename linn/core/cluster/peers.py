@@ -38,7 +38,7 @@ class Membership(Protocol):
         """The secret that all brokers of the cluster share: at least 16 random bytes, in any spelling."""
 
     def place_of(self, node: int) -> PeerPlace | None:
-        """Where another broker is; None: the store has no session of it."""
+        """Return the place of another broker; None: the store has no session of it."""
 
 
 class PeerLinks(Protocol):

@@ -6,7 +6,7 @@ from linn.core.errors.tree import LinnError
 
 
 class PeerError(LinnError):
-    """What another broker of the cluster was asked could not be done over the link to it."""
+    """A link to another broker of the cluster failed."""
 
     code = "peer.failed"
 
