@@ -31,6 +31,7 @@ from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.broker.data_folder import DataFolder
 from linn.core.broker.listening import Listening
+from linn.core.broker.peer_links import link_peers
 from linn.core.broker.start_counter import StartCounter
 from linn.core.cluster.node import ClusterNode
 from linn.core.config.config import Config
@@ -318,6 +319,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
+        link_peers(self.gateway, self.config, self.cluster, self.plugins)
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys
