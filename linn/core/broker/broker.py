@@ -33,6 +33,7 @@ from linn.core.broker.data_folder import DataFolder
 from linn.core.broker.listening import Listening
 from linn.core.broker.peer_links import link_peers
 from linn.core.broker.start_counter import StartCounter
+from linn.core.cluster.guarded_store import GuardedStore
 from linn.core.cluster.node import ClusterNode
 from linn.core.config.config import Config
 from linn.core.config.problem import dotted
@@ -181,7 +182,7 @@ class Broker:
             return None
         kinds, own = self.plugins.metadata_stores, settings.store_settings
         store = self.plugins.make(kinds[settings.store], settings.name, own, self.env)
-        return ClusterNode(settings, store, self.env, self.config.broker.data_dir)
+        return ClusterNode(settings, GuardedStore(store, self.plugins.blamed), self.env, self.config.broker.data_dir)
 
     def _authenticators(self) -> dict[str, BoundAuthenticator]:
         """Make the authenticators that listeners name. Raises PluginError."""
