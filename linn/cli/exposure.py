@@ -22,7 +22,7 @@ from linn.core.ports.principal import ANONYMOUS
 
 _METRICS = "metrics"
 _PEERS = "peers"
-"""The protocol between brokers, which serves nobody without the cluster's secret."""
+"""The protocol between brokers, which serves no one without the cluster's secret."""
 _SPARK = "spark"
 
 
