@@ -123,7 +123,7 @@ class Reader:
     revision: int = 0
     lost: int = 0
     states: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """What it knew, by revision."""
+    """The keys that it knew, by revision."""
 
     async def run(self) -> None:
         while True:
