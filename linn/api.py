@@ -44,6 +44,8 @@ from linn.core.env.file_region import Sendable, behind
 from linn.core.env.log_fields import log_fields
 from linn.core.env.real.env import RealEnv
 from linn.core.env.secret import HOW_TO_WRITE_SECRETS, MASK, Secret, without
+from linn.core.env.tls import client_context, trust, use_pair
+from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.group import raise_once
 from linn.core.errors.metadata import (
@@ -55,6 +57,7 @@ from linn.core.errors.metadata import (
 )
 from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.texts import counted, did_you_mean
+from linn.core.errors.tls import TlsFailed
 from linn.core.errors.tree import (
     AddressInvalid,
     BatchCorrupt,
@@ -339,6 +342,8 @@ __all__ = [
     "SubscriptionWrongKind",
     "SyncFailed",
     "Target",
+    "TlsFailed",
+    "TlsStream",
     "TopicBounds",
     "TopicPartition",
     "TopicSettings",
@@ -353,6 +358,7 @@ __all__ = [
     "build_batch",
     "build_from_records",
     "check_copies",
+    "client_context",
     "counted",
     "did_you_mean",
     "edit_batch",
@@ -368,6 +374,8 @@ __all__ = [
     "run_steps",
     "shown_value",
     "subscribers_of",
+    "trust",
+    "use_pair",
     "without",
     "wrap_body",
 ]

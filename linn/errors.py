@@ -11,7 +11,16 @@ Example:
 """
 
 from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
+from linn.core.errors.cluster import (
+    ClusterEmptied,
+    ClusterError,
+    ClusterForeign,
+    MetadataInvalid,
+    MetadataLater,
+    NodeTaken,
+)
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
+from linn.core.errors.peers import PeerError, PeerRefused, PeerStale, PeerUnknown, PeerUnreachable
 from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
@@ -114,6 +123,9 @@ __all__ = [
     "BrokerStopping",
     "ClientClosed",
     "ClientUnreachable",
+    "ClusterEmptied",
+    "ClusterError",
+    "ClusterForeign",
     "ConfigError",
     "ConfigExists",
     "ConfigNotLive",
@@ -151,12 +163,20 @@ __all__ = [
     "MessageInvalid",
     "MessageTooLarge",
     "MetadataError",
+    "MetadataInvalid",
+    "MetadataLater",
     "MetadataUnavailable",
     "MetadataUnknown",
+    "NodeTaken",
     "NotLeader",
     "OffsetOutOfRange",
     "ParticipantConflict",
     "PartitionUnknown",
+    "PeerError",
+    "PeerRefused",
+    "PeerStale",
+    "PeerUnknown",
+    "PeerUnreachable",
     "PluginError",
     "PluginUnknown",
     "PredicateInvalid",

@@ -94,7 +94,9 @@ class PluginManager:
         )
         self._check_mechanisms()
         self._bring("linn_register_authorizer", AuthorizerKind, self.authorizers, "authorizers", "authorizer")
-        self._bring("linn_register_metadata_store", MetadataStoreKind, self.metadata_stores, None, "metadata store")
+        self._bring(
+            "linn_register_metadata_store", MetadataStoreKind, self.metadata_stores, "cluster", "metadata store"
+        )
         self._bring("linn_register_partitioner", PartitionerKind, self.partitioners, "topics", "partitioner")
         self._bring("linn_register_assignor", AssignorKind, self.assignors, "groups", "assignor")
         self._bring("linn_register_format", FormatKind, self.formats, "topics", "format")

@@ -12,6 +12,7 @@ from linn.client.blocking.facade import Facade
 from linn.descriptions import (
     BrokerDescription,
     CallerDescription,
+    ClusterDescription,
     ConnectionDescription,
     DecidedDeliveries,
     ExchangeDescription,
@@ -39,16 +40,6 @@ class Admin(Facade[AsyncAdmin]):
         client.admin.create_topic("invoices", kind="both", retention="14d")
         client.admin.delete_topic("invoices")
     """
-
-    def perform(self, /, verb: str, **arguments: Any) -> Any:
-        """Perform any admin verb of the broker and return its result.
-
-        Raises ConfigError if an argument is not JSON, MessageInvalid if a text is not valid Unicode.
-
-        Example:
-            print(client.admin.perform("topic.show", name="orders"))
-        """
-        return self._thread.call(self._made.perform, verb, **arguments)
 
     def create_topic(self, /, name: str, **settings: Unpack[TopicSettings]) -> bool:
         """Create a topic; return False if it exists with the same settings. Raises TopicExists, ConfigError.
@@ -418,6 +409,16 @@ class Admin(Facade[AsyncAdmin]):
         """
         return self._thread.call(self._made.whoami)
 
+    def cluster(self) -> ClusterDescription:
+        """Describe the cluster as the broker knows it: nodes, controller and metadata store.
+
+        `node` is None, and all else is empty, where the broker is alone.
+
+        Example:
+            alive = [node for node in client.admin.cluster()["nodes"] if node["state"] == "alive"]
+        """
+        return self._thread.call(self._made.cluster)
+
     def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.
 
@@ -568,3 +569,13 @@ class Admin(Facade[AsyncAdmin]):
             print(client.admin.can("ada", "publish", "topic:orders")["roles"])
         """
         return self._thread.call(self._made.can, user, operation, resource)
+
+    def perform(self, /, verb: str, **arguments: Any) -> Any:
+        """Perform any admin verb of the broker and return its result.
+
+        Raises ConfigError if an argument is not JSON, MessageInvalid if a text is not valid Unicode.
+
+        Example:
+            print(client.admin.perform("topic.show", name="orders"))
+        """
+        return self._thread.call(self._made.perform, verb, **arguments)
