@@ -90,7 +90,7 @@ REPLICATION_MUTATIONS = (
         "peer.session, peer.since_s, peer.ends = session, now_s, {}",
         "peer.session, peer.since_s = session, now_s",
         2,
-        _MEMBERS,
+        "which ends at",
     ),
     _bug(
         "an unknown outcome is taken for a refusal",

@@ -75,7 +75,7 @@ class SyncedLog(DramLog):
 
 
 class Case(NamedTuple):
-    """What a seed chooses before it begins."""
+    """The choices of a seed before it begins."""
 
     nodes: int
     minimum: int
@@ -335,10 +335,10 @@ class ReplicationRun:
         self.rng = rng = random.Random(seed)
         self.env = SimEnv(0)
         nodes = rng.choice((2, 3, 3, 3))
-        losses = rng.sample(("kill", "power", "disk", "lease", "link", "move", "trim"), rng.randint(1, 4))
+        losses = rng.sample(("kill", "power", "disk", "lease", "link", "move", "trim"), rng.randint(1, 3))
         self.case = Case(nodes, rng.randint(1, 2), rng.random() < 0.5, tuple(losses))
         self.numbers = range(1, nodes + 1)
-        self.faults = rng.randint(1, 6)
+        self.faults = rng.randint(1, 12)
         """Faults that may still happen."""
         self.now_s = 0.0
         self.weights: dict[tuple[str, int], float] = {}
@@ -426,7 +426,7 @@ class ReplicationRun:
 
     async def step(self, *, is_healing: bool = False) -> bool:
         acts = list(self.acts(is_healing=is_healing))
-        if not is_healing and self.faults and self.rng.random() < 0.08:
+        if not is_healing and self.faults and self.rng.random() < 0.1:
             faults = list(self.fault_acts())
             if faults:
                 self.faults -= 1
@@ -440,7 +440,7 @@ class ReplicationRun:
         return True
 
     def _weight(self, act: Act) -> float:
-        """How often an act is chosen: another number for each kind, node and seed, so that what is slow differs."""
+        """The share of an act: another one for each kind, node and seed, so that something else is slow in each."""
         assert isinstance(act, partial)
         who = act.func.__self__.number if isinstance(act.func.__self__, Node) else getattr(act.args[0], "number", 0)
         return self.weights.setdefault((act.func.__name__, who), self.rng.choice((0.1, 1, 1, 4)))
@@ -647,11 +647,9 @@ class ReplicationRun:
         self.expect(self.is_at_rest(), "after the faults all nodes are in sync")
         for node in self.nodes.values():
             for number in LOGS:
-                self.expect(
-                    [identity(b) for b in await node.batches(number)]
-                    == [identity(b) for b in await self.nodes[self.store.part.leader].batches(number)],
-                    "all replicas are the same in the end",
-                )
+                found = await node.batches(number), await self.nodes[self.store.part.leader].batches(number)
+                kept = [[identity(b) for b in each if b.base_offset >= self.starts[number]] for each in found]
+                self.expect(kept[0] == kept[1], "all replicas are the same in the end")
         for (number, offset), value in self.confirmed.items():
             if offset >= self.starts[number]:
                 self.expect(self.committed[number].get(offset, (0, b""))[1] == value, "what is confirmed is not lost")
@@ -664,10 +662,8 @@ class ReplicationRun:
         return all(
             node.is_up
             and not node.lost
-            and node.logs[number].bounds()[1]
-            == leader.logs[number].bounds()[1]
-            == node.partitions[number].high_watermark
-            and node.logs[number].bounds()[0] == leader.logs[number].bounds()[0]
+            and node.logs[number].bounds()[1] == leader.logs[number].bounds()[1]
+            and node.logs[number].bounds()[1] == node.partitions[number].high_watermark
             and node.partitions[number].role is (Role.LEADING if node is leader else Role.FOLLOWING)
             for node in self.nodes.values()
             for number in LOGS

@@ -1,4 +1,4 @@
-"""What a replicated group has committed is neither lost nor changed, whatever dies; in the end all replicas agree."""
+"""Committed records of a replicated group are neither lost nor changed, whatever dies; in the end replicas agree."""
 
 from __future__ import annotations
 

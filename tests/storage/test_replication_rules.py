@@ -287,6 +287,18 @@ async def test_a_member_that_keeps_up_with_steady_appends_stays() -> None:
     assert not changes(world.taken())
 
 
+async def test_a_member_whose_link_comes_and_goes_without_progress_is_removed() -> None:
+    world = await led(isr=(1, 2), minimum=1)
+    for now_s in range(int(LAG_S)):
+        world.follow(2, now_s)
+        world.leader.tick(now_s + 0.5)
+        world.leader.unfollowed(2, "s2", now_s + 0.9)
+    assert not changes(world.taken())
+    world.follow(2, LAG_S)
+    world.leader.tick(LAG_S)
+    assert [change.isr for change in changes(world.taken())] == [{1}]
+
+
 async def test_the_set_never_shrinks_below_the_least_number() -> None:
     world = await led(minimum=2)
     world.follow(2)
@@ -365,6 +377,11 @@ async def test_a_change_that_was_refused_counts_no_more() -> None:
     world.leader.refused(change)
     assert world.watermark == 4
     assert ReadPart() in world.taken()
+    world.holds(3, 4)
+    world.leader.tick(0.2)
+    assert not changes(world.taken()), "the store is not asked again at once"
+    world.leader.tick(0.1 + READ_AGAIN_S)
+    assert [again.added for again in changes(world.taken())] == [{3: "s3"}]
 
 
 async def test_a_change_of_unknown_outcome_counts_both_ways_until_the_entry_is_another() -> None:

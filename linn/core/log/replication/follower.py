@@ -1,7 +1,7 @@
 """A follower of a group in one epoch of one leader.
 
 Laws: each epoch begins anew, of the same leader too (KAFKA-7164): the leader compares the epochs of both logs, the
-follower cuts where it says, and only then takes batches and acknowledges what is durable by the topic's policy.
+follower cuts where it says, and only then takes batches. It acknowledges records durable by the topic's policy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Follower:
         self._expected: dict[int, Match] = {}
         """Cuts that are not done."""
         self._matched: dict[int, int] = {}
-        """Logs that follow, and what was acknowledged of each."""
+        """Logs that follow, and the acknowledged end of each."""
 
     def request(self) -> Follow:
         """The command with the tables of all logs as they are."""

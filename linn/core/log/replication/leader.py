@@ -2,17 +2,17 @@
 
 Laws (rules of `tests/models/replication.py`):
 
-- A watermark is the least acknowledged end of the counted members: those of the in-sync set as the store has it, those
-  whose removal is not known to be done, and those whose addition was asked for. Below the least number of members it
-  moves no further than to the end that the log had when the epoch began.
+- A watermark is the least acknowledged end of the counted members: the in-sync set as the store has it, with members
+  whose removal is not known to be done, and members whose addition was asked for. While the set is below the least
+  number, it moves no further than to the end that the log had when the epoch began.
 - An acknowledgement counts in the epoch and from the session in which its follower was matched.
 - The set never shrinks below the least number: its members hold everything, dead or not; the controller goes lower.
 - A node is added when it follows in this epoch, has everything below all watermarks, and these have reached the ends
   that the logs had when the epoch began; and only in the session in which it follows, which the store compares.
 - A change whose outcome is unknown is settled by a revision of the entry after the one on which it depends; until then
   both sets are counted.
-- After this node's session has ended the set stays as it is. The leader goes on while all members follow it: then
-  nobody else can lead.
+- After this node's session has ended the set stays as it is. The leader goes on while all members follow it: then no
+  other node can lead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LINK_LOST_S = 2.0
 LAG_S = 10.0
 """Time that a member may be behind before it is removed."""
 READ_AGAIN_S = 0.5
-"""Pause between reads of an entry that may have been changed."""
+"""Pause between reads of an entry that may have been changed, and before a change after one that was refused."""
 UNKNOWN = -1
 
 
@@ -65,7 +65,7 @@ class _Peer:
     since_s: float = 0.0
     """When that began or ended."""
     ends: dict[int, int] = field(default_factory=dict)
-    """What it has acknowledged in this epoch, by log."""
+    """Ends acknowledged in this epoch, by log."""
     goal: dict[int, int] = field(default_factory=dict)
     """The ends of the logs at `goal_s`: when it has them, it was in sync then."""
     goal_s: float = 0.0
@@ -100,8 +100,8 @@ class Leader:
         """Whether the outcome of the change is unknown."""
         self._is_refused = False
         """Whether it was refused when it was tried again: then it never will be made, but may have been."""
-        self._read_s = 0.0
-        """When the entry was last to be read."""
+        self._again_s = now_s
+        """When the entry may be read, or a change be asked for, again."""
         self._is_frozen = self._is_expired = self._has_recovered = False
         self._counted = part.isr
         self._advance_all()
@@ -176,7 +176,7 @@ class Leader:
     ) -> dict[int, Match]:
         """Match a follower's logs with the leader's; returns where each has to be cut. A log that it lacks is empty.
 
-        What it acknowledges counts from now on, and nothing from before. The caller closes the node's other links: an
+        Its acknowledgements count from now on, and none from before. The caller closes the node's other links: an
         older one must not end what this one has begun.
 
         Raises NotLeader: it means another epoch, or this one is over. ProtocolError: a table is wrong.
@@ -188,7 +188,6 @@ class Leader:
             check_table(table)
         peer = self._peer(node)
         peer.session, peer.since_s, peer.ends = session, now_s, {}
-        peer.in_sync_s = now_s
         self._now_s = now_s
         self._set_goal(peer)
         nothing = LogTable(0, 0, ())
@@ -224,9 +223,9 @@ class Leader:
         ):
             self._end("its session has ended, and a member of the in-sync set does not follow")
         elif self._change is not None:
-            if self._is_unknown and now_s - self._read_s >= READ_AGAIN_S:
+            if self._is_unknown and now_s >= self._again_s:
                 self._read()
-        elif not self._is_frozen:
+        elif not self._is_frozen and now_s >= self._again_s:
             self._change_isr()
 
     def _change_isr(self) -> None:
@@ -270,13 +269,13 @@ class Leader:
             self._read()
 
     def lost_answer(self, change: ChangeIsr) -> None:
-        """Nobody knows whether a change was made, or yet will be."""
+        """It is unknown whether a change was made, or yet will be."""
         if change is self._change:
             self._is_unknown = True
             self._read()
 
     def _read(self) -> None:
-        self._read_s = self._now_s
+        self._again_s = self._now_s + READ_AGAIN_S
         self.commands.append(ReadPart())
 
     def viewed(self, part: PartView, *, is_read: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""Where two replicas' logs part, found by their epochs.
+"""The offset at which two replicas' logs part, found by their epochs.
 
-Law: an epoch and an offset name one batch for ever, and a follower stores only what follows what it has. So two logs
+Law: an epoch and an offset name one batch for ever, and a follower stores only batches that follow its own. So two logs
 that have batches of the same epoch agree up to the end of that epoch in the one that has fewer of it (KIP-101). A cut
-to the follower's watermark would take what is committed: it hears of the watermark late.
+to the follower's watermark would take committed records: it hears of the watermark late.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_table(table: LogTable) -> None:
 
 
 def match_logs(leading: LogTable, following: LogTable) -> Match:
-    """Where a follower has to cut its log, or that it begins anew at the leader's start."""
+    """The offset at which a follower has to cut its log, or the leader's start, where it begins anew."""
     shared = _shared_end(leading, following)
     if shared is None and following.start == following.end:
         shared = following.end  # Nothing to compare: it goes on where it is, if the leader has that.

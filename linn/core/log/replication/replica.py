@@ -26,7 +26,7 @@ class Replica:
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         self.watermarks: dict[int, int] = {}
-        """What is known to be committed, by log."""
+        """Offsets below which everything is known to be committed, by log."""
         self._logs = logs
         self._minimum = minimum
         self._part: PartView | None = None
