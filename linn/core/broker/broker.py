@@ -16,7 +16,7 @@ bounded time.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Literal
@@ -31,7 +31,9 @@ from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.broker.data_folder import DataFolder
 from linn.core.broker.listening import Listening
+from linn.core.broker.peer_links import link_peers
 from linn.core.broker.start_counter import StartCounter
+from linn.core.cluster.guarded_store import GuardedStore
 from linn.core.cluster.node import ClusterNode
 from linn.core.config.config import Config
 from linn.core.config.problem import dotted
@@ -168,10 +170,7 @@ class Broker:
 
     def _new_metadata(self) -> MetadataStore:
         disk, config = self.env.disk, self.config
-
-        def proofs() -> Iterator[str]:
-            return foreign_topic_folders(disk, config)
-
+        proofs = partial(foreign_topic_folders, disk, config)
         return EmbeddedMetadata(disk, config.broker.data_dir, self.env.clock, self.spawn, proofs)
 
     def _cluster_node(self) -> ClusterNode | None:
@@ -180,7 +179,7 @@ class Broker:
             return None
         kinds, own = self.plugins.metadata_stores, settings.store_settings
         store = self.plugins.make(kinds[settings.store], settings.name, own, self.env)
-        return ClusterNode(settings, store, self.env, self.config.broker.data_dir)
+        return ClusterNode(settings, GuardedStore(store, self.plugins.blamed), self.env, self.config.broker.data_dir)
 
     def _authenticators(self) -> dict[str, BoundAuthenticator]:
         """Make the authenticators that listeners name. Raises PluginError."""
@@ -318,6 +317,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
+        link_peers(self.gateway, self.config, self.cluster, self.plugins)
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys
