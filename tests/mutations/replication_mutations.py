@@ -26,7 +26,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "if member != self._node:",
         "if member == 0:",
-        2,
+        1,
         _MEMBERS,
     ),
     _bug(
@@ -35,7 +35,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "offset = log.durable",
         "offset = log.log.bounds()[1]",
-        2,
+        298,
         _MEMBERS,
     ),
     _bug(
@@ -44,7 +44,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "self._counted = self.part.isr | added.keys()",
         "self._counted = (self.part.isr | added.keys()) - removed",
-        2,
+        13,
         _MEMBERS,
     ),
     _bug(
@@ -53,7 +53,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "self._counted = self.part.isr | added.keys()",
         "self._counted = self.part.isr",
-        2,
+        46,
         _MEMBERS,
     ),
     _bug(
@@ -62,7 +62,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "return bool(peer.session) and holds and self._is_recovered()",
         "return bool(peer.session) and self._is_recovered()",
-        2,
+        1,
         _MEMBERS,
     ),
     _bug(
@@ -71,7 +71,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "return bool(peer.session) and holds and self._is_recovered()",
         "return bool(peer.session) and holds",
-        2,
+        648,
         _MEMBERS,
     ),
     _bug(
@@ -80,7 +80,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "self._change = ChangeIsr(self.part.revision, (self.part.isr | added.keys()) - removed, added)",
         "self._change = ChangeIsr(self.part.revision, (self.part.isr | added.keys()) - removed, {})",
-        2,
+        112,
         _MEMBERS,
     ),
     _bug(
@@ -89,7 +89,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "peer.session, peer.since_s, peer.ends = session, now_s, {}",
         "peer.session, peer.since_s = session, now_s",
-        2,
+        41,
         "which ends at",
     ),
     _bug(
@@ -98,7 +98,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "self._is_unknown = True",
         "self._settle(self.part)",
-        2,
+        46,
         _MEMBERS,
     ),
     _bug(
@@ -107,7 +107,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "elif part.revision > self.part.revision:",
         "elif part.revision != self.part.revision:",
-        2,
+        841,
         _MEMBERS,
     ),
     _bug(
@@ -119,7 +119,7 @@ REPLICATION_MUTATIONS = (
                 self.commands.append(self._change)
         """,
         "",
-        2,
+        76,
         "[after the faults all nodes are in sync]",
     ),
     _bug(
@@ -128,7 +128,7 @@ REPLICATION_MUTATIONS = (
         _MATCHING,
         "return Cut(shared)",
         "return Cut(following.end)",
-        2,
+        85,
         _MEMBERS,
     ),
     _bug(
@@ -137,7 +137,7 @@ REPLICATION_MUTATIONS = (
         _PARTITION,
         "await self._replace_records(self.log.trim(after=after))",
         "await self._replace_records(self.log.trim(after=min(after, self.committed.offset)))",
-        2,
+        19,
         _MEMBERS,
     ),
     _bug(
@@ -146,7 +146,7 @@ REPLICATION_MUTATIONS = (
         _REPLICA,
         "if part.leader == self.node and part.session == self.session:",
         "if part.leader == self.node:",
-        2,
+        0,
         "[an epoch has one leader]",
     ),
 )
