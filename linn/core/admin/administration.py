@@ -286,7 +286,7 @@ class Administration:
 
         Raises TopicUnknown, SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
         """
-        await self._run_change(lambda: self._subscriptions.make(self.catalog.topic(topic), name, starts))
+        await self._run_change(lambda: self._subscriptions.make(self.catalog.led_topic(topic), name, starts))
 
     # --- broker ---
 

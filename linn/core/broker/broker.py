@@ -526,7 +526,7 @@ class Broker:
             name: {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
             for name, topic in self.topics.items()
         }
-        for name in await self.groups.recover(states, ends):
+        for name in await self.groups.recover(states, self.topics, ends):
             self.topics[name].hold_back(self.groups)
 
     async def _open_transactions(self) -> None:

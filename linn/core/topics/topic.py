@@ -22,6 +22,7 @@ from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.env import Clock, Spawn
 from linn.core.errors.names import AUDIT_TOPIC
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     BatchMalformed,
@@ -97,6 +98,9 @@ class Topic:
         self.is_own = name == AUDIT_TOPIC
         """Whether only the broker writes to the topic and changes it."""
         self.leader_epoch = host.leader_epoch
+        self.led_by: str | None = None
+        """In a cluster, while the topic is closed here: who leads it, worded as the end of an error; None: it is open,
+        or is being opened."""
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
@@ -136,6 +140,7 @@ class Topic:
 
         Raises LogCorrupt, StorageError: opened logs are closed again.
         """
+        self.led_by = None
         change = TopicChange(self.settings, self.semantics, self._spawn)
         change.begin()  # Nothing can refuse it any more.
         try:
@@ -148,6 +153,24 @@ class Topic:
             raise
         await self._adopt(change)
 
+    async def resign(self, led_by: str) -> None:
+        """Close all logs, because another broker leads the topic: consumers end, and publishes are refused."""
+        self.led_by = led_by
+        await self.close()
+        self.partitions.clear()
+        self.subscriptions = {}
+
+    def lead_in(self, epoch: int) -> None:
+        """Append in a later epoch from now on."""
+        self.leader_epoch = epoch
+        for partition in (*self.partitions.values(), *(state.partition for state in self.state_logs())):
+            partition.leader_epoch = epoch
+
+    def check_led(self) -> None:
+        """Check that this broker leads the topic. Raises NotLeader."""
+        if self.led_by is not None:
+            raise NotLeader(f"topic {self.name} {self.led_by}")
+
     async def make_durable(self) -> None:
         """Make the names of new logs durable. Raises StorageError."""
         await _sync_names(self.partitions.values(), self.state_logs())
@@ -155,7 +178,7 @@ class Topic:
     async def _open_log(self, id: PartitionId) -> Partition:
         log = await self._engine.open(id)
         host = self._host
-        return Partition(id, log, host.storage, host.clock, host.spawn, host.leader_epoch, host.formats)
+        return Partition(id, log, host.storage, host.clock, host.spawn, self.leader_epoch, host.formats)
 
     async def _open_state(self, number: int, index: int) -> StateLog | None:
         if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
@@ -169,6 +192,8 @@ class Topic:
         """
         self._clipped.check()
         change = TopicChange(settings, semantics, self._spawn)
+        if self.led_by is not None:
+            return change
         try:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
@@ -249,6 +274,7 @@ class Topic:
         """The shared subscription of that name. Raises SharedUnknown."""
         queue = self.subscriptions.get(name)
         if queue is None:
+            self.check_led()
             raise SharedUnknown(f'topic {self.name} has no shared subscription "{name[:80]}"')
         return queue
 
@@ -307,6 +333,7 @@ class Topic:
         """The partition of that number. Raises PartitionUnknown."""
         partition = self.partitions.get(index)
         if partition is None:
+            self.check_led()
             has = counted(len(self.partitions), "partition")
             raise PartitionUnknown(f"topic {self.name} has no partition {index}: it has {has}, counted from 0")
         return partition
