@@ -394,3 +394,57 @@ class BrokerDescription(TypedDict):
     connections: int
     topics: int
     exchanges: int
+
+
+NodeState = Literal["alive", "left", "given up", "gone"]
+""" "left": it was stopped; "gone": its session has ended, and no controller has noted it yet."""
+
+
+class SessionEndDescription(TypedDict):
+    """The end of a node's session."""
+
+    session: str
+    at_ms: int
+    reason: Literal["given up", "left"]
+
+
+class NodeDescription(TypedDict):
+    """A node of a cluster. `since_ms`: since when it is in its state; None: unknown."""
+
+    node: int
+    state: NodeState
+    since_ms: int | None
+    session: str | None
+    host: str
+    rack: str
+    addresses: dict[str, str]
+    """By listener, as others reach them; empty unless it is alive."""
+    lost: Literal["none", "memory", "tail", "all"]
+    """What it says that it has lost, until the controller has handled it."""
+    is_draining: bool
+    ends: list[SessionEndDescription]
+    """The last ends of its sessions, the oldest first."""
+
+
+class ClusterDescription(TypedDict):
+    """The cluster, as one node knows it. `node` is None, and all else is empty, where the broker is alone."""
+
+    name: str | None
+    id: str | None
+    node: int | None
+    """The node that answers."""
+    is_registered: bool
+    """Whether the node that answers has a session that can't have ended."""
+    nodes: list[NodeDescription]
+    controller: int | None
+    controller_epoch: int | None
+    store: str | None
+    """The kind of the metadata store."""
+    store_latency_s: float
+    """How long the last renewal of the session took."""
+    revision: int
+    """The revision of the store that the node knows."""
+    view_age_s: float
+    """Time since the node knew that it missed nothing; 0: it still does."""
+    problem: str | None
+    """Why the node's view is old; None: it is not."""

@@ -415,6 +415,7 @@ CLOSE_CONNECTION = Verb("connection.close", ConnectionClose, Nothing, _broker(ri
 LIST_SERVICES = Verb("service.list", NoArguments, list[descriptions.ServiceDescription], _broker(rights.SEE))
 PERFORM_ACTION: Verb[ServiceAction, Any] = Verb("service.perform", ServiceAction, object, _broker(rights.RUN))
 SHOW_BROKER = Verb("broker.show", NoArguments, descriptions.BrokerDescription, _broker(rights.SEE))
+CLUSTER_STATUS = Verb("cluster.status", NoArguments, descriptions.ClusterDescription, _broker(rights.SEE))
 SHOW_METRICS = Verb("metrics.show", MetricNames, list[descriptions.MetricDescription], _broker(rights.SEE))
 CREATE_USER = Verb("user.create", NewUser, Created, _broker(rights.ADMIN))
 ALTER_USER = Verb("user.alter", UserChange, Changed, _broker(rights.ADMIN))

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from linn.core.config.checks import Listener
 from linn.core.config.config import Config
+from linn.core.config.configured import Listener
 from linn.core.config.toml_source import Path
 from linn.core.env.address import is_beyond_loopback
 from linn.core.env.real.env import RealEnv

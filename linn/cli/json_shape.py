@@ -156,6 +156,7 @@ SHAPES: Mapping[str, Any] = {
     "linn roles delete": {"deleted": "text"},
     "linn can": _result(verbs.CAN_USER),
     "linn whoami": _result(verbs.SHOW_CALLER),
+    "linn cluster status": _result(verbs.CLUSTER_STATUS),
     "linn audit tail": "any",
     "linn audit verify": _fields("records: number, last: text", problems=["text"]),
     "linn publish": _fields("count copies: number, topic: text?", partitions={"PARTITION": ["number"]}),

@@ -20,6 +20,7 @@ from linn.core.errors.tree import ConfigError, ProtocolError
 from linn.descriptions import (
     BrokerDescription,
     CallerDescription,
+    ClusterDescription,
     ConnectionDescription,
     DecidedDeliveries,
     ExchangeDescription,
@@ -447,6 +448,16 @@ class Admin:
             print((await client.admin.whoami())["user"])
         """
         return await self._ask(verbs.SHOW_CALLER, verbs.NoArguments())
+
+    async def cluster(self) -> ClusterDescription:
+        """Describe the cluster as the broker knows it: nodes, controller and metadata store.
+
+        `node` is None, and all else is empty, where the broker is alone.
+
+        Example:
+            alive = [node for node in (await client.admin.cluster())["nodes"] if node["state"] == "alive"]
+        """
+        return await self._ask(verbs.CLUSTER_STATUS, verbs.NoArguments())
 
     async def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.

@@ -1,5 +1,5 @@
 """All of the broker that is not a plugin, in layered packages.
 
 Imports go down only: broker, plugins, gateway, admin, metrics, services, connections, publish, transactions, topics,
-ports, config, queue, groups, routing, delivery, log, metadata, loop, env, security, batch, errors.
+cluster, ports, config, queue, groups, routing, delivery, log, metadata, loop, env, security, batch, errors.
 """

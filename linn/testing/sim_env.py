@@ -76,7 +76,9 @@ class SimThreads:
 class SimProcess:
     """A process without any resource usage."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "node", boots: int = 1) -> None:
+        self._host = host
+        self._boots = boots
         self.variables: dict[str, str] = {}
         """The variables of its environment."""
 
@@ -94,6 +96,12 @@ class SimProcess:
 
     def user_id(self) -> int | None:
         return None
+
+    def boot_id(self) -> str:
+        return f"{self._host}/{self._boots}"
+
+    def host(self) -> str:
+        return self._host
 
     def variable(self, name: str) -> str | None:
         return self.variables.get(name)
@@ -115,11 +123,12 @@ class SimEnv:
         self.programs = SimPrograms()
         self.threads = SimThreads()
         self._world = world if world is not None else SimNet(seed)
+        self._boots = 1
         self._be_born(SimDisk(f"{seed}/{name}"))
 
     def _be_born(self, disk: SimDisk) -> None:
         self.disk = disk
-        self.process = SimProcess()
+        self.process = SimProcess(self.name, self._boots)
         self.net: SimNode = self._world.node(self.name)
         self._scopes: list[trio.CancelScope] = []
         disk.on_death.append(self._disk_died)
@@ -155,6 +164,7 @@ class SimEnv:
         successor.name, successor.clock, successor.rng = self.name, self.clock, self.rng
         successor.programs, successor.threads = self.programs, self.threads
         successor._world = self._world
+        successor._boots = self._boots + (self.disk.death != WAS_KILLED)
         successor._be_born(self.disk.restart())
         return successor
 

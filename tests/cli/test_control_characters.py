@@ -46,6 +46,7 @@ SHOWN: list[tuple[str, ...]] = [
     ("consume", "jobs", "--group", "other", "--no-follow", "--format", "pretty"),
     ("ping", "--count", "1"),
     ("whoami",),
+    ("cluster", "status"),
     ("doctor",),
     ("bindings", "delete", "shop", "jobs", "--key", f"no {EVIL}"),
     ("topics", "describe", f"no {EVIL}"),

@@ -73,6 +73,8 @@ WITH_BROKER = [
     ("top", "--once"),
     ("ping",),
     ("whoami",),
+    ("cluster",),
+    ("cluster", "status"),
     ("connections",),
     ("connections", "list"),
     ("connections", "close", "1", "--yes"),

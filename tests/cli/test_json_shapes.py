@@ -91,6 +91,7 @@ SCENE = [
     ("users", "delete", "ada", "--yes", "--json"),
     ("roles", "delete", "readers", "--yes", "--json"),
     ("whoami", "--json"),
+    ("cluster", "status", "--json"),
     ("audit", "tail", "--json"),
     ("audit", "verify", "--json"),
     ("purge", "queue", "--yes", "--json"),

@@ -35,6 +35,7 @@ from linn.client import (
 from linn.core.batch.record import LabelValue, Record
 from linn.descriptions import (
     BrokerDescription,
+    ClusterDescription,
     ConnectionDescription,
     DecidedDeliveries,
     ExchangeDescription,
@@ -159,6 +160,7 @@ async def administer(admin: Admin, topic: str) -> None:
     with suppress(ConnectionUnknown):
         await admin.close_connection(0, "reason")
     assert_type(await admin.broker(), BrokerDescription)
+    assert_type(await admin.cluster(), ClusterDescription)
     assert_type(await admin.create_role(topic, {f"topic:{topic}": ["see"]}), bool)
     assert_type(await admin.alter_role(topic, {f"topic:{topic}": ["publish"]}), bool)
     assert_type(await admin.role(topic), RoleDescription)

@@ -195,6 +195,7 @@ ROWS = [
     Row("service.list", ["see broker"], _verb("service.list")),
     Row("service.perform", ["run broker"], _verb("service.perform", service="spark", action="stop")),
     Row("broker.show", ["see broker"], _verb("broker.show")),
+    Row("cluster.status", ["see broker"], _verb("cluster.status")),
     Row("metrics.show", ["see broker"], _verb("metrics.show", names=["linn_topics"])),
     *[Row(verb, ["admin broker"], _verb(verb, **arguments)) for verb, arguments in BROKER_VERBS.items()],
 ]

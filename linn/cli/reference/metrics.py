@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from linn.core.loop.histogram import SECONDS
 from linn.core.metrics.broker import BROKER_METRICS
+from linn.core.metrics.cluster import CLUSTER_METRICS
 from linn.core.metrics.connections import CONNECTION_METRICS
 from linn.core.metrics.metric import Metric
 from linn.core.metrics.topics import TOPIC_METRICS
@@ -33,6 +34,7 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
     ),
     ("Topics, queues, groups and storage", "", TOPIC_METRICS),
     ("Transactions", "", TRANSACTION_METRICS),
+    ("Cluster", "As this node knows it. A broker without `[cluster]` does not have them.", CLUSTER_METRICS),
 )
 _OF_SERVICES = (
     "These exist while the service runs, which a table in the configuration or in a topic turns on. They count\n"

@@ -108,6 +108,7 @@ def _kind_sections(table: str, kinds: PluginManager) -> list[str]:
         "interceptors": list(kinds.interceptors.values()),
         "authenticators": list(kinds.authenticators.values()),
         "authorizers": list(kinds.authorizers.values()),
+        "cluster": list(kinds.metadata_stores.values()),
     }
     parts = []
     for kind in sorted(found.get(table, ()), key=lambda kind: str(kind.name)):

@@ -29,8 +29,8 @@ from linn.cli.exit_code import ExitCode, complain
 from linn.cli.server.collector import Collector
 from linn.cli.server.log import Log
 from linn.core.broker.broker import Broker, running_broker
-from linn.core.config.checks import Listener
 from linn.core.config.config import Config, load_config, plugin_settings, read_toml
+from linn.core.config.configured import Listener
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.address import is_beyond_loopback, open_text
 from linn.core.env.real.env import RealEnv

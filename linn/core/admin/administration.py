@@ -33,6 +33,7 @@ from linn.core.admin.topics import StoredTopics, TopicAdministration
 from linn.core.admin.transactions import TransactionAdministration
 from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
+from linn.core.cluster.node import ALONE, ClusterNode
 from linn.core.config.config import Config
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
@@ -55,7 +56,7 @@ from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
 from linn.core.transactions.coordinator import TransactionCoordinator
-from linn.descriptions import BrokerDescription, MetricDescription, ServiceDescription
+from linn.descriptions import BrokerDescription, ClusterDescription, MetricDescription, ServiceDescription
 from linn.verbs import VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
@@ -92,6 +93,8 @@ class Administration:
     policy: Policy
     audit: AuditTrail
     long_work: LongWork
+    cluster: ClusterNode | None
+    """None: the broker is alone."""
     read_addresses: Callable[[], Mapping[str, str]]
     read_client_count: Callable[[], int]
     fail: Callable[[SyncFailed], None]
@@ -162,6 +165,7 @@ class Administration:
                 _on(verbs.LIST_SERVICES, self._list_services),
                 _on_behalf(verbs.PERFORM_ACTION, self._perform_action),
                 _on(verbs.SHOW_BROKER, self._show_broker),
+                _on(verbs.CLUSTER_STATUS, self._cluster_status),
                 _on(verbs.SHOW_METRICS, self._show_metrics),
                 _on_behalf(verbs.CREATE_USER, users.create_user),
                 _on_behalf(verbs.ALTER_USER, users.alter_user),
@@ -292,6 +296,9 @@ class Administration:
 
     async def _show_metrics(self, asked: verbs.MetricNames) -> list[MetricDescription]:
         return await metric_report(self.metrics, self.env.clock, asked.names)
+
+    async def _cluster_status(self, _: verbs.NoArguments) -> ClusterDescription:
+        return self.cluster.describe() if self.cluster is not None else ALONE
 
     async def _list_services(self, _: verbs.NoArguments) -> list[ServiceDescription]:
         return self.services.describe()

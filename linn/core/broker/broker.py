@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from pathlib import PurePosixPath
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -29,8 +29,10 @@ from linn.core.admin.audit import AuditTrail
 from linn.core.batch.batch import BatchLimits
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
+from linn.core.broker.data_folder import DataFolder
 from linn.core.broker.listening import Listening
 from linn.core.broker.start_counter import StartCounter
+from linn.core.cluster.node import ClusterNode
 from linn.core.config.config import Config
 from linn.core.config.problem import dotted
 from linn.core.connections.certificates import RELOAD_INTERVAL_S, Certificates
@@ -118,6 +120,7 @@ class Broker:
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
         self.policy = _policy(config, env.clock.monotonic)
         self.audit = AuditTrail(env, self.spawn)
+        self.cluster: ClusterNode | None = self._cluster_node()
         self.measurements = Measurements(env.clock.monotonic())
         self.long_work = LongWork(env.clock.monotonic)
         self._assignors: dict[str, CheckedAssignor] = {}
@@ -162,7 +165,8 @@ class Broker:
         self._nursery = nursery
         self._stop_requested = trio.Event()
         self._recovered = trio.Event()
-        self._unlock: Callable[[], None] | None = None
+        self._is_drained = self._is_synced = False
+        self._folder = DataFolder(env.disk, config.broker.data_dir)
 
     def _new_metadata(self) -> MetadataStore:
         disk, config = self.env.disk, self.config
@@ -171,6 +175,14 @@ class Broker:
             return foreign_topic_folders(disk, config)
 
         return EmbeddedMetadata(disk, config.broker.data_dir, self.env.clock, self.spawn, proofs)
+
+    def _cluster_node(self) -> ClusterNode | None:
+        """Make this broker's part of its cluster; None: it is alone. Raises PluginError."""
+        if (settings := self.config.cluster) is None:
+            return None
+        kinds, own = self.plugins.metadata_stores, settings.store_settings
+        store = self.plugins.make(kinds[settings.store], settings.name, own, self.env)
+        return ClusterNode(settings, store, self.env, self.config.broker.data_dir)
 
     def _authenticators(self) -> dict[str, BoundAuthenticator]:
         """Make the authenticators that listeners name. Raises PluginError."""
@@ -210,6 +222,7 @@ class Broker:
             turns=self.turns,
             observers=self.observers,
             measurements=self.measurements,
+            cluster=self.cluster,
         )
         return MetricRegistry(source)
 
@@ -237,6 +250,7 @@ class Broker:
             policy=self.policy,
             audit=self.audit,
             long_work=self.long_work,
+            cluster=self.cluster,
             read_addresses=lambda: self.addresses,
             read_client_count=lambda: self.client_count,
             fail=self.fail,
@@ -305,21 +319,23 @@ class Broker:
 
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
-        disk, data_dir = self.env.disk, self.config.broker.data_dir
         self._read_secrets()
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys
-        await self._make_folder(data_dir)
-        self._unlock = disk.lock(f"{data_dir}/lock")
+        await self._folder.open()
         self.spawn(self.turns.run)
         self.spawn(self.metrics.watch_loop)
         if self.policy.authority is not None:
             self.spawn(self.policy.authority.run)
         await self.listening.start(watching=True)
+        if self.cluster is not None:
+            await self.cluster.join()
         await self._recover()
         self._recovered.set()
         await self.listening.start(watching=False)
+        if self.cluster is not None:
+            self._nursery.start_soon(self.cluster.run, self.listening.advertised)
         self._started = True
         self.services.start()
         self.spawn(self._keep)
@@ -365,23 +381,19 @@ class Broker:
     async def _count_start(self) -> None:
         """Count this start after all logs were examined, so that a refused start changes nothing.
 
-        Raises LogCorrupt, DiskFull, StorageError, SyncFailed.
+        Raises LogCorrupt, DiskFull, StorageError, SyncFailed, MetadataError.
         """
         counter = StartCounter(self.env.disk, self.config.broker.data_dir)
-        self.producer_ids.start = await counter.count(self.env.clock.now_ms())
+        number = await counter.count(self.env.clock.now_ms())
+        if self.cluster is not None:
+            number = await self.cluster.count_start(number)
+            await counter.raise_to(number)
+        self.producer_ids.start = number
 
     @property
     def leader_epoch(self) -> int:
         """The epoch in which this broker leads all partitions: the number of its start."""
         return self.producer_ids.start
-
-    async def _make_folder(self, path: str) -> None:
-        """Make a folder and its missing parents durably, so that a power failure does not remove them."""
-        disk, folder = self.env.disk, PurePosixPath(path)
-        missing = [place for place in (folder, *folder.parents) if not disk.exists(str(place))]
-        disk.make_dir(path)
-        for place in missing:
-            await disk.sync_dir(str(place.parent))
 
     def stop(self) -> None:
         """Ask for an orderly stop. Idempotent; does not wait."""
@@ -400,24 +412,30 @@ class Broker:
         for topic in self.topics.values():
             topic.tell_room()  # Refuses publishes that wait for room.
         await self.listening.drain(self.config.broker.drain_timeout_s)
+        self._is_drained = True
 
     async def close(self) -> None:
         """Sync and close everything. Failures are logged: the next start recovers."""
         self.stopping = self.long_work.is_stopping = True
         await self.administration.wait_idle()
+        self._is_synced = self._is_drained
+        if self.cluster is not None:
+            await self._close_in_order("the session", self.cluster.leave)
         await self._close_in_order("the groups", self.groups.close)
         await self._close_in_order("the transactions", self.transactions.close)
         for topic in self.topics.values():
             await self._close_in_order(f"topic {topic.name}", topic.close)
         for engine in self.topic_maker.engines.values():
             await engine.close()
-        if self._unlock is not None:
-            self._unlock()
+        if self.cluster is not None:
+            await self._close_in_order("the cluster", partial(self.cluster.stopped, is_synced=self._is_synced))
+        self._folder.release()
 
     async def _close_in_order(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
         try:
             await close()
         except Exception as error:
+            self._is_synced = False
             about = {"closed": name, "error": str(error), "code": getattr(error, "code", InternalError.code)}
             logger.error("%(closed)s could not be closed in order: %(error)s", about)
 

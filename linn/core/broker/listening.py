@@ -90,6 +90,12 @@ class Listening:
         """The number of connected clients."""
         return self._clients.count
 
+    @property
+    def advertised(self) -> Mapping[str, str]:
+        """Address by listener, as others reach it."""
+        listeners = self._config.listeners
+        return {name: listeners[name].advertise or bound for name, bound in self.addresses.items()}
+
     async def start(self, *, watching: bool) -> None:
         """Bind the listeners for clients, or with `watching` the listeners of monitoring protocols; then accept.
 

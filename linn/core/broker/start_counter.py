@@ -32,9 +32,18 @@ class StartCounter:
         self._disk = disk
         self._folder = folder
         self._path = f"{folder}/starts"
+        self._last = 0
 
     async def count(self, now_ms: int) -> int:
         """Count a start durably; returns its number. Raises LogCorrupt, DiskFull, StorageError, SyncFailed."""
+        return await self._next(now_ms // 1000 - _FIRST_S)
+
+    async def raise_to(self, number: int) -> None:
+        """Note durably that the start just counted has this number, which is not less. Raises as `count`."""
+        if number > self._last:
+            await self._next(number)
+
+    async def _next(self, least: int) -> int:
         if not self._disk.exists(self._path):
             await self._make()
         file = self._disk.open(self._path)
@@ -43,7 +52,7 @@ class StartCounter:
             found = [_decode(data[at : at + _SLOT.size]) for at in (0, _SLOT_BYTES)]
             if max(found) < 0:
                 raise LogCorrupt(f"{self._path} is damaged: neither of its two slots is whole")
-            number = max(max(found) + 1, now_ms // 1000 - _FIRST_S)
+            number = self._last = max(max(found) + 1, least)
             file.write_at(_encode(number), found.index(min(found)) * _SLOT_BYTES)
             await file.sync()
         finally:

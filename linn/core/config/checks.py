@@ -8,11 +8,11 @@ nothing is concluded from an invalid key.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
+from linn.core.config.configured import ClusterSettings, Configured, ConfiguredExchange, Listener
 from linn.core.config.decoder import decode_settings, known_keys
 from linn.core.config.kinds import Kind, Kinds
 from linn.core.config.problem import Problems
@@ -23,6 +23,7 @@ from linn.core.config.tables import (
     AuthenticatorTable,
     AuthorizerTable,
     BrokerSettings,
+    ClusterTable,
     DeliveryTable,
     ExchangeTable,
     GroupTable,
@@ -38,7 +39,7 @@ from linn.core.config.tables import (
 from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic, must_exist
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.env.address import anonymous_text, is_beyond_loopback, open_text, parse_address
+from linn.core.env.address import anonymous_text, is_beyond_loopback, is_wildcard, open_text, parse_address
 from linn.core.env.secret import Secret
 from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
@@ -53,7 +54,7 @@ from linn.core.errors.tree import (
 from linn.core.groups.group import check_name as check_group_name
 from linn.core.routing.exchange import Binding, Exchange, Target
 from linn.core.routing.graph import circle_text, way_between
-from linn.core.security.logins import LOGIN_METHODS, NO_LOGIN, LoginRules
+from linn.core.security.logins import LOGIN_METHODS, LoginRules
 from linn.core.security.policy import ADMINISTRATOR
 from linn.core.security.rule import Rule, rules_of
 from linn.core.security.sasl.scram import Verifier
@@ -61,7 +62,7 @@ from linn.core.security.users import User, check_user_name
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_SELECTORS = ("protocol", "engine", "semantics", "interceptor", "authenticator", "authorizer", "type")
+_SELECTORS = ("protocol", "engine", "semantics", "interceptor", "authenticator", "authorizer", "type", "store")
 """Keys by which a table chooses a kind."""
 
 _NOUNS = {
@@ -72,42 +73,8 @@ _NOUNS = {
     "interceptors": "interceptor",
     "authenticators": "authenticator",
     "authorizers": "authorizer",
+    "cluster": "metadata store",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """A table of a plugin's kind: `[storage.fast]` with `engine = "dram"` has the name "fast" and the kind "dram"."""
-
-    name: str
-    kind: str
-    settings: Any
-    """An instance of the kind's settings; None for a kind without settings."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfiguredExchange(Configured):
-    """An `[exchanges.NAME]` table."""
-
-    alternate: str | None = None
-    bindings: tuple[BindingSettings, ...] = ()
-    """Bindings of this exchange to other exchanges."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A `[listeners.NAME]` table."""
-
-    name: str
-    address: str
-    protocol: str
-    settings: Any
-    """An instance of the protocol's settings; None for a protocol without settings."""
-    tls: str | None = None
-    """The name of its `[tls.NAME]` table; None: it speaks no TLS."""
-    socket_mode: int = 0o600
-    """The mode of the file of a Unix socket."""
-    login: LoginRules = NO_LOGIN
 
 
 def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
@@ -173,13 +140,16 @@ class ConfigChecker:
                 at = (*path, "protocol")
                 settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
                 login, mode = LoginRules(head.login == "required", self._methods(head)), int(head.socket_mode, 8)
-                found[name] = Listener(name, head.address, head.protocol, settings, head.tls, mode, login)
+                found[name] = Listener(
+                    name, head.address, head.protocol, settings, head.tls, mode, login, head.advertise
+                )
                 must_exist(head.tls, self.names("tls"), "TLS table", (*path, "tls"), self.problems)
                 known = {*LOGIN_METHODS, *self.names("authenticators"), *self._kinds.authenticators}
                 for method in head.methods or ():
                     must_exist(method, known, "way to log in", (*path, "methods"), self.problems)
                 self._check_login(head, path)
                 self._check_open(head, path)
+                self._check_advertised(head, path)
         self._check_addresses(found)
         return found
 
@@ -233,6 +203,59 @@ class ConfigChecker:
             self.problems.add((*path, "tls"), "a Unix socket needs no TLS: only this machine reaches it")
         elif head.tls is not None and head.plaintext:
             self.problems.warn((*path, "plaintext"), "has no effect: the listener speaks only TLS")
+
+    def _check_advertised(self, head: ListenerTable, path: Path) -> None:
+        """Refuse an address that nobody can connect to."""
+        if head.advertise is None or self.problems.any_wrong(path, "advertise"):
+            return
+        try:
+            place = parse_address(head.advertise)
+        except AddressInvalid as error:
+            self.problems.add((*path, "advertise"), error.text)
+            return
+        if isinstance(place, str) or place[1] == 0 or is_wildcard(place[0]):
+            text = f'{head.advertise} is no address to connect to: write "HOST:PORT" as others reach it'
+            self.problems.add((*path, "advertise"), text)
+
+    def cluster(self, listeners: Mapping[str, Listener]) -> ClusterSettings | None:
+        """Decode `[cluster]`; None if there is none, or an invalid one."""
+        if "cluster" not in self._data:
+            return None
+        path: Path = ("cluster",)
+        head, own = self._split(ClusterTable, self._data["cluster"], path)
+        if head is None:
+            return None
+        check_name(head.name, (*path, "name"), self.problems)
+        if head.listener is not None:
+            must_exist(head.listener, self.names("listeners"), "listener", (*path, "listener"), self.problems)
+        settings = self._kind_settings(
+            self._kinds.metadata_stores, head.store, own, (*path, "store"), ClusterTable, path=path
+        )
+        self._warn_of_unreachable(listeners)
+        return ClusterSettings(
+            name=head.name,
+            node=head.node,
+            store=head.store,
+            store_settings=settings,
+            listener=head.listener,
+            secret=head.secret,
+            rack=head.rack,
+            session_timeout_s=head.session_timeout_s,
+        )
+
+    def _warn_of_unreachable(self, listeners: Mapping[str, Listener]) -> None:
+        """Warn of listeners of which the cluster would tell an address that is none to others."""
+        for name, listener in listeners.items():
+            path: Path = ("listeners", name)
+            if listener.advertise is not None or self.problems.any_wrong(path, "address", "advertise"):
+                continue
+            try:
+                place = parse_address(listener.address)
+            except AddressInvalid:
+                continue
+            if not isinstance(place, str) and is_wildcard(place[0]):
+                text = f"{listener.address} is no address that others can use: set advertise to the one that is"
+                self.problems.warn((*path, "address"), text)
 
     def storage(self) -> dict[str, Configured]:
         """Decode `[storage.*]`, and add every engine under its own name."""
@@ -434,10 +457,19 @@ class ConfigChecker:
         return head, {key: value for key, value in table.items() if key not in heads}
 
     def _kind_settings(
-        self, kinds: Mapping[str, Kind], kind_name: str, own: dict[str, Any], at: Path, head_type: type[msgspec.Struct]
+        self,
+        kinds: Mapping[str, Kind],
+        kind_name: str,
+        own: dict[str, Any],
+        at: Path,
+        head_type: type[msgspec.Struct],
+        path: Path | None = None,
     ) -> Any:
-        """Decode a kind's own settings; None if it has none, is unknown (an error at `at`), or has invalid settings."""
-        path, heads = at[:2], known_keys(head_type)
+        """Decode a kind's own settings; None if it has none, is unknown (an error at `at`), or has invalid settings.
+
+        `path`: their table; None: the first two keys of `at`.
+        """
+        path, heads = path or at[:2], known_keys(head_type)
         if self.problems.any_wrong(path, *_SELECTORS):
             self._report_misspelt(own, heads, path)
             return None

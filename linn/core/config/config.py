@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener, plugin_table
+from linn.core.config.checks import ConfigChecker, plugin_table
+from linn.core.config.configured import ClusterSettings, Configured, ConfiguredExchange, Listener
 from linn.core.config.kinds import Kinds
 from linn.core.config.problem import Problems
 from linn.core.config.service_tables import own_table
@@ -70,6 +71,8 @@ class Config:
     """The tables of services that topics have, decoded, by topic and table."""
     topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The line of each key in the file, by topic and key."""
+    cluster: ClusterSettings | None = None
+    """None: the broker is alone."""
 
     @property
     def is_open(self) -> bool:
@@ -94,6 +97,11 @@ class Config:
         """Yield every reference to a secret in the file, with its place."""
         for name, secret in self.verifiers.items():
             yield ("users", name, "scram"), secret
+        if self.cluster is not None:
+            if self.cluster.secret is not None:
+                yield ("cluster", "secret"), self.cluster.secret
+            for place, secret in secrets_in(self.cluster.store_settings):
+                yield ("cluster", *place), secret
         tables: dict[str, Mapping[str, Configured | Listener]] = {
             "storage": self.storage,
             "delivery": self.delivery,
@@ -183,11 +191,12 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
     checker.unknown_tables()
     roles = checker.roles()
     users, verifiers = checker.users(roles)
+    listeners = checker.listeners()
     config = Config(
         broker=checker.broker(),
         log=checker.log(),
         plugins=checker.plugins(),
-        listeners=checker.listeners(),
+        listeners=listeners,
         storage=checker.storage(),
         delivery=checker.delivery(),
         exchanges=checker.exchanges(),
@@ -203,6 +212,7 @@ def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
         verifiers=verifiers,
         services=checker.services(),
         tls=checker.tls(),
+        cluster=checker.cluster(listeners),
     )
     around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds)
     topics = checker.topics(around, config.exchanges)

@@ -16,6 +16,8 @@ from linn.core.security.quota import Limits
 from linn.core.security.users import NO_LIMITS
 
 MIB = 1 << 20
+NODE_MAX = 1_000_000
+"""Limit of the number of a node: it is part of keys, and small in every format."""
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,6 +156,13 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[
         str, msgspec.Meta(description='"HOST:PORT", "[V6]:PORT" or "unix:PATH"; port 0 takes a free one.')
     ] = "127.0.0.1:5466"
+    advertise: Annotated[
+        str | None,
+        msgspec.Meta(
+            description='"HOST:PORT" under which others reach the listener, as the cluster tells it. Default: the '
+            "address to which it is bound."
+        ),
+    ] = None
     socket_mode: Annotated[
         str,
         msgspec.Meta(
@@ -404,6 +413,53 @@ class UserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = NO_LIMITS
 
 
+class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[cluster]`: makes the broker one of several. Without the table it is alone."""
+
+    name: Annotated[
+        str,
+        msgspec.Meta(description="The cluster's name in the metadata store, the same for all of its brokers."),
+    ]
+    node: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1,
+            le=NODE_MAX,
+            description="This broker's number, of no other broker of the cluster. A broker that replaces another one "
+            "has its number, and an empty data folder.",
+        ),
+    ]
+    store: Annotated[
+        str,
+        msgspec.Meta(
+            description="The metadata store, on which all brokers of the cluster agree. Its settings are the table's "
+            "other keys."
+        ),
+    ]
+    listener: Annotated[
+        str | None,
+        msgspec.Meta(description="The listener for the other brokers of the cluster. Default: none."),
+    ] = None
+    secret: Annotated[
+        Secret | None,
+        msgspec.Meta(
+            description="Where the secret is with which the brokers of the cluster know each other: "
+            '`{ file = "PATH" }`, `{ env = "NAME" }` or `{ credential = "NAME" }`. Default: none.'
+        ),
+    ] = None
+    rack: Annotated[
+        str, msgspec.Meta(max_length=255, description="Where the machine stands: what may fail as a whole.")
+    ] = ""
+    session_timeout_s: Annotated[
+        float,
+        msgspec.Meta(
+            ge=1,
+            le=3600,
+            description="How long the metadata store waits for a sign of this broker before the cluster gives it up.",
+        ),
+    ] = msgspec.field(default=6.0, name="session_timeout")
+
+
 TABLES: Mapping[str, type[msgspec.Struct]] = {
     "broker": BrokerSettings,
     "log": LogSettings,
@@ -422,5 +478,7 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "tokens": TokensTable,
     "roles": RoleTable,
     "users": UserTable,
+    "cluster": ClusterTable,
 }
-"""The top-level tables; all except `broker`, `log`, `plugins`, `audit` and `tokens` hold tables with a NAME."""
+"""The top-level tables; all except `broker`, `log`, `plugins`, `audit`, `tokens` and `cluster` hold tables with a
+NAME."""

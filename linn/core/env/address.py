@@ -47,6 +47,14 @@ def is_beyond_loopback(address: str) -> bool:
         return place[0] != "localhost"
 
 
+def is_wildcard(host: str) -> bool:
+    """Tell whether a host stands for all addresses of this machine, to which nobody else can connect."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def anonymous_text(address: str) -> str:
     """Return the reason why a listener at this address must say whether it requires logins, worded as `open_text`."""
     return (

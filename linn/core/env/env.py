@@ -274,6 +274,12 @@ class Process(Protocol):
     def user_id(self) -> int | None:
         """The user id of the process; None in a simulation."""
 
+    def boot_id(self) -> str:
+        """The boot of the machine: another one after each power failure and reboot; "" if it is unknown."""
+
+    def host(self) -> str:
+        """The name of the machine."""
+
     def variable(self, name: str) -> str | None:
         """The value of a variable of the process's environment; None if it is not set."""
 

@@ -1,7 +1,7 @@
 """The registry: every metric of a broker by name.
 
-`metric` defines one; `broker`, `connections`, `topics` and `transactions` list them. Protocols and administration
-verbs read the metrics here.
+`metric` defines one; `broker`, `connections`, `topics`, `transactions` and `cluster` list them. Protocols and
+administration verbs read the metrics here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from linn.core.errors.tree import PluginError
 from linn.core.metrics.broker import BROKER_METRICS
+from linn.core.metrics.cluster import CLUSTER_METRICS
 from linn.core.metrics.connections import CONNECTION_METRICS
 from linn.core.metrics.metric import Metric, Sample
 from linn.core.metrics.source import MetricSource
@@ -18,7 +19,13 @@ from linn.core.metrics.topics import TOPIC_METRICS
 from linn.core.metrics.transactions import TRANSACTION_METRICS
 from linn.core.ports.service import ServiceKind
 
-METRICS: tuple[Metric, ...] = (*BROKER_METRICS, *CONNECTION_METRICS, *TOPIC_METRICS, *TRANSACTION_METRICS)
+METRICS: tuple[Metric, ...] = (
+    *BROKER_METRICS,
+    *CONNECTION_METRICS,
+    *TOPIC_METRICS,
+    *TRANSACTION_METRICS,
+    *CLUSTER_METRICS,
+)
 """linn's own metrics, in the order in which they are shown."""
 
 

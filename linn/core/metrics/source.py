@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from linn.core.cluster.node import ClusterNode
 from linn.core.connections.certificates import Certificates
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
@@ -55,3 +56,5 @@ class MetricSource:
     turns: FairTurns
     observers: Observers
     measurements: Measurements
+    cluster: ClusterNode | None
+    """None: the broker is alone."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from linn.core.gateway.protocol import ProtocolKind
     from linn.core.groups.assignor import AssignorKind
     from linn.core.log.storage import EngineKind
+    from linn.core.metadata.store import MetadataStoreKind
     from linn.core.ports.authenticator import AuthenticatorKind
     from linn.core.ports.authorizer import AuthorizerKind
     from linn.core.ports.interceptor import InterceptorKind
@@ -183,6 +184,11 @@ def linn_register_authorizer() -> AuthorizerKind | Sequence[AuthorizerKind] | No
     right for a second, with `auth.forbidden`; a consumer that was allowed until then ends. The log names the reason, at
     most once a minute while it stays the same.
     """
+
+
+@hookspec
+def linn_register_metadata_store() -> MetadataStoreKind | Sequence[MetadataStoreKind] | None:
+    """Register metadata stores: `store =` in `[cluster]`."""
 
 
 @hookspec

@@ -27,6 +27,7 @@ from linn.core.errors.tree import LinnError, PluginError
 from linn.core.gateway.protocol import ProtocolKind
 from linn.core.groups.assignor import AssignorKind
 from linn.core.log.storage import EngineKind
+from linn.core.metadata.store import MetadataStoreKind
 from linn.core.plugins import hookspecs
 from linn.core.ports.authenticator import AuthenticatorKind
 from linn.core.ports.authorizer import AuthorizerKind
@@ -69,6 +70,7 @@ class PluginManager:
         self.interceptors: dict[str, InterceptorKind] = {}
         self.authenticators: dict[str, AuthenticatorKind] = {}
         self.authorizers: dict[str, AuthorizerKind] = {}
+        self.metadata_stores: dict[str, MetadataStoreKind] = {}
         self.partitioners: dict[str, PartitionerKind] = {}
         self.assignors: dict[str, AssignorKind] = {}
         self.formats: dict[str, FormatKind] = {}
@@ -92,6 +94,9 @@ class PluginManager:
         )
         self._check_mechanisms()
         self._bring("linn_register_authorizer", AuthorizerKind, self.authorizers, "authorizers", "authorizer")
+        self._bring(
+            "linn_register_metadata_store", MetadataStoreKind, self.metadata_stores, "cluster", "metadata store"
+        )
         self._bring("linn_register_partitioner", PartitionerKind, self.partitioners, "topics", "partitioner")
         self._bring("linn_register_assignor", AssignorKind, self.assignors, "groups", "assignor")
         self._bring("linn_register_format", FormatKind, self.formats, "topics", "format")

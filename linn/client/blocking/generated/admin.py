@@ -12,6 +12,7 @@ from linn.client.blocking.facade import Facade
 from linn.descriptions import (
     BrokerDescription,
     CallerDescription,
+    ClusterDescription,
     ConnectionDescription,
     DecidedDeliveries,
     ExchangeDescription,
@@ -417,6 +418,16 @@ class Admin(Facade[AsyncAdmin]):
             print(client.admin.whoami()["user"])
         """
         return self._thread.call(self._made.whoami)
+
+    def cluster(self) -> ClusterDescription:
+        """Describe the cluster as the broker knows it: nodes, controller and metadata store.
+
+        `node` is None, and all else is empty, where the broker is alone.
+
+        Example:
+            alive = [node for node in client.admin.cluster()["nodes"] if node["state"] == "alive"]
+        """
+        return self._thread.call(self._made.cluster)
 
     def broker(self) -> BrokerDescription:
         """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.

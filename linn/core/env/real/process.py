@@ -1,6 +1,6 @@
 """RealProcess: facts about this process from Linux, behind the port of `linn.core.env.env`.
 
-Law: reading never fails: an unavailable fact is 0.
+Law: reading never fails: an unavailable fact is 0, or an empty text.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import socket
 from pathlib import PurePosixPath
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -45,6 +46,16 @@ class RealProcess:
 
     def user_id(self) -> int | None:
         return os.geteuid()
+
+    def boot_id(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
+    def host(self) -> str:
+        return socket.gethostname()
 
     def variable(self, name: str) -> str | None:
         return os.environ.get(name)

@@ -1,0 +1,240 @@
+"""Entries of the metadata store about the cluster itself: nodes, sessions, the controller, who leads what.
+
+    cluster                 {id, level}
+    nodes/N                 {folder_id, host, rack, draining, session, handled}
+    sessions/N              {session, since_ms, addresses, levels, lost}      under the session's lease
+    controller              {node, session}                                   under a lease; its revision is the epoch
+    parts/TOPIC ID/N        {leader, session, epoch, isr, replicas, target}
+    ended/N                 [{session, at_ms, reason}]                        the last ends of sessions
+    counters/starts         number
+
+Law: an entry is checked whole when it is read. One of another shape is an error and never left out: a decision without
+it could be a wrong one. Keys of other parts of linn, such as `topics/`, are theirs to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from linn.core.errors.cluster import MetadataInvalid, MetadataLater
+from linn.core.metadata.store import Stored
+
+LEVEL = 1
+"""The level of the metadata that this version writes, and the greatest that it reads."""
+ENDS_MAX = 8
+"""Ends of a node's sessions that are kept, the latest: enough to see that a node comes and goes."""
+
+CLUSTER: Final = "cluster"
+CONTROLLER: Final = "controller"
+STARTS: Final = "counters/starts"
+NODES: Final = "nodes/"
+SESSIONS: Final = "sessions/"
+PARTS: Final = "parts/"
+ENDED: Final = "ended/"
+
+NodeNumber = Annotated[int, msgspec.Meta(ge=1)]
+Text = Annotated[str, msgspec.Meta(max_length=1024)]
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+Loss = Literal["none", "memory", "tail", "all"]
+"""What a process has lost of what its node had: nothing, what was in memory only, what was not synced, everything."""
+LOSSES: tuple[Loss, ...] = ("none", "memory", "tail", "all")
+"""From the least to the greatest."""
+EndReason = Literal["given up", "left"]
+
+
+class ClusterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The cluster as a whole."""
+
+    id: Id
+    level: Annotated[int, msgspec.Meta(ge=1)]
+    """Level of the metadata: what all nodes have agreed to understand."""
+
+
+class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A node, alive or not."""
+
+    folder_id: Id
+    """The data folder that belongs to this number."""
+    host: Text
+    rack: Text
+    draining: bool = False
+    session: str = ""
+    """The last session that was registered; "": none."""
+    handled: str = ""
+    """The session whose loss the controller has handled. It stands here because only the holder of a session's lease
+    can write to its entry."""
+
+
+class SessionEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A node's session, as long as its lease lasts: another one for each process and each lease."""
+
+    session: Id
+    since_ms: int
+    """When it began, by the clock of the node."""
+    addresses: dict[str, Text]
+    """Addresses by listener, as others reach them."""
+    levels: tuple[int, int]
+    """The least and the greatest level of metadata that the node understands."""
+    lost: Loss = "none"
+    """What the node has lost. It tells it in each session until the controller has handled it."""
+
+
+class ControllerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The controller."""
+
+    node: NodeNumber
+    session: Id
+
+
+class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One partition with all its logs: who leads it, and who holds all of it."""
+
+    leader: Annotated[int, msgspec.Meta(ge=0)]
+    """0: nobody has led it yet."""
+    session: str
+    """The session in which the leader was elected."""
+    epoch: Annotated[int, msgspec.Meta(ge=0)]
+    isr: tuple[NodeNumber, ...]
+    """Nodes that hold all that is committed. Empty: the last one has lost it, and an operator has to decide."""
+    replicas: Annotated[tuple[NodeNumber, ...], msgspec.Meta(min_length=1)]
+    """The preferred leader first."""
+    target: tuple[NodeNumber, ...] = ()
+    """Replicas after the reassignment in progress; empty: there is none."""
+
+
+class SessionEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of a session."""
+
+    session: Id
+    at_ms: int
+    """When it was noticed, by the clock of who noticed it."""
+    reason: EndReason
+
+
+Entry = ClusterEntry | NodeEntry | SessionEntry | ControllerEntry | PartEntry | tuple[SessionEnd, ...] | int
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """All entries about the cluster, decoded, with the revisions of their keys."""
+
+    revision: int = 0
+    cluster: ClusterEntry | None = None
+    nodes: dict[int, NodeEntry] = field(default_factory=dict)
+    sessions: dict[int, SessionEntry] = field(default_factory=dict)
+    controller: ControllerEntry | None = None
+    parts: dict[str, PartEntry] = field(default_factory=dict)
+    """By key."""
+    ended: dict[int, tuple[SessionEnd, ...]] = field(default_factory=dict)
+    starts: int = 0
+    revisions: dict[str, int] = field(default_factory=dict)
+    """Revisions of these keys, for conditions."""
+
+    @classmethod
+    def of(cls, revision: int, entries: Mapping[str, Stored]) -> ClusterState:
+        """Decode a snapshot. Raises MetadataInvalid, MetadataLater."""
+        state = cls()
+        state.apply(revision, entries)
+        return state
+
+    def revision_of(self, key: str) -> int:
+        """The revision of a key, for a condition: ABSENT if there is none."""
+        return self.revisions.get(key, 0)
+
+    def apply(self, revision: int, changes: Mapping[str, Stored | None]) -> None:
+        """Take changes over; None removes a key.
+
+        Raises MetadataInvalid, MetadataLater: nothing was taken over.
+        """
+        decoded = {key: _decoded(key, stored.value) for key, stored in changes.items() if stored is not None}
+        for key, stored in changes.items():
+            entry = decoded.get(key)
+            if stored is None:
+                self.revisions.pop(key, None)
+            elif entry is not None:
+                self.revisions[key] = stored.revision
+            if stored is None or entry is not None:
+                self._put(key, entry)
+        self.revision = revision
+
+    def _put(self, key: str, entry: Any) -> None:
+        """Put a decoded entry in its place; None removes it."""
+        if key == CLUSTER:
+            self.cluster = entry
+        elif key == CONTROLLER:
+            self.controller = entry
+        elif key == STARTS:
+            self.starts = entry or 0
+        elif key.startswith(PARTS):
+            _put(self.parts, key, entry)
+        else:
+            prefix, _, number = key.partition("/")
+            tables: dict[str, dict[int, Any]] = {"nodes": self.nodes, "sessions": self.sessions, "ended": self.ended}
+            if prefix in tables and _is_node(number):
+                _put(tables[prefix], int(number), entry)
+
+
+def _put(table: dict[Any, Any], key: object, entry: object) -> None:
+    if entry is None:
+        table.pop(key, None)
+    else:
+        table[key] = entry
+
+
+_NUMBERED: Mapping[str, Any] = {"nodes": NodeEntry, "sessions": SessionEntry, "ended": tuple[SessionEnd, ...]}
+_SINGLE: Mapping[str, Any] = {
+    CLUSTER: ClusterEntry,
+    CONTROLLER: ControllerEntry,
+    STARTS: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)],
+}
+"""Starts are parts of the ids of producers, which have 31 bits for them."""
+
+
+def _decoded(key: str, value: Any) -> Any:
+    """Decode one entry; None if its key belongs to another part of linn. Raises MetadataInvalid, MetadataLater."""
+    prefix, _, rest = key.partition("/")
+    if key == CLUSTER:
+        _check_level(value)
+    kind = _SINGLE.get(key)
+    if prefix == "parts":
+        kind = PartEntry
+    elif prefix in _NUMBERED:
+        if not _is_node(rest):
+            raise MetadataInvalid(f"the metadata store has the key {key!r:.80}, which ends in no node's number")
+        kind = _NUMBERED[prefix]
+    if kind is None:
+        return None
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise MetadataInvalid(f"the metadata store's entry {key:.80} is not as linn writes it: {error}") from error
+
+
+def _is_node(text: str) -> bool:
+    return text.isascii() and text.isdigit() and text[:1] != "0"
+
+
+def _check_level(value: Any) -> None:
+    """Refuse metadata of a later version before its shape is looked at. Raises MetadataLater."""
+    level = value.get("level") if isinstance(value, dict) else None
+    if type(level) is int and level > LEVEL:
+        text = f"the cluster's metadata has level {level}, and this version of linn reads up to level {LEVEL}"
+        raise MetadataLater(f"{text}: use the version that the other nodes have")
+
+
+def with_end(ends: tuple[SessionEnd, ...], end: SessionEnd) -> tuple[SessionEnd, ...]:
+    """The ends of a node's sessions with one more, the latest last."""
+    return (*ends, end)[-ENDS_MAX:]
+
+
+def unnoted_session(state: ClusterState, node: int) -> str | None:
+    """The session of a node that has ended without a note of it; None if there is none."""
+    entry = state.nodes.get(node)
+    if entry is None or not entry.session or node in state.sessions:
+        return None
+    noted = any(end.session == entry.session for end in state.ended.get(node, ()))
+    return None if noted else entry.session

@@ -1,0 +1,239 @@
+"""This broker as a node of a cluster: how it joins, what runs while it is a part of it, and how it is described."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import trio
+
+from linn.core.cluster.controlling import Controlling
+from linn.core.cluster.entries import (
+    CLUSTER,
+    LEVEL,
+    LOSSES,
+    STARTS,
+    ClusterEntry,
+    ClusterState,
+    SessionEntry,
+    unnoted_session,
+)
+from linn.core.cluster.folder import Folder, FolderNote, loss_at_start
+from linn.core.cluster.member import Member, Self
+from linn.core.cluster.plan import PartPolicy
+from linn.core.cluster.view import BackOff, ClusterView
+from linn.core.env.env import Env
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.cluster import MetadataInvalid
+from linn.core.errors.group import raise_once
+from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
+from linn.core.metadata.store import ABSENT, MetadataStore
+from linn.descriptions import ClusterDescription, NodeDescription
+
+if TYPE_CHECKING:
+    from linn.core.config.configured import ClusterSettings
+
+ID_BYTES = 16
+WAITING_INTERVAL_S = 5.0
+"""Interval of the log's line about a store that a start waits for."""
+
+ALONE: ClusterDescription = {
+    "name": None,
+    "id": None,
+    "node": None,
+    "is_registered": False,
+    "nodes": [],
+    "controller": None,
+    "controller_epoch": None,
+    "store": None,
+    "store_latency_s": 0.0,
+    "revision": 0,
+    "view_age_s": 0.0,
+    "problem": None,
+}
+"""The description of a broker without a cluster."""
+
+logger = logging.getLogger("linn.cluster")
+
+
+class ClusterNode:
+    """One node. Call `join`, `count_start` and `run` in this order, then `leave`, then `stopped`."""
+
+    def __init__(self, settings: ClusterSettings, store: MetadataStore, env: Env, data_dir: str) -> None:
+        self._settings = settings
+        self._store = store
+        self._env = env
+        self._folder = Folder(env.disk, data_dir)
+        self._running = trio.CancelScope()
+        self.view = ClusterView(store, self._folder.check_cluster, env.clock, env.rng)
+        itself = Self(settings.node, env.process.host(), settings.rack, settings.session_timeout_s)
+        self._member = Member(itself, store, self.view, self._folder, env)
+        self._control = Controlling(settings.node, store, self.view, self._member, lambda _: PartPolicy(), env)
+
+    # --- starting ---
+
+    async def join(self) -> None:
+        """Find or make the cluster, and check that the data folder belongs to it as this node.
+
+        Waits for the metadata store as long as it takes.
+
+        Raises:
+            ClusterForeign, ClusterEmptied, NodeTaken: the folder, the store or the number is not this node's.
+            MetadataInvalid, MetadataLater: the metadata can't be used. LogCorrupt, StorageError: of the folder.
+        """
+        note = await self._folder.load()
+        self._folder.check(self._settings.node)
+        state = await self._load_patiently()
+        while state.cluster is None and note is None:
+            await self._make_cluster(state)
+            state = await self._load_patiently()
+        self._member.check(state)
+        assert state.cluster is not None, "made, or checked"
+        boot_id = self._env.process.boot_id()
+        if note is None:
+            folder_id = self._env.rng.bytes(ID_BYTES).hex()
+            note = FolderNote(folder_id, state.cluster.id, self._settings.node, boot_id, lost="all")
+        else:
+            note = msgspec.structs.replace(note, boot_id=boot_id, lost=loss_at_start(note, boot_id))
+        await self._folder.save(note)
+
+    async def _load_patiently(self) -> ClusterState:
+        """Read the store as soon as it can be read. Raises MetadataInvalid, MetadataLater."""
+        back_off, noted_s = BackOff(self._env.clock, self._env.rng), -WAITING_INTERVAL_S
+        while True:
+            try:
+                snapshot = await self._store.load()
+            except MetadataUnavailable as error:
+                now_s = self._env.clock.monotonic()
+                if now_s - noted_s >= WAITING_INTERVAL_S:
+                    noted_s = now_s
+                    logger.warning("the start waits for the metadata store: %(error)s", log_fields(error))
+                await back_off.pause()
+            else:
+                return ClusterState.of(snapshot.revision, snapshot.entries)
+
+    async def _make_cluster(self, state: ClusterState) -> None:
+        """Make the cluster unless another node does. Raises MetadataInvalid."""
+        if state.revisions:
+            some = min(state.revisions)
+            raise MetadataInvalid(f'the metadata store has entries such as {some}, and no entry "{CLUSTER}"')
+        entry = ClusterEntry(self._env.rng.bytes(ID_BYTES).hex(), LEVEL)
+        try:
+            await self._store.put_all({CLUSTER: entry}, {CLUSTER: ABSENT})
+        except (RevisionConflict, MetadataUnavailable, MetadataUnknown) as error:
+            logger.debug("the cluster was not made, or by another node: %(error)s", log_fields(error))
+        else:
+            logger.info("made the cluster %(cluster)s", {"cluster": self._settings.name})
+
+    async def count_start(self, least: int) -> int:
+        """Take the next number of a start in the whole cluster, at least `least`. Waits for the store.
+
+        Raises MetadataInvalid, MetadataLater.
+        """
+        while True:
+            state = await self._load_patiently()
+            number = max(state.starts + 1, least)
+            try:
+                await self._store.put_all({STARTS: number}, {STARTS: state.revision_of(STARTS)})
+            except (RevisionConflict, MetadataUnavailable, MetadataUnknown) as error:
+                # A number that may have been taken is not used: the next one is.
+                logger.debug("the start is counted again: %(error)s", log_fields(error))
+            else:
+                return number
+
+    # --- running ---
+
+    async def run(self, addresses: Mapping[str, str]) -> None:
+        """Be a part of the cluster until it is left, or until cancelled.
+
+        `addresses`: by listener, as others reach them. Raises NodeTaken, SyncFailed.
+        """
+        self._member.addresses = addresses
+        try:
+            async with trio.open_nursery() as nursery:
+                self._running = nursery.cancel_scope
+                for task in (self.view.run, self._member.run, self._control.run):
+                    nursery.start_soon(task)
+        except BaseExceptionGroup as group:
+            raise_once(group)
+
+    async def leave(self) -> None:
+        """End `run`, and tell the cluster that this node stops. Waits at most 2 s."""
+        self._running.cancel()
+        await self._member.leave()
+
+    async def stopped(self, *, is_synced: bool) -> None:
+        """Note that all logs were closed, and close the store. `is_synced`: nothing can be lost any more.
+
+        Raises StorageError.
+        """
+        await self._store.aclose()
+        if is_synced and self._folder.note is not None:
+            await self._folder.save(msgspec.structs.replace(self._folder.note, boot_id=""))
+
+    # --- describing ---
+
+    @property
+    def number(self) -> int:
+        """The number of this node."""
+        return self._settings.node
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this node is the controller, as far as it knows."""
+        return self._control.is_controller
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether this node has a session that can't have ended."""
+        return self._member.is_alive
+
+    @property
+    def store_latency_s(self) -> float:
+        """How long the last renewal of the session took."""
+        return self._member.store_latency_s
+
+    def describe(self) -> ClusterDescription:
+        """Describe the cluster as this node knows it."""
+        state, problem = self.view.state, self.view.problem
+        controller = state.controller
+        numbers = sorted({*state.nodes, *state.sessions})
+        return {
+            "name": self._settings.name,
+            "id": state.cluster.id if state.cluster is not None else None,
+            "node": self.number,
+            "is_registered": self.is_registered,
+            "nodes": [self._describe_node(number) for number in numbers],
+            "controller": controller.node if controller is not None else None,
+            "controller_epoch": state.revision_of("controller") or None,
+            "store": self._settings.store,
+            "store_latency_s": round(self.store_latency_s, 6),
+            "revision": state.revision,
+            "view_age_s": round(self.view.age_s(), 3),
+            "problem": str(problem) if problem is not None else None,
+        }
+
+    def _describe_node(self, number: int) -> NodeDescription:
+        state = self.view.state
+        entry, session, ends = state.nodes.get(number), state.sessions.get(number), state.ended.get(number, ())
+        is_unnoted = unnoted_session(state, number) is not None
+        last = ends[-1] if ends and not is_unnoted else None
+        return {
+            "node": number,
+            "state": "alive" if session is not None else last.reason if last is not None else "gone",
+            "since_ms": session.since_ms if session is not None else last.at_ms if last is not None else None,
+            "session": session.session if session is not None else None,
+            "host": entry.host if entry is not None else "",
+            "rack": entry.rack if entry is not None else "",
+            "addresses": dict(session.addresses) if session is not None else {},
+            "lost": _told(session, entry.handled if entry is not None else ""),
+            "is_draining": entry.draining if entry is not None else False,
+            "ends": [{"session": end.session, "at_ms": end.at_ms, "reason": end.reason} for end in ends],
+        }
+
+
+def _told(session: SessionEntry | None, handled: str) -> Any:
+    """The loss that a node tells and that is not handled."""
+    return session.lost if session is not None and session.session != handled else LOSSES[0]
