@@ -11,14 +11,14 @@ from linn.core.config.decoder import encode_each
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings
 from linn.core.env.env import Rng
 from linn.core.loop.long_work import LongWork
-from linn.core.metadata.store import ABSENT, REMOVED, MetadataStore
+from linn.core.metadata.store import ABSENT, REMOVED, MetadataEntries
 from linn.core.topics.topic import Topic
 
 
 class EntryStore:
     """The metadata store, with the revision of each entry."""
 
-    def __init__(self, metadata: MetadataStore, long_work: LongWork) -> None:
+    def __init__(self, metadata: MetadataEntries, long_work: LongWork) -> None:
         self._metadata = metadata
         self._long_work = long_work
         self._revisions: dict[str, int] = {}

@@ -65,7 +65,7 @@ from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metadata.embedded import EmbeddedMetadata
-from linn.core.metadata.store import MetadataStore
+from linn.core.metadata.store import MetadataEntries, MetadataStore
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.source import Measurements, MetricSource
 from linn.core.plugins.manager import PluginManager, installed
@@ -93,6 +93,8 @@ from linn.core.transactions.coordinator import TRANSACTIONS_TOPIC, TransactionCo
 
 logger = logging.getLogger("linn.broker")
 
+RETRY_S = 5.0
+"""Pause before what the cluster does not let happen yet is tried again."""
 RETENTION_INTERVAL_S = 10.0
 """Interval of the check for records to drop from streams: much finer than any retention."""
 
@@ -115,7 +117,7 @@ class Broker:
         self.routers: dict[str, Router] = self.catalog.routers
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
         self.formats = Formats(plugins.made_formats(), self.limits.batch_bytes_max)
-        self.metadata: MetadataStore = self._new_metadata()
+        self._local = self._embedded_metadata()
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
         self.policy = _policy(config, env.clock.monotonic)
@@ -168,7 +170,7 @@ class Broker:
         self._is_drained = self._is_synced = False
         self._folder = DataFolder(env.disk, config.broker.data_dir)
 
-    def _new_metadata(self) -> MetadataStore:
+    def _embedded_metadata(self) -> MetadataStore:
         disk, config = self.env.disk, self.config
 
         def proofs() -> Iterator[str]:
@@ -234,12 +236,14 @@ class Broker:
         return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, self.policy, *making)
 
     def _new_administration(self) -> Administration:
+        metadata: MetadataEntries = self.cluster.catalog if self.cluster is not None else self._local
         return Administration(
             config=self.config,
             env=self.env,
             plugins=self.plugins,
             observers=self.observers,
-            metadata=self.metadata,
+            metadata=metadata,
+            local=self._local,
             catalog=self.catalog,
             topic_maker=self.topic_maker,
             groups=self.groups,
@@ -336,6 +340,8 @@ class Broker:
         await self.listening.start(watching=False)
         if self.cluster is not None:
             self._nursery.start_soon(self.cluster.run, self.listening.advertised)
+            self.spawn(self.administration.follow)
+            self.spawn(self._make_configured)
         self._started = True
         self.services.start()
         self.spawn(self._keep)
@@ -361,6 +367,7 @@ class Broker:
 
     async def _recover(self) -> None:
         try:
+            await self.administration.draw_secrets(("producers", "logins"))
             stored = await self.administration.load()
             await self._count_start()
             opened = await self.administration.open_topics(stored)
@@ -377,6 +384,19 @@ class Broker:
         except Exception as error:
             logger.error("can't start: recovery failed in %(blamed)s", {"blamed": self.plugins.blamed(error)})
             raise
+
+    async def _make_configured(self) -> None:
+        """Make what the file has and the cluster has not; try again until it is done."""
+        while True:
+            try:
+                await self.administration.make_configured(self.config)
+            except SyncFailed:
+                raise
+            except LinnError as error:
+                logger.warning("the file's topics are not in the cluster yet: %(error)s", log_fields(error))
+                await self.env.clock.sleep(RETRY_S)
+            else:
+                return
 
     async def _count_start(self) -> None:
         """Count this start after all logs were examined, so that a refused start changes nothing.
@@ -571,6 +591,10 @@ class Broker:
         await self._recovered.wait()  # Its target may be opened later.
         name = topic.settings.dead_letter
         target = self.topic(name) if name is not None else topic
+        while target.led_by is not None:
+            about = {"topic": topic.name, "target": target.name, "led": target.led_by()}
+            logger.warning("dead letters of %(topic)s wait: topic %(target)s %(led)s", about)
+            await self.env.clock.sleep(RETRY_S)
         await copy_dead_letters(
             partition_queue, target.partitions if name is not None else {}, target.append_copy, self.env
         )

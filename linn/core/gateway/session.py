@@ -18,7 +18,7 @@ from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.tree import BrokerStopping, LimitExceeded, RequestUnknown, SubscriptionWrongKind
+from linn.core.errors.tree import BrokerStopping, FeatureUnsupported, LimitExceeded, RequestUnknown, SubscriptionWrongKind
 from linn.core.gateway.fetch import Fetch
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
 from linn.core.gateway.rooms import Rooms
@@ -354,9 +354,11 @@ class Session:
         epoch still own the name. `opening`: see `TransactionCoordinator.open`.
 
         Raises Forbidden, DeliveryError, LimitExceeded, ProducerForeign, TransactionBusy, TransactionFenced,
-        StorageError.
+        StorageError; FeatureUnsupported: the broker is one of a cluster.
         """
         await self.decided(lambda: self._access.check(USE, TRANSACTION, name))
+        if self._rooms.administration.cluster is not None:
+            raise FeatureUnsupported("brokers of a cluster have no transactions yet")
         user = self.principal.name
         if owner is not None:
             self._producers.check(owner[0])

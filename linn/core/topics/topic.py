@@ -98,9 +98,8 @@ class Topic:
         self.is_own = name == AUDIT_TOPIC
         """Whether only the broker writes to the topic and changes it."""
         self.leader_epoch = host.leader_epoch
-        self.led_by: str | None = None
-        """In a cluster, while the topic is closed here: who leads it, worded as the end of an error; None: it is open,
-        or is being opened."""
+        self.led_by: Callable[[], str] | None = None
+        """In a cluster, while the topic is closed here: says who leads it, worded as the end of an error."""
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
@@ -140,7 +139,6 @@ class Topic:
 
         Raises LogCorrupt, StorageError: opened logs are closed again.
         """
-        self.led_by = None
         change = TopicChange(self.settings, self.semantics, self._spawn)
         change.begin()  # Nothing can refuse it any more.
         try:
@@ -153,7 +151,7 @@ class Topic:
             raise
         await self._adopt(change)
 
-    async def resign(self, led_by: str) -> None:
+    async def resign(self, led_by: Callable[[], str]) -> None:
         """Close all logs, because another broker leads the topic: consumers end, and publishes are refused."""
         self.led_by = led_by
         await self.close()
@@ -169,7 +167,7 @@ class Topic:
     def check_led(self) -> None:
         """Check that this broker leads the topic. Raises NotLeader."""
         if self.led_by is not None:
-            raise NotLeader(f"topic {self.name} {self.led_by}")
+            raise NotLeader(f"topic {self.name} {self.led_by()}")
 
     async def make_durable(self) -> None:
         """Make the names of new logs durable. Raises StorageError."""
