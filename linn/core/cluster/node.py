@@ -184,8 +184,8 @@ class ClusterNode:
 
     @property
     def session(self) -> str | None:
-        """The session in which this node leads; None: it has none yet."""
-        return self._member.current.session if self._member.current is not None else None
+        """The session in which this node leads what is given to it; None: it has none yet."""
+        return self._member.session
 
     # --- describing ---
 

@@ -9,7 +9,7 @@ topic of its id.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from linn.core.cluster.entries import PARTS, SESSIONS, ClusterState, PartEntry
@@ -35,11 +35,12 @@ def part_key(topic_id: str, index: int) -> str:
 
 def place(state: ClusterState, topics: Iterable[PlacedTopic], keys_max: int) -> list[Write]:
     """The writes that place partitions without a place, and that remove entries of partitions without a topic."""
-    held = Counter(part.replicas[0] for part in state.parts.values())
+    known = sorted(topics)
+    ids = {topic.id for topic in known}
+    used = {key: part for key, part in state.parts.items() if key.removeprefix(PARTS).partition("/")[0] in ids}
+    held = Counter(part.replicas[0] for part in used.values())
     steps: list[Write] = []
-    ids: set[str] = set()
-    for topic in sorted(topics):
-        ids.add(topic.id)
+    for topic in known:
         found = {index: state.parts.get(part_key(topic.id, index)) for index in range(topic.partitions)}
         missing = [index for index, part in found.items() if part is None]
         homes = [part.replicas[0] for part in found.values() if part is not None]
@@ -47,7 +48,8 @@ def place(state: ClusterState, topics: Iterable[PlacedTopic], keys_max: int) -> 
         if node is not None:
             held[node] += len(missing)
             steps += [_placed(state, topic, index, node) for index in missing]
-    steps += _unused(state, ids)
+    for key in sorted(state.parts.keys() - used.keys()):
+        steps.append(Write({key: REMOVED}, {key: state.revision_of(key)}))
     return [of_controller(state, write) for write in packed(steps, keys_max)]
 
 
@@ -63,9 +65,3 @@ def _placed(state: ClusterState, topic: PlacedTopic, index: int, node: int) -> W
     key, session = part_key(topic.id, index), f"{SESSIONS}{node}"
     entry = PartEntry(leader=node, session=state.sessions[node].session, epoch=1, isr=(node,), replicas=(node,))
     return Write({key: entry}, {key: ABSENT, session: state.revision_of(session), topic.key: topic.revision})
-
-
-def _unused(state: ClusterState, ids: set[str]) -> Iterator[Write]:
-    for key in sorted(state.parts):
-        if key.removeprefix(PARTS).partition("/")[0] not in ids:
-            yield Write({key: REMOVED}, {key: state.revision_of(key)})

@@ -18,7 +18,13 @@ from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.tree import BrokerStopping, FeatureUnsupported, LimitExceeded, RequestUnknown, SubscriptionWrongKind
+from linn.core.errors.tree import (
+    BrokerStopping,
+    FeatureUnsupported,
+    LimitExceeded,
+    RequestUnknown,
+    SubscriptionWrongKind,
+)
 from linn.core.gateway.fetch import Fetch
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
 from linn.core.gateway.rooms import Rooms
