@@ -88,8 +88,16 @@ class SimBroker:
             self._ended.set()
 
     async def stop(self) -> None:
+        """Stop the process in order."""
         self._stop.set()
         await self._ended.wait()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
 
     async def client(self) -> RawClient:
         """A client of this broker, on a machine of its own."""

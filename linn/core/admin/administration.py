@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -327,9 +328,10 @@ class Administration:
         return opened
 
     async def follow(self) -> None:
-        """Follow the catalog of the cluster until cancelled. Raises SyncFailed."""
+        """Follow the catalog of the cluster until the broker stops. Raises SyncFailed."""
         assert self._follower is not None, "this broker is one of a cluster"
-        await self._follower.run(self._run_change)
+        with suppress(BrokerStopping):
+            await self._follower.run(self._run_change)
 
     async def make_configured(self, config: Config) -> None:
         """Make the exchanges and topics of a file that the cluster does not have yet; warn where others differ.

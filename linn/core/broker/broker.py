@@ -43,6 +43,7 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import (
+    BrokerStopping,
     ConfigError,
     DescriptorsExhausted,
     DiskFull,
@@ -390,6 +391,8 @@ class Broker:
         while True:
             try:
                 await self.administration.make_configured(self.config)
+            except BrokerStopping:
+                return
             except SyncFailed:
                 raise
             except LinnError as error:
