@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 from broker_world import broker_world, until_led
 from cluster_world import until
-from raw_client import Refused, records
+from raw_client import RawClient, Refused, records
 from simulated_time import simulated
 
 from linn.testing.sim_env import SimEnv
@@ -176,3 +178,40 @@ async def test_a_store_that_is_down_stops_changes_and_nothing_else(env: SimEnv) 
         await client.administer("topic.create", name="u", settings={})
         await until_led(brokers, "t", "u")
         assert len(await client.fetch("t")) == 60
+
+
+@simulated
+async def test_a_topic_has_no_records_of_an_earlier_one_of_its_name(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers(2)
+        clients = [await it.client() for it in brokers]
+        await clients[0].administer("topic.create", name="t", settings={"kind": "stream"})
+        (leader,) = (await until_led(brokers, "t")).values()
+        await (await leader.client()).publish("t", ["old"])
+        await clients[1].administer("topic.delete", name="t")
+        await until(lambda: not leader.env.disk.exists("data/segmented-log/t"))
+        await clients[1].administer("topic.create", name="t", settings={"kind": "stream"})
+        assert await until_led(brokers, "t") == {"t": leader}
+        assert await (await leader.client()).fetch("t") == []
+
+
+@simulated
+async def test_an_exchange_is_not_deleted_under_a_topic_that_is_bound_to_it_at_another_broker(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers(2)
+        clients = [await it.client() for it in brokers]
+        await clients[0].administer("exchange.create", name="e", settings={})
+        await until(lambda: all("e" in it.broker.routers for it in brokers))
+        refused: list[str] = []
+
+        async def change(client: RawClient, verb: str, **arguments: object) -> None:
+            try:
+                await client.administer(verb, **arguments)
+            except Refused as refusal:
+                refused.append(refusal.code)
+
+        bound = {"bindings": [{"exchange": "e", "key": "k"}]}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(change, clients[0], "exchange.delete", name="e"))
+            nursery.start_soon(partial(change, clients[1], "topic.create", name="t", settings=bound))
+        assert len(refused) == 1, "one of them was first, and the other one was checked against it"
