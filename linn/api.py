@@ -11,6 +11,7 @@ By kind of plugin: `hookimpl`, and for
 - an interceptor `InterceptorKind`, `Interceptor`;
 - an authenticator `AuthenticatorKind`, `Authenticator`, `Credentials`, `Authenticated`;
 - an authorizer `AuthorizerKind`, `Authorizer`, `Decision`;
+- a metadata store `MetadataStoreKind`, `MetadataStore`, `Watch`, `Snapshot`, `Changes`, `Stored`;
 - an observer `Observer`;
 - a service `ServiceKind`, `Service`, `ServiceHost`, `ServiceTopic`, `ServiceMetric`, `Program`;
 - a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`, `Session`, and the `Consumer`s that it hands out.
@@ -37,20 +38,33 @@ from linn.core.delivery.consumer import AnyConsumer, CompetingConsumer, Consumer
 from linn.core.delivery.delivery import NOTHING, Delivery
 from linn.core.delivery.settlement import Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import ConsumerKind, Phase, Place, Verdict
+from linn.core.env.address import parse_address
 from linn.core.env.env import AcceptedStream, Clock, Disk, Env, File, Program, Rng, Stream
 from linn.core.env.file_region import Sendable, behind
 from linn.core.env.log_fields import log_fields
 from linn.core.env.real.env import RealEnv
 from linn.core.env.secret import HOW_TO_WRITE_SECRETS, MASK, Secret, without
+from linn.core.env.tls import client_context, trust, use_pair
+from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.auth import AuthFailed, Forbidden
 from linn.core.errors.group import raise_once
-from linn.core.errors.replication import CopyMisplaced
+from linn.core.errors.metadata import (
+    LeaseLost,
+    MetadataError,
+    MetadataUnavailable,
+    MetadataUnknown,
+    RevisionConflict,
+)
+from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.texts import counted, did_you_mean
+from linn.core.errors.tls import TlsFailed
 from linn.core.errors.tree import (
+    AddressInvalid,
     BatchCorrupt,
     BatchError,
     BatchMalformed,
     BindingInvalid,
+    ConnectFailed,
     ConnectionLost,
     DiskFull,
     DiskReadOnly,
@@ -106,6 +120,17 @@ from linn.core.loop.fair_turns import TurnSlot
 from linn.core.loop.histogram import Histogram
 from linn.core.loop.memory_budget import RESERVE_BYTES, MemoryShare, ReceiveReservation
 from linn.core.loop.waiting import WaitDeadline
+from linn.core.metadata.store import (
+    ABSENT,
+    NO_LEASE,
+    REMOVED,
+    Changes,
+    MetadataStore,
+    MetadataStoreKind,
+    Snapshot,
+    Stored,
+    Watch,
+)
 from linn.core.metrics.registry import Family
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.ports.authenticator import Authenticated, Authenticator, AuthenticatorKind, Credentials
@@ -141,6 +166,7 @@ from linn.core.security.quota import Quota
 from linn.core.transactions.event import IDENTITY_CHARACTERS_MAX
 
 __all__ = [
+    "ABSENT",
     "ARGUMENTS_BYTES_MAX",
     "BATCH_BYTES_MIN",
     "CLIENT_CHARACTERS_MAX",
@@ -155,8 +181,10 @@ __all__ = [
     "MASK",
     "NODES_MAX",
     "NOTHING",
+    "NO_LEASE",
     "NUMBER_BYTES",
     "READ_BATCHES_MAX",
+    "REMOVED",
     "RESERVE_BYTES",
     "START_EARLIEST",
     "START_LATEST",
@@ -165,6 +193,7 @@ __all__ = [
     "WORD",
     "AcceptedStream",
     "Acks",
+    "AddressInvalid",
     "And",
     "AnyConsumer",
     "Assignor",
@@ -186,10 +215,12 @@ __all__ = [
     "BodyFormat",
     "Buffer",
     "Capabilities",
+    "Changes",
     "Clock",
     "Comparison",
     "CompetingConsumer",
     "ConfirmWhen",
+    "ConnectFailed",
     "ConnectionLost",
     "Constant",
     "Consumer",
@@ -223,6 +254,7 @@ __all__ = [
     "Interceptor",
     "InterceptorKind",
     "InternalError",
+    "LeaseLost",
     "LeaseSettings",
     "LimitExceeded",
     "LinnError",
@@ -235,7 +267,13 @@ __all__ = [
     "Mark",
     "Member",
     "MemoryShare",
+    "MetadataError",
+    "MetadataStore",
+    "MetadataStoreKind",
+    "MetadataUnavailable",
+    "MetadataUnknown",
     "Node",
+    "NotLeader",
     "Observer",
     "Observers",
     "OffsetOutOfRange",
@@ -271,6 +309,7 @@ __all__ = [
     "RecordBatch",
     "RequestTimeout",
     "RequestUnknown",
+    "RevisionConflict",
     "Rng",
     "Secret",
     "SecretUnusable",
@@ -287,9 +326,11 @@ __all__ = [
     "SettleOutcome",
     "Settlement",
     "Sizes",
+    "Snapshot",
     "Steps",
     "StorageEngine",
     "StorageError",
+    "Stored",
     "StoredBatch",
     "Stream",
     "Subject",
@@ -301,6 +342,8 @@ __all__ = [
     "SubscriptionWrongKind",
     "SyncFailed",
     "Target",
+    "TlsFailed",
+    "TlsStream",
     "TopicBounds",
     "TopicPartition",
     "TopicSettings",
@@ -310,10 +353,12 @@ __all__ = [
     "Unroutable",
     "Verdict",
     "WaitDeadline",
+    "Watch",
     "behind",
     "build_batch",
     "build_from_records",
     "check_copies",
+    "client_context",
     "counted",
     "did_you_mean",
     "edit_batch",
@@ -322,12 +367,15 @@ __all__ = [
     "is_unicode",
     "key_hash",
     "log_fields",
+    "parse_address",
     "parse_field",
     "partition_of",
     "raise_once",
     "run_steps",
     "shown_value",
     "subscribers_of",
+    "trust",
+    "use_pair",
     "without",
     "wrap_body",
 ]

@@ -420,7 +420,7 @@ class NodeDescription(TypedDict):
     addresses: dict[str, str]
     """By listener, as others reach them; empty unless it is alive."""
     lost: Literal["none", "memory", "tail", "all"]
-    """What it says that it has lost, until the controller has handled it."""
+    """Loss that the controller has not handled yet."""
     is_draining: bool
     ends: list[SessionEndDescription]
     """The last ends of its sessions, the oldest first."""
@@ -441,7 +441,7 @@ class ClusterDescription(TypedDict):
     store: str | None
     """The kind of the metadata store."""
     store_latency_s: float
-    """How long the last renewal of the session took."""
+    """Duration of the last renewal of the session."""
     revision: int
     """The revision of the store that the node knows."""
     view_age_s: float

@@ -11,6 +11,14 @@ Example:
 """
 
 from linn.core.errors.auth import AuthFailed, Forbidden, UserExists, UserUnknown
+from linn.core.errors.cluster import (
+    ClusterEmptied,
+    ClusterError,
+    ClusterForeign,
+    MetadataInvalid,
+    MetadataLater,
+    NodeTaken,
+)
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
@@ -114,6 +122,9 @@ __all__ = [
     "BrokerStopping",
     "ClientClosed",
     "ClientUnreachable",
+    "ClusterEmptied",
+    "ClusterError",
+    "ClusterForeign",
     "ConfigError",
     "ConfigExists",
     "ConfigNotLive",
@@ -151,8 +162,11 @@ __all__ = [
     "MessageInvalid",
     "MessageTooLarge",
     "MetadataError",
+    "MetadataInvalid",
+    "MetadataLater",
     "MetadataUnavailable",
     "MetadataUnknown",
+    "NodeTaken",
     "NotLeader",
     "OffsetOutOfRange",
     "ParticipantConflict",

@@ -50,6 +50,8 @@ WHERE = {
     "hostile": "system",
     "hostile/test_hostile_page.py": "quick",
     "linearizability": "system",
+    "metadata_stores/test_etcd_conformance.py": "system",
+    "metadata_stores/test_etcd_messages.py": "quick",
     "models": "test",
     "mutations": "system",
     "mutations/test_mutation_seam.py": "test",

@@ -34,6 +34,7 @@ _REGISTRIES = {
     "interceptors": "interceptor",
     "authenticators": "authenticator",
     "authorizers": "authorizer",
+    "metadata_stores": "metadata store",
     "protocols": "protocol",
     "services": "service",
 }

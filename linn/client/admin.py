@@ -6,17 +6,13 @@ raises the broker's refusal, ConnectionLost or RequestTimeout. Cancellation: the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Unpack
 
-import msgspec
-
 from linn import verbs
-from linn.client.arguments import checked_text, timestamp_ms_of
-from linn.client.connection.connector import Connector
-from linn.core.errors.tree import ConfigError, ProtocolError
+from linn.client.arguments import timestamp_ms_of
+from linn.client.performing import Performing
 from linn.descriptions import (
     BrokerDescription,
     CallerDescription,
@@ -39,44 +35,15 @@ from linn.descriptions import (
     TransactionSummaries,
     UserDescription,
 )
-from linn.verbs import A, R
-from linn.wire.messages import Administer, Administered
 
 
-class Admin:
+class Admin(Performing):
     """The admin interface of a client, `client.admin`.
 
     Example:
         await client.admin.create_topic("invoices", kind="both", retention="14d")
         await client.admin.delete_topic("invoices")
     """
-
-    def __init__(self, connector: Connector) -> None:
-        self._connector = connector
-
-    async def perform(self, /, verb: str, **arguments: Any) -> Any:
-        """Perform any admin verb of the broker and return its result.
-
-        Raises ConfigError if an argument is not JSON, MessageInvalid if a text is not valid Unicode.
-
-        Example:
-            print(await client.admin.perform("topic.show", name="orders"))
-        """
-        checked_text(verb, "a verb")
-        try:
-            encoded = json.dumps(arguments, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"the arguments of {verb} can't be written as JSON: {error}") from error
-        checked_text(encoded, f"an argument of {verb}")
-        shown = verb.partition(".")[2] in ("show", "list", "can")
-        answer = (await self._connector.request(Administer(verb, encoded), repeat=shown)).message
-        if not isinstance(answer, Administered):
-            raise ProtocolError(f"the broker answered {verb} with {type(answer).__name__}")
-        return json.loads(answer.result)
-
-    async def _ask(self, verb: verbs.Verb[A, R], arguments: A) -> R:
-        result: R = await self.perform(verb.name, **msgspec.structs.asdict(arguments))
-        return result
 
     # --- topics ---
 

@@ -396,9 +396,12 @@ class SimStore:
         return self._leases_granted
 
     def renew_lease(self, number: int) -> None:
-        """Perform a `renew_lease`. Raises LeaseLost, also in the moment between its time and its end."""
+        """Perform a `renew_lease`; a lease whose time is over ends now. Raises LeaseLost."""
         lease = self._leases.get(number)
-        if lease is None or lease.ends_at <= trio.current_time():
+        if lease is not None and lease.ends_at <= trio.current_time():
+            self._end_lease(number)
+            lease = None
+        if lease is None:
             raise LeaseLost(f"the lease {number} has ended")
         lease.ends_at = trio.current_time() + lease.duration_s
 

@@ -12,6 +12,7 @@ from test_transactions import TOPICS, A, B, Owner, refused, states
 
 from linn.core.batch.batch import TRANSACTIONAL
 from linn.core.broker.broker import Broker
+from linn.core.errors.tree import LinnError
 from linn.core.transactions import coordinator, ending
 from linn.core.transactions.producer import UNUSED_S
 from linn.protocols.capnp import transacting
@@ -197,7 +198,7 @@ async def test_a_commit_that_a_full_disk_refuses_leaves_the_timeout_in_force(
     await client.publish("s", ["first"])
     room_bytes = env.disk.capacity_bytes
 
-    def fill() -> None:
+    def fill(_: LinnError | None) -> None:
         env.disk.capacity_bytes = env.disk.used_bytes
 
     env.disk.sync_delay_s_max = 12.0

@@ -18,6 +18,7 @@ from raw_client import ALWAYS, broker_on, records, served, simulated
 from linn.core.batch.steps import TURN_S
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import LinnError
 from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
 from linn.core.loop.fair_turns import FIRST_TOGETHER
 from linn.core.loop.long_work import (
@@ -116,10 +117,10 @@ async def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time(en
         topic = broker.topics["t"]
         partition, told, late, turn = topic.partitions[0], [], [], 0
 
-        def tell(number: int) -> None:
+        def tell(number: int, _: LinnError | None) -> None:
             told.append((number, turn))
             if number == 0:  # Who asks while others are told comes behind them.
-                partition.committed.when_passed(1, lambda: late.append(len(told)))
+                partition.committed.when_passed(1, lambda _: late.append(len(told)))
 
         for number in range(20 * TOLD_AT_ONCE_MAX):
             end = topic.append(partition, records(["x"])) + 1

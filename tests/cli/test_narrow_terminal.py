@@ -68,6 +68,7 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("transactions", "describe", GROUP), (GROUP, ORDERS)),
     (("spark", "status"), (VISITS,)),
     (("connections", "list"), ()),
+    (("cluster", "status"), ()),
     (("roles", "list"), (ROLE,)),
     (("roles", "describe", ROLE), (JOBS,)),
     (("users", "list"), (USER, ROLE)),

@@ -39,7 +39,7 @@ class Facade(NamedTuple):
 
 
 FACADES = (
-    Facade("Admin", "admin", "Facade[AsyncAdmin]", ("admin",)),
+    Facade("Admin", "admin", "Facade[AsyncAdmin]", ("admin", "performing")),
     Facade("Batch", "message", "BaseBatch", ("consume.message",)),
     Facade("Message", "message", "", ("consume.message",)),
     Facade("FetchedBatches", "message", "", ("consume.message",)),

@@ -11,6 +11,7 @@ from linn.core.errors.tree import BindingInvalid
 from linn.core.gateway.protocol import ProtocolKind
 from linn.core.groups.assignor import AssignorKind
 from linn.core.log.storage import EngineKind
+from linn.core.metadata.store import MetadataStoreKind
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.semantics import SemanticsKind
@@ -56,6 +57,12 @@ class Desk:
         return [binding for binding in self._bindings if binding.key == subject.routing_key]
 
 
+class CardIndexSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A metadata store's settings."""
+
+    drawers: Annotated[int, msgspec.Meta(ge=1, description="Number of drawers.")] = 1
+
+
 def never_made(*args: Any) -> Any:
     """Reading a configuration makes no engine, semantics or server."""
     raise AssertionError("made while a configuration was read")
@@ -89,3 +96,8 @@ def linn_register_assignor() -> list[AssignorKind]:
 @hookimpl
 def linn_register_protocol() -> list[ProtocolKind]:
     return [ProtocolKind(name, TeletypeSettings, never_made) for name in ("capnp", "teletype")]
+
+
+@hookimpl
+def linn_register_metadata_store() -> MetadataStoreKind:
+    return MetadataStoreKind("card-index", CardIndexSettings, never_made)

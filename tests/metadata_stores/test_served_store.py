@@ -16,11 +16,11 @@ from linn.core.errors.metadata import (
     MetadataUnknown,
     RevisionConflict,
 )
-from linn.core.errors.tree import DiskFull, InternalError
+from linn.core.errors.tree import DiskFull, InternalError, LimitExceeded
 from linn.core.metadata.embedded import EmbeddedMetadata
 from linn.core.metadata.served import ServedStore
 from linn.core.metadata.store import ABSENT, NO_LEASE, MetadataStore, Stored, Watch
-from linn.core.metadata.store_server import CONNECTIONS_MAX, WAITING_BYTES_MAX, WAITING_MAX
+from linn.core.metadata.store_server import CONNECTIONS_MAX, LEASES_MAX, WAITING_BYTES_MAX, WAITING_MAX
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
@@ -127,6 +127,44 @@ async def test_a_cancelled_call_costs_neither_the_connection_nor_its_leases(
     revision = await mine.put_all({"last": 1}, {})
     assert (await mine.load()).entries["last"] == Stored(revision, 1)
     await mine.renew_lease(lease)
+
+
+@served_world
+async def test_a_connection_has_a_limited_number_of_leases(
+    server: SimEnv, client: SimEnv, store: MetadataStore
+) -> None:
+    mine, other = served(client), served(client)
+    short = [await mine.grant_lease(1.0) for _ in range(LEASES_MAX)]
+    with pytest.raises(LimitExceeded):
+        await mine.grant_lease(60.0)
+    await other.grant_lease(60.0)
+    await trio.sleep(2.0)
+    with pytest.raises(LeaseLost):
+        await mine.renew_lease(short[0])
+    await mine.revoke_lease(short[1])
+    for _ in range(2):
+        await mine.grant_lease(60.0)
+    with pytest.raises(LimitExceeded):
+        await mine.grant_lease(60.0)
+
+
+def test_a_lease_is_not_taken_for_another_of_the_same_number_after_the_server_was_started_again() -> None:
+    async def main(env: SimEnv) -> None:
+        mine = served(env)
+        async with embedded_store(env, "/store") as store, serving(store, env):
+            before = await mine.grant_lease(TTL_S)
+        await trio.sleep(1.0)
+        async with embedded_store(env, "/store") as store, serving(store, env):
+            after = await mine.grant_lease(TTL_S)
+            await mine.put_all({"session": 1}, {}, after)
+            with pytest.raises(LeaseLost):
+                await mine.renew_lease(before)
+            with pytest.raises(LeaseLost):
+                await mine.put_all({"other": 1}, {}, before)
+            await mine.revoke_lease(before)
+            assert await keys_of(mine) == ["session"]
+
+    run_simulation(0, main)
 
 
 # --- several tasks ---------------------------------------------------------------------------------------------------

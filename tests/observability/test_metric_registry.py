@@ -12,6 +12,7 @@ from raw_client import ALWAYS, broker_on, connected, served, simulated
 from linn.cli.reference.metrics import page
 from linn.core.broker.broker import Broker
 from linn.core.loop.histogram import Histogram
+from linn.core.metrics.cluster import CLUSTER_METRICS
 from linn.core.metrics.metric import Metric
 from linn.core.metrics.registry import METRICS
 from linn.core.plugins.manager import built_in
@@ -64,6 +65,7 @@ async def test_every_sample_has_the_labels_of_its_metric(env: SimEnv) -> None:
             "linn_loop_held_total",
             "linn_listener_connections_failed_total",
             "linn_tls_certificate_left_days",
+            *(metric.name for metric in CLUSTER_METRICS),
         ]
 
 

@@ -42,7 +42,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_kind_of_plugin_has_a_skeleton() -> None:
-    hooks = {name.removeprefix("linn_register_") for name in dir(hookspecs) if name.startswith("linn_register_")}
+    hooks = {
+        name.removeprefix("linn_register_").replace("_", "-")
+        for name in dir(hookspecs)
+        if name.startswith("linn_register_")
+    }
     assert set(KINDS) == set(FACTS) == hooks
 
 
@@ -83,7 +87,8 @@ def test_the_configuration_in_its_readme_is_one(packages: Path, kind: str, monke
     folder = packages / f"linn-paper-{kind}"
     (block,) = re.findall(r"```toml\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     monkeypatch.syspath_prepend(str(folder))
-    source = TomlSource(f'{block}\n[plugins]\nload = ["linn_paper_{kind}.plugin"]\n', "README.md")
+    module = f"linn_paper_{kind}".replace("-", "_")
+    source = TomlSource(f'{block}\n[plugins]\nload = ["{module}.plugin"]\n', "README.md")
     ours = [entry for entry in installed() if entry.dist is not None and entry.dist.name == "linn"]
     _, problems = check_config(source, PluginManager(plugin_settings(source), ours))
     assert [problems.describe(problem) for problem in problems.found] == []

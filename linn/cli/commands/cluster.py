@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linn.cli.moment import moment_text
-from linn.cli.noun import noun
+from linn.cli.noun import StatusNoun, noun
 from linn.cli.options import DEFAULT_URL, Json, Url
 from linn.cli.render.console import print_json, print_text
 from linn.cli.render.table import Column, number, print_table, wide
@@ -14,7 +14,7 @@ from linn.cli.session import with_client
 if TYPE_CHECKING:
     from linn.descriptions import ClusterDescription, NodeDescription
 
-app = noun("Show the cluster of a broker.")
+app = noun("Show the cluster of a broker.", StatusNoun)
 
 
 @app.command("status")
@@ -41,9 +41,8 @@ def _print(found: ClusterDescription) -> None:
     else:
         print_text(f"Node {found['controller']} is the controller, in epoch {found['controller_epoch']:,}.")
     latency_ms = found["store_latency_s"] * 1000
-    print_text(
-        f"The metadata store {found['store']} is at revision {found['revision']:,}; it took {latency_ms:,.1f} ms."
-    )
+    store = f"The metadata store {found['store']} is at revision {found['revision']:,}"
+    print_text(f"{store}; the last renewal of the session took {latency_ms:,.1f} ms.")
     if not found["is_registered"]:
         print_text(f"Node {found['node']} has no session, or one that may have ended.")
     heads: list[str | Column] = [number("node"), "state", "since", "given up", "host"]

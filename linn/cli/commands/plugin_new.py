@@ -22,6 +22,7 @@ KINDS = {
     "exchange": "chooses topics for a message: `type =` of an exchange",
     "format": "reads and writes the bodies of another protocol's batches",
     "interceptor": "changes or drops messages: `interceptors =` of a topic",
+    "metadata-store": "holds the state of a cluster: `store =` of the cluster",
     "observer": "is told when topics and connections come and go",
     "partitioner": "chooses partitions for messages: `partitioner =` of a topic",
     "protocol": "speaks with clients: `protocol =` of a listener",
@@ -127,6 +128,12 @@ FACTS = {
         "linn.testing.interceptors.InterceptorConformance",
         _ORDERS + 'interceptors = ["@NAME@"]',
     ),
+    "metadata-store": Facts(
+        "metadata store",
+        "it keeps values in memory, for brokers of one process.",
+        "linn.testing.metadata_stores.MetadataStoreConformance",
+        _ORDERS.rstrip(),
+    ),
     "observer": Facts(
         "observer",
         "it counts topics and connections, and logs what it hears.",
@@ -185,6 +192,7 @@ def _own_names() -> set[str]:
         ours.interceptors,
         ours.authenticators,
         ours.authorizers,
+        ours.metadata_stores,
         ours.formats,
         ours.services,
     )
@@ -215,12 +223,13 @@ class PluginSkeleton:
 
     def files(self) -> dict[str, str]:
         """Return the text of each file by its path in the package's folder."""
+        kind = self._kind.replace("-", "_")
         return {
             "pyproject.toml": self._filled("pyproject.toml"),
             "README.md": self._filled("README.md"),
             f"{self._module}/__init__.py": self._filled("package.py"),
-            f"{self._module}/plugin.py": self._filled(f"{self._kind}.py"),
-            f"tests/test_{self._module}.py": self._filled(f"test_{self._kind}.py"),
+            f"{self._module}/plugin.py": self._filled(f"{kind}.py"),
+            f"tests/test_{self._module}.py": self._filled(f"test_{kind}.py"),
         }
 
     def _filled(self, template: str) -> str:

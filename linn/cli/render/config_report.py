@@ -61,8 +61,14 @@ def _meaning(config: Config) -> dict[str, Any]:
             for name, exchange in config.exchanges.items()
         },
         "topics": {name: encode_settings(topic) | masked(topic.services) for name, topic in config.topics.items()},
+        "cluster": _cluster(config),
         "services": {name: encode_settings(settings) for name, settings in config.services.items()},
     }
+
+
+def _cluster(config: Config) -> dict[str, Any] | None:
+    cluster = config.cluster
+    return None if cluster is None else {"name": cluster.name, "node": cluster.node, "store": cluster.store}
 
 
 def _print(file: str, config: Config | None, problems: Problems) -> None:
@@ -78,6 +84,9 @@ def _print(file: str, config: Config | None, problems: Problems) -> None:
     warnings = sum(problem.severity == "warning" for problem in problems.found)
     but = f", with {counted(warnings, 'warning')}" if warnings else ""
     print_text(f"{file} is good{but}. Data goes to {config.broker.data_dir}.")
+    if config.cluster is not None:
+        cluster = config.cluster
+        print_text(f"It is node {cluster.node} of the cluster {cluster.name}, with the metadata store {cluster.store}.")
     _print_listeners(config)
     if config.exchanges:
         _print_exchanges(config)

@@ -120,7 +120,7 @@ class SubscriptionAdministration:
         for partition in topic.partitions.values():
             # Otherwise a power loss might take records before the start, and the subscription would miss the records
             # that replace them.
-            await partition.log.sync()
+            await partition.make_durable()
         topic.entries[name] = SharedEntry(free_number(topic.name, topic.entries), tuple(starts))
         try:
             change = await topic.prepare(topic.settings, topic.semantics)

@@ -30,6 +30,7 @@ from linn.core.batch.batch import BatchLimits
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.broker.data_folder import DataFolder
+from linn.core.broker.deciders import made_authenticators, made_authority
 from linn.core.broker.listening import Listening
 from linn.core.broker.start_counter import StartCounter
 from linn.core.cluster.node import ClusterNode
@@ -70,8 +71,6 @@ from linn.core.metadata.store import MetadataEntries, MetadataStore
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.source import Measurements, MetricSource
 from linn.core.plugins.manager import PluginManager, installed
-from linn.core.ports.authenticator import Authenticator
-from linn.core.ports.authorizer import Authorizer
 from linn.core.ports.observer import Observers
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
@@ -79,8 +78,6 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
-from linn.core.security.authenticators import BoundAuthenticator
-from linn.core.security.authority import Authority
 from linn.core.security.logins import Logins
 from linn.core.security.policy import Policy
 from linn.core.security.sasl.scram import Verifier
@@ -143,8 +140,8 @@ class Broker:
         threads = env.threads.run
         self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, threads, env.process.user_id())
         self.logins.on_end = self.audit.login
-        self.logins.authenticators = self._authenticators()
-        self.policy.authority = self._authority()
+        self.logins.authenticators = made_authenticators(config, plugins, env)
+        self.policy.authority = made_authority(config, plugins, env, self.spawn)
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -163,12 +160,10 @@ class Broker:
         self.gateway: Gateway = self._new_gateway()
         self.listening = Listening(config, plugins, self.gateway, self.certificates, nursery)
         self._decision_watch = DecisionWatch()
-        self.stopping = False
-        self._started = False
+        self.stopping = self._started = self._is_drained = self._is_synced = False
         self._nursery = nursery
         self._stop_requested = trio.Event()
         self._recovered = trio.Event()
-        self._is_drained = self._is_synced = False
         self._folder = DataFolder(env.disk, config.broker.data_dir)
 
     def _embedded_metadata(self) -> MetadataStore:
@@ -186,27 +181,6 @@ class Broker:
         kinds, own = self.plugins.metadata_stores, settings.store_settings
         store = self.plugins.make(kinds[settings.store], settings.name, own, self.env)
         return ClusterNode(settings, store, self.env, self.config.broker.data_dir)
-
-    def _authenticators(self) -> dict[str, BoundAuthenticator]:
-        """Make the authenticators that listeners name. Raises PluginError."""
-        plugins, found = self.plugins, dict[str, BoundAuthenticator]()
-        for listener in self.config.listeners.values():
-            for name in listener.login.methods:
-                configured = self.config.authenticators.get(name)
-                if configured is None or name in found:
-                    continue
-                kind = plugins.authenticators[configured.kind]
-                made: Authenticator = plugins.make(kind, configured.settings, self.env)
-                found[name] = BoundAuthenticator(name, kind.mechanisms, made.authenticate, plugins.blamed)
-        return found
-
-    def _authority(self) -> Authority | None:
-        """Make the authorizer, and what asks it; None: there is none. Raises PluginError."""
-        if self.config.broker.authorizer is None:
-            return None
-        configured = self.config.authorizers[self.config.broker.authorizer]
-        made: Authorizer = self.plugins.make(self.plugins.authorizers[configured.kind], configured.settings, self.env)
-        return Authority(made.may, self.env.clock.monotonic, self.spawn, self.plugins.blamed)
 
     def _new_metrics(self) -> MetricRegistry:
         source = MetricSource(

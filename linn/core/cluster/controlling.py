@@ -75,7 +75,7 @@ class Controlling:
                     await self._view.wait_revision(revision)
 
     async def _step(self) -> int | None:
-        """Do what is to be done now; returns the revision of the last write, None if there was none.
+        """Take the steps that are due; returns the revision of the last write, None if there was none.
 
         Raises MetadataError: some of it may be done.
         """

@@ -40,7 +40,7 @@ NodeNumber = Annotated[int, msgspec.Meta(ge=1)]
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Loss = Literal["none", "memory", "tail", "all"]
-"""What a process has lost of what its node had: nothing, what was in memory only, what was not synced, everything."""
+"""Loss of a process: nothing, the data in memory, the unsynced ends of logs, everything."""
 LOSSES: tuple[Loss, ...] = ("none", "memory", "tail", "all")
 """From the least to the greatest."""
 EndReason = Literal["given up", "left"]
@@ -80,7 +80,7 @@ class SessionEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     levels: tuple[int, int]
     """The least and the greatest level of metadata that the node understands."""
     lost: Loss = "none"
-    """What the node has lost. It tells it in each session until the controller has handled it."""
+    """Loss of the node, told in each session until the controller has handled it."""
 
 
 class ControllerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +94,7 @@ class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One partition with all its logs: who leads it, and who holds all of it."""
 
     leader: Annotated[int, msgspec.Meta(ge=0)]
-    """0: nobody has led it yet."""
+    """0: no node has led it yet."""
     session: str
     """The session in which the leader was elected."""
     epoch: Annotated[int, msgspec.Meta(ge=0)]
@@ -219,7 +219,7 @@ def _is_node(text: str) -> bool:
 
 
 def _check_level(value: Any) -> None:
-    """Refuse metadata of a later version before its shape is looked at. Raises MetadataLater."""
+    """Refuse metadata of a later version before its shape is checked. Raises MetadataLater."""
     level = value.get("level") if isinstance(value, dict) else None
     if type(level) is int and level > LEVEL:
         text = f"the cluster's metadata has level {level}, and this version of linn reads up to level {LEVEL}"

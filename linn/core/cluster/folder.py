@@ -1,4 +1,4 @@
-"""The file `node` of a data folder: the cluster and the node to which the folder belongs, and what it has lost.
+"""The file `node` of a data folder: the cluster and the node to which the folder belongs, and its losses.
 
 Law: a loss is noted durably before the node tells it, and until the controller has handled it: a process may be killed
 between the two. The folder belongs to a node from the first note on, and is never used for another one.
@@ -33,8 +33,8 @@ class FolderNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def loss_at_start(note: FolderNote, boot_id: str) -> Loss:
     """The loss that a process tells when it starts on a folder that was used before.
 
-    What is in memory only is lost by every restart. The tails of logs, what was not synced, are lost by a power
-    failure: the machine has booted again, and the node was not stopped in order before.
+    Every restart loses the data in memory. A power failure loses the unsynced ends of logs: the machine has booted
+    again, and the node was not stopped in order before.
     """
     lost_now: Loss = "memory" if note.boot_id in ("", boot_id) else "tail"
     return greater(note.lost, lost_now)

@@ -1,8 +1,8 @@
 """The membership of this node: its number, its session in the metadata store, and its leave.
 
-Laws: a session is registered only if the number belongs to this data folder or to nobody alive, compared in the write.
-A lost lease is followed by a new session, and the node serves on meanwhile. A session that another process replaced
-ends the broker: two of them with one folder are one too many.
+Laws: a session is registered only if the number belongs to this data folder or to no living node, compared in the
+write. A lost lease is followed by a new session, and the node serves on meanwhile. A session that another process
+replaced ends the broker: two of them with one folder are one too many.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from linn.core.errors.tree import StorageError, SyncFailed
 from linn.core.metadata.store import REMOVED, MetadataStore
 
 LEAVE_S_MAX = 2.0
-"""How long a stop waits for the store: without it the session ends by itself."""
+"""Time that a stop waits for the store: without it the session ends by itself."""
 SESSION_BYTES = 8
 
 logger = logging.getLogger("linn.cluster")
@@ -72,7 +72,7 @@ class Member:
         self.current: Registered | None = None
         """The last session; None: there is none yet."""
         self.store_latency_s = 0.0
-        """How long the last renewal took."""
+        """Duration of the last renewal."""
         self._self = itself
         self._store = store
         self._view = view
@@ -140,7 +140,7 @@ class Member:
         return state
 
     def check(self, state: ClusterState) -> None:
-        """Check that this node may be what it is, in this state of the store.
+        """Check that the data folder and the number fit the state of the store.
 
         Raises ClusterEmptied, ClusterForeign, NodeTaken.
         """
@@ -193,7 +193,7 @@ class Member:
         return self._folder.note
 
     async def _note_loss(self, lost: Loss) -> None:
-        """Note durably what has to be told, before it is told or after it was handled. Raises StorageError."""
+        """Note a loss durably, before it is told or after it was handled. Raises StorageError."""
         await self._folder.save(msgspec.structs.replace(self._note, lost=lost))
 
     # --- keeping ---
@@ -207,7 +207,7 @@ class Member:
             await self._renew(current.lease)
 
     async def _watch(self, current: Registered) -> bool:
-        """Look at the view at each change; returns True once the session is gone. Raises NodeTaken, StorageError."""
+        """Check the view at each change; returns True once the session is gone. Raises NodeTaken, StorageError."""
         await self._view.wait_revision(current.revision)
         while True:
             version, state = self._view.version, self._view.state
@@ -253,7 +253,7 @@ class Member:
     # --- leaving ---
 
     async def leave(self) -> None:
-        """End the session, so that nobody has to wait for its end. Waits at most 2 s; a failure is only logged."""
+        """End the session, so that no node has to wait for its end. Waits at most 2 s; a failure is only logged."""
         current, self.current = self.current, None
         if current is None or current.lease.is_lost:
             return

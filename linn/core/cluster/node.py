@@ -206,7 +206,7 @@ class ClusterNode:
 
     @property
     def store_latency_s(self) -> float:
-        """How long the last renewal of the session took."""
+        """Duration of the last renewal of the session."""
         return self._member.store_latency_s
 
     def describe(self) -> ClusterDescription:

@@ -2,8 +2,8 @@
 
 Laws, of `tests/models/replication.py`, which is searched with this function as its controller:
 - A member that has lost something leaves the in-sync set before it is elected or added, also below the least number.
-  The last one stays if it has lost a tail, or what was in memory of a topic that is in memory only; one that has lost
-  everything leaves as well, and the partition has no leader until an operator decides.
+  The last one stays if it has lost a tail, or if its topic is in memory; one that has lost everything leaves as well,
+  and the partition has no leader until an operator decides.
 - A leader is elected, of the in-sync set, where the leader's session is gone or another one, or the leader is not in
   the set. Each election has a new epoch. Dead members leave as far as the least number allows: they hold everything.
 - Every write depends on the controller's own key, and on each key from which it follows.
@@ -35,7 +35,7 @@ KEYS_MAX = 100
 
 
 class PartPolicy(NamedTuple):
-    """What a partition's topic promises."""
+    """Promises of a partition's topic."""
 
     min_in_sync: int = 1
     is_synced: bool = False
@@ -71,7 +71,7 @@ def plan(state: ClusterState, now_ms: int, policy_of: PolicyOf, keys_max: int = 
 
 
 def told_loss(state: ClusterState, node: int, policy: PartPolicy) -> Loss:
-    """What a live node says that it has lost of a partition: none, tail (it may stay as the last one) or all."""
+    """The unhandled loss of a live node in a partition: none, tail (it may stay as the last member) or all."""
     session, entry = state.sessions.get(node), state.nodes.get(node)
     if session is None or (entry is not None and entry.handled == session.session):
         return "none"

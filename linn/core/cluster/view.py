@@ -1,7 +1,7 @@
-"""What this node knows of the cluster: the state of the metadata store, kept up to date by one watch.
+"""The cluster as this node knows it: the state of the metadata store, kept up to date by one watch.
 
-Laws: the state is a whole one, of one revision, and an old one is as good as a new one for whoever compares revisions
-when it writes. After the loss of the watch all of it is read again, since changes may have been missed. A state that
+Laws: the state is a whole one, of one revision, and an old one is as good as a new one to a writer that compares
+revisions. After the loss of the watch all of it is read again, since changes may have been missed. A state that
 can't be read whole, for one bad entry, is not taken over.
 """
 
@@ -58,7 +58,7 @@ class ClusterView:
     ) -> None:
         """`check` raises a LinnError for a state that is not of this node's cluster, and is not taken over."""
         self.state = ClusterState()
-        """Of the last revision that was read whole."""
+        """The state at the last revision that was read whole."""
         self.version = 0
         """Grows with each change of `state`, and when it is known to be whole again."""
         self.is_whole = False

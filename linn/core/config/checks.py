@@ -205,7 +205,7 @@ class ConfigChecker:
             self.problems.warn((*path, "plaintext"), "has no effect: the listener speaks only TLS")
 
     def _check_advertised(self, head: ListenerTable, path: Path) -> None:
-        """Refuse an address that nobody can connect to."""
+        """Refuse an address to which no client can connect."""
         if head.advertise is None or self.problems.any_wrong(path, "advertise"):
             return
         try:

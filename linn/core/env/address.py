@@ -48,7 +48,7 @@ def is_beyond_loopback(address: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Tell whether a host stands for all addresses of this machine, to which nobody else can connect."""
+    """Tell whether a host stands for all addresses of this machine, to which no other one can connect."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

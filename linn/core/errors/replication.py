@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.errors.tree import LinnError, StorageError
+from linn.core.errors.tree import StorageError
 
 
 class CopyMisplaced(StorageError):
@@ -11,8 +11,18 @@ class CopyMisplaced(StorageError):
     code = "log.copy_misplaced"
 
 
-class NotLeader(LinnError):
-    """Another broker of the cluster leads the partition, or none does at the moment."""
+class NotLeader(StorageError):
+    """This broker does not lead the partition, or leads it no more: see `leader` and `epoch`.
+
+    A publish may have been stored and may yet be committed; sent again with the same numbers, it is stored once.
+    """
 
     code = "partition.not_leader"
     retriable = True
+
+    def __init__(self, text: str, *, leader: int = 0, epoch: int = 0) -> None:
+        super().__init__(text)
+        self.leader = leader
+        """The node that leads, as far as this broker knows; 0: unknown."""
+        self.epoch = epoch
+        """The epoch in which it leads; 0: unknown."""

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from linn.core.gateway.requests import Fetched, FetchRequest
-from linn.core.log.partition import AnyBatch, Partition
+from linn.core.log.partition import Partition
+from linn.core.log.partition_reading import AnyBatch
 from linn.core.log.selection import Selection
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.security.access import Access

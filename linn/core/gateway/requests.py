@@ -57,6 +57,7 @@ class Subscribed(NamedTuple):
     consumer: AnyConsumer
     topic_id: tuple[int, int]
     leader_epoch: int
+    """The latest epoch of the topic's partitions; on one broker they are all led in the same one."""
 
 
 class FetchRequest(NamedTuple):

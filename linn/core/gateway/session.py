@@ -247,7 +247,8 @@ class Session:
         self._consumers[consumer] = partitions
         self._needs[consumer] = needs
         self._access.watchers[self._rights_changed] = self._needs
-        return Subscribed(consumer, topic.id_halves, topic.leader_epoch)
+        leader_epoch = max([partition.leader_epoch for partition in topic.partitions.values()])
+        return Subscribed(consumer, topic.id_halves, leader_epoch)
 
     def unsubscribe(self, consumer: AnyConsumer) -> None:
         """End a consumer: its leases are returned, its partitions go to other members. Idempotent."""

@@ -178,7 +178,7 @@ class GroupCoordinator:
     async def _try_to_sync(self) -> None:
         for state in self.states:
             state.write(b"", partial(self._restart_record, state))
-            await state.partition.log.sync()
+            await state.partition.make_durable()
         self.clipped = False
 
     async def _sync_clipped_later(self) -> None:
@@ -335,7 +335,7 @@ class GroupCoordinator:
         """Make the removal of deleted topics' offsets durable, before another topic is created. Raises StorageError."""
         for state in list(self._forgetting):
             state.write(b"", partial(self._restart_record, state))
-            await state.partition.log.sync()
+            await state.partition.make_durable()
             self._forgetting.pop(state, None)
 
     # --- the logs ----------------------------------------------------------------------------------------------------
@@ -416,7 +416,9 @@ class GroupCoordinator:
         if state is None:
             callback()
         else:
-            state.partition.committed.when_passed(state.partition.log.bounds()[1], callback)
+            mark, end = state.partition.committed, state.partition.log.bounds()[1]
+            # Where the log is led elsewhere, so are the groups: nothing begins here.
+            mark.when_passed(end, lambda failure: callback() if failure is None else None)
 
     def _groups_in(self, state: StateLog) -> list[ConsumerGroup]:
         return [group for name, group in self.groups.items() if self._state_of(name) is state]

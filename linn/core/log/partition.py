@@ -2,12 +2,16 @@
 
 Three marks divide a partition, and none of them goes back. `durable` is the offset below which the log's durability
 policy calls this broker's records safe: the end of the log, or of the synced part. `committed`, the high watermark,
-covers what all in-sync replicas have; on one node it follows `durable`. `stable_offset` lies before the first record of
-an open transaction.
+covers what all in-sync replicas have; where there is one replica, it follows `durable`. `stable_offset` lies before the
+first record of an open transaction.
+
+A broker has a role in each partition. Alone and leading, it appends; following, it stores the leader's batches as they
+are, and cuts off what the leader does not have; offline, it knows no leader. `linn.core.log.replication` has the rules.
 
 Laws: readers see only records below the stable offset. A batch is confirmed when the mark for its acks has passed it:
-`durable` for acks of the leader, `committed` for acks of all replicas. One sync at a time runs for a partition and
-covers all waiting batches (group commit). A sync that fails is not retried: it ends the broker.
+`durable` for acks of the leader, `committed` for acks of all replicas. Marks last as long as a broker leads: then what
+waits for them fails, and new ones begin. One sync at a time runs for a partition and covers all waiting batches (group
+commit). A sync that fails is not retried: it ends the broker.
 """
 
 from __future__ import annotations
@@ -15,28 +19,23 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import takewhile
-from typing import TypeVar
+from enum import Enum
 
-from linn.core.batch.batch import CONTROL, TRANSACTIONAL, Format, RecordBatch
-from linn.core.batch.builder import build_marker, slice_batch
-from linn.core.batch.format import NATIVE_ONLY, RECORDS_MAX, Formats
+from linn.core.batch.batch import CONTROL, TRANSACTIONAL, RecordBatch
+from linn.core.batch.builder import build_marker
+from linn.core.batch.format import Formats
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.tree import (
-    BatchMalformed,
     DescriptorsExhausted,
     DiskFull,
-    FormatUnknown,
-    LimitExceeded,
-    LogTruncated,
-    OffsetOutOfRange,
     ProducersExceeded,
 )
 from linn.core.log.mark import Mark
+from linn.core.log.partition_reading import ReadablePartition
 from linn.core.log.producers import CROWDED_IDLE_S, IDLE_S, OFFSET_UNKNOWN, Numbered
 from linn.core.log.storage import (
-    READ_BATCHES_MAX,
     LogStatistics,
     PartitionId,
     PartitionLog,
@@ -62,31 +61,29 @@ SYNC_RETRY_S = 0.5
 
 logger = logging.getLogger("linn.storage")
 
-AnyBatch = TypeVar("AnyBatch", RecordBatch, RecordBatch | StoredBatch)
+
+class Role(Enum):
+    """The role of a broker in a partition."""
+
+    ALONE = "alone"
+    """There is no other replica, and no cluster."""
+    LEADING = "leading"
+    FOLLOWING = "following"
+    OFFLINE = "offline"
+    """No leader is known."""
 
 
-def _slices(batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
-    """The slice that covers the offsets [first, end), or none if it would hold no record. Raises BatchMalformed."""
-    return [slice_batch(batch, first, end)] if batch.index_at(first) < batch.index_at(end) else []
-
-
-def _encodable(batch: RecordBatch) -> RecordBatch:
-    """The first records of a native batch, as many as can be encoded in another format without a pause.
-
-    Returns the whole batch if it has another format, or can't be decoded.
-    """
-    if batch.format:
-        return batch
-    try:
-        opened = RecordBatch(batch.message)
-        first = next(opened.body().pieces(range(batch.count), RECORDS_MAX))
-        return batch if len(first) == batch.count else slice_batch(opened, batch.base_offset, batch.offset(len(first)))
-    except (BatchMalformed, LimitExceeded):
-        return batch
-
-
-class Partition:
+class Partition(ReadablePartition):
     """A partition around its `PartitionLog`. `append` is synchronous; its marks call back on confirmation."""
+
+    # Counts since the log was opened, for the metrics.
+    appended_batches = 0
+    appended_bytes = 0
+    delivered_batches = 0
+    delivered_records = 0
+    delivered_bytes = 0
+    duplicates = 0
+    """Repeated batches, which were not stored again."""
 
     def __init__(
         self,
@@ -97,21 +94,27 @@ class Partition:
         spawn: Spawn,
         leader_epoch: int = 0,
         formats: Formats | None = None,
+        *,
+        is_replicated: bool = False,
     ) -> None:
-        """`formats`: the formats in which clients may publish; None: only linn's own, as in an internal log."""
+        """`formats`: the formats in which clients may publish; None: only linn's own, as in an internal log.
+
+        `is_replicated`: the partition is offline until its role is known, and none of its records count as committed.
+        """
         self.id = id
         self._formats = formats if formats is not None else Formats()
         self.log = log
         self.leader_epoch = leader_epoch
-        """The epoch in which this broker leads the partition; stamped on its appends."""
-        # Counts since the log was opened, for the metrics.
-        self.appended_batches = 0
-        self.appended_bytes = 0
-        self.delivered_batches = 0
-        self.delivered_records = 0
-        self.delivered_bytes = 0
-        self.duplicates = 0
-        """Repeated batches, which were not stored again."""
+        """The epoch of the leader; stamped on this broker's appends if it leads."""
+        self.role = Role.OFFLINE if is_replicated else Role.ALONE
+        self.leads = not is_replicated
+        """Whether this broker may append."""
+        self.leader = 0
+        """The node that leads, where it is another; 0: unknown."""
+        self._is_replicated = is_replicated
+        """Whether `committed` is moved by `commit`. Otherwise it follows `durable`."""
+        self._on_durable: Callable[[], None] | None = None
+        """Called when `durable` of a replica has moved."""
         self._storage = storage
         storage.producers += len(log.facts.producers)
         log.facts.producers.opened(clock.monotonic())
@@ -130,7 +133,7 @@ class Partition:
         self._ends: deque[tuple[float, int]] = deque()
         """Former ends of the log with their monotonic times, back to the first one older than the retention age."""
         self.durable = Mark(self._opened_at, spawn)
-        self.committed = Mark(self._opened_at, spawn)
+        self.committed = Mark(log.bounds()[0] if is_replicated else self._opened_at, spawn)
         self.transactions = log.facts.transactions
         self._stable_end: int | None = None
         """The offset of the first batch of an open transaction; None if there is none."""
@@ -140,22 +143,13 @@ class Partition:
         self.watchers = Watchers(spawn)
         """Callbacks for every move of the stable offset."""
 
-    @property
-    def high_watermark(self) -> int:
-        """The offset below which all records are on all in-sync replicas."""
-        return self.committed.offset
-
-    @property
-    def stable_offset(self) -> int:
-        """The offset below which no transaction is open: readers see records up to it."""
-        offset, end = self.committed.offset, self._stable_end
-        return offset if end is None or offset < end else end
-
     def find(self, batch: Numbered, span: int) -> int | None:
         """The offset at which a numbered batch, or a part of `span` records, is stored already; see `Producers.check`.
 
-        Raises ProducerError; ProducersExceeded for a new producer if there are too many.
+        Raises NotLeader; ProducerError; ProducersExceeded for a new producer if there are too many.
         """
+        if not self.leads:
+            raise self.not_leader()
         producers = self.log.facts.producers
         if self._storage.producers >= PRODUCERS_MAX and batch.producer_id not in producers:
             self._forget_idle_producers()
@@ -195,8 +189,10 @@ class Partition:
     def append(self, batch: RecordBatch) -> int:
         """Store a batch; returns its base offset. It is confirmed when the watermark passes it.
 
-        Raises StorageError: nothing was stored.
+        Raises NotLeader, StorageError: nothing was stored.
         """
+        if not self.leads:
+            raise self.not_leader()
         base_offset = self.log.append(batch, self.leader_epoch)
         if self._noted_epoch != self.leader_epoch:
             self._noted_epoch = self.leader_epoch
@@ -209,11 +205,8 @@ class Partition:
         storage.appends += 1
         self._untidied_bytes += size
         storage.untidied_bytes += size
-        if self._untidied_bytes >= TIDY_FROM_BYTES and (
-            self._untidied_bytes >= TIDY_AFTER_BYTES or storage.untidied_bytes >= UNTIDIED_BYTES_MAX
-        ):
-            self._forget_untidied()
-            self._spawn(lambda: self.enforce_retention(self._clock.now_ms()))
+        if self._untidied_bytes >= TIDY_FROM_BYTES:
+            self._tidy_if_due()
         if self._confirm_after_sync:
             self._start_sync(self._sync_until_durable)
         else:
@@ -221,6 +214,11 @@ class Partition:
             if self._flush_interval_s is not None:
                 self._start_sync(self._sync_after_interval)
         return base_offset
+
+    def _tidy_if_due(self) -> None:
+        if self._untidied_bytes >= TIDY_AFTER_BYTES or self._storage.untidied_bytes >= UNTIDIED_BYTES_MAX:
+            self._forget_untidied()
+            self._spawn(lambda: self.enforce_retention(self._clock.now_ms()))
 
     def _note_hidden(self, batch: RecordBatch) -> None:
         """Record a batch that belongs to a transaction, ends a transaction, or has gaps."""
@@ -249,13 +247,6 @@ class Partition:
         """Append the marker that ends a transaction, unless it has a marker or no batch here. Raises StorageError."""
         if self.transactions.is_open(producer_id, number):
             self.append(build_marker(producer_id, epoch, number, self._clock.now_ms(), is_commit=is_commit))
-
-    def _visible(self, batches: list[AnyBatch]) -> list[AnyBatch]:
-        """Select the batches that are visible to readers, among batches below the stable offset."""
-        transactions = self.transactions
-        if not transactions.markers:
-            return batches
-        return [batch for batch in batches if not transactions.hides(batch)]
 
     def _start_sync(self, sync: Callable[[], Awaitable[None]]) -> None:
         if not self._syncing:
@@ -301,6 +292,8 @@ class Partition:
         self._forget_untidied()
         self._forget_idle_producers()
         self.transactions.forget_before(self.log.first_stored())
+        if self.role is Role.FOLLOWING:
+            age_ms = bytes_max = None  # The leader decides: see `append_copy`.
         before = self._end_before(age_ms) if age_ms is not None else None
         await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before)
 
@@ -322,9 +315,16 @@ class Partition:
         self._storage.sync_seconds.observe(self._clock.monotonic() - started)
 
     def _advance(self, offset: int) -> None:
-        """Move the marks: on one node durable records are committed, and no replica holds the stable offset back."""
+        """Move the mark `durable`; where there is one replica, durable records are committed."""
         durable, committed = self.durable, self.committed
         if offset <= durable.offset:
+            return
+        if self._is_replicated:
+            durable.offset = offset
+            if durable.waiting:
+                durable.tell()
+            if self._on_durable is not None:
+                self._on_durable()
             return
         durable.offset = committed.offset = offset
         if durable.waiting:
@@ -333,26 +333,136 @@ class Partition:
             committed.tell()
         self.watchers.tell()
 
-    def check_position(self, offset: int, leader_epoch: int) -> None:
-        """Check that the record before `offset` is the one that the reader read, appended in `leader_epoch`.
+    def commit(self, offset: int) -> None:
+        """Move the watermark of a replicated partition; an earlier offset changes nothing.
 
-        `leader_epoch` 0: unknown. Raises LogTruncated with the offset where the log and the reader's records diverge.
+        Of a follower: to what the leader has told, at most the end of its own log.
         """
-        if leader_epoch:
-            end = self.log.facts.epochs.end_of(leader_epoch, self.log.bounds()[1])
-            if end < offset:
-                raise LogTruncated(
-                    f"{self.id} lost the records from offset {end} on that leader epoch {leader_epoch} had appended, "
-                    "and goes on with others there",
-                    partition=self.id.index,
-                    offset=end,
-                )
+        assert self._is_replicated, "where there is one replica, `durable` moves the watermark"
+        committed = self.committed
+        if offset > committed.offset:
+            assert offset <= self.log.bounds()[1], "a watermark beyond the end"
+            committed.offset = offset
+            if committed.waiting:
+                committed.tell()
+            self.watchers.tell()
 
     async def commit_all(self) -> None:
-        """Commit all appended records without waiting for the background task. Raises SyncFailed."""
-        if self.high_watermark < self.log.bounds()[1]:
+        """Commit all appended records without waiting for the background task. Does nothing where another leads.
+
+        Raises SyncFailed, NotLeader.
+        """
+        committed, end = self.committed, self.log.bounds()[1]
+        if self.leads and committed.offset < end:
             await self._sync()
             self._advance(self.log.durable())
+            await committed.wait(end)
+
+    async def make_durable(self) -> None:
+        """Put all appended records on stable storage, whatever the log's policy, and wait until they are committed.
+
+        Raises SyncFailed, DiskFull, NotLeader.
+        """
+        committed, end = self.committed, self.log.bounds()[1]
+        await self.log.sync()
+        if committed.offset < end:
+            self._advance(self.log.durable())
+            await committed.wait(end)
+
+    # --- roles -------------------------------------------------------------------------------------------------------
+
+    def not_leader(self) -> NotLeader:
+        """The error of requests that only a leader serves."""
+        where = f"node {self.leader} leads it" if self.leader else "no leader of it is known here"
+        text = f"this broker does not lead {self.id}: {where} in epoch {self.leader_epoch}"
+        return NotLeader(text, leader=self.leader, epoch=self.leader_epoch)
+
+    def lead(self, epoch: int, on_durable: Callable[[], None]) -> None:
+        """Lead in a new epoch, which begins at the end of the log (rule L1). Call `commit` as the watermark moves.
+
+        What waits from an epoch before, if this broker led in that one too, goes on waiting: its records are there.
+        """
+        assert self._is_replicated, "who is alone has one epoch"
+        self.role, self.leads, self.leader, self.leader_epoch = Role.LEADING, True, 0, epoch
+        self._on_durable, self._noted_epoch = on_durable, epoch
+        self.log.facts.epochs.note(epoch, self.log.bounds()[1])
+
+    def follow(self, leader: int, epoch: int, on_durable: Callable[[], None]) -> None:
+        """Follow a leader in an epoch. What waits for this broker as the leader fails with NotLeader."""
+        self.role, self.leads, self.leader, self.leader_epoch = Role.FOLLOWING, False, leader, epoch
+        self._on_durable = on_durable
+        self._fail_marks()
+
+    def go_offline(self, epoch: int) -> None:
+        """Serve nothing until the leader of an epoch is known. What waits fails with NotLeader."""
+        self.role, self.leads, self.leader, self.leader_epoch = Role.OFFLINE, False, 0, epoch
+        self._on_durable = None
+        self._fail_marks()
+
+    def _fail_marks(self) -> None:
+        failed = self.durable, self.committed
+        self._renew_marks()
+        for mark in failed:
+            mark.fail(self.not_leader())
+
+    def _renew_marks(self) -> None:
+        """Begin new marks, at most at the end of the log."""
+        start, end = self.log.bounds()
+        durable = min(self.log.durable(), end) if self._confirm_after_sync else end
+        self.committed = Mark(max(start, min(self.committed.offset, end)), self._spawn)
+        self.durable = Mark(durable, self._spawn)
+
+    def append_copy(self, batches: Sequence[RecordBatch]) -> None:
+        """Store batches of the leader as they are; see `PartitionLog.append_copy`. They are not counted as appended.
+
+        Raises CopyMisplaced, BatchCorrupt, BatchMalformed: nothing was stored. StorageError: the first ones may be.
+        """
+        if self.role is not Role.FOLLOWING:
+            raise CopyMisplaced(f"this broker does not follow the leader of {self.id}")
+        log, storage = self.log, self._storage
+        before, size, producers = log.bounds()[1], log.size_bytes(), len(log.facts.producers)
+        try:
+            log.append_copy(batches)
+        finally:
+            end, size = log.bounds()[1], log.size_bytes() - size
+            storage.producers += len(log.facts.producers) - producers
+            storage.untidied_bytes += size
+            self._untidied_bytes += size
+            self._opened_at += end - before
+            self._move_stable_end()
+            self._tidy_if_due()
+            if not self._confirm_after_sync:
+                self._advance(end)
+            if self._confirm_after_sync or self._flush_interval_s is not None:
+                self._start_sync(self._sync_until_durable if self._confirm_after_sync else self._sync_after_interval)
+
+    async def follow_start(self, start: int) -> None:
+        """Drop the records before the leader's start, as far as there are any. Raises StorageError."""
+        first, end = self.log.bounds()
+        if start > first:
+            await self.log.trim(before=min(start, end))
+
+    async def cut(self, after: int) -> None:
+        """Drop the records from an offset on, which the leader does not have. Raises OffsetOutOfRange, StorageError."""
+        await self._replace_records(self.log.trim(after=after))
+
+    async def restart_at(self, start: int) -> None:
+        """Drop all records, and go on at the leader's start, which lies beyond the end. Raises StorageError."""
+        await self._replace_records(self.log.restart_at(start))
+
+    async def _replace_records(self, change: Awaitable[None]) -> None:
+        log, storage = self.log, self._storage
+        assert not self.leads, "a leader never cuts its log"
+        before, producers = log.bounds()[1], len(log.facts.producers)
+        storage.cut_batches.forget(self)
+        await change
+        storage.producers += len(log.facts.producers) - producers
+        log.facts.producers.opened(self._clock.monotonic())
+        self.transactions = log.facts.transactions
+        self._opened_at += log.bounds()[1] - before
+        self._ends.clear()
+        self._move_stable_end()
+        self._renew_marks()
 
     @property
     def appended_records(self) -> int:
@@ -369,169 +479,6 @@ class Partition:
         for batch in batches:
             self.delivered_records += batch.count
             self.delivered_bytes += batch.size
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that can be read."""
-        return self.log.bounds()[0]
-
-    def readable_count(self, first: int = 0, end: int | None = None) -> int:
-        """The number of records that readers get between offsets `first` and `end`; see `OffsetTally`."""
-        stable = self.stable_offset
-        first, end = max(first, self.start_offset), stable if end is None else min(end, stable)
-        return end - first - self.transactions.hidden.count(first, end) if first < end else 0
-
-    async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """Read committed batches from the one that holds `offset` on, without records before `offset`.
-
-        As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty if there are no records from
-        `offset` to the stable offset. Raises OffsetOutOfRange, LogCorrupt.
-        """
-        while stored := await self._read(offset, bytes_max):
-            behind = stored[-1].end_offset
-            batches = self._visible(stored)
-            if batches and batches[0].base_offset < offset:
-                batches[:1] = self._cut(batches[0], offset, batches[0].end_offset)
-            if batches:
-                return batches
-            offset = behind  # The whole batch is hidden, or ends with a gap that begins before `offset`.
-        return ()
-
-    async def _read(self, offset: int, bytes_max: int) -> list[RecordBatch]:
-        """Read committed batches as they are stored. Raises OffsetOutOfRange, LogCorrupt."""
-        stable = self.stable_offset
-        if offset >= stable:
-            if offset > stable:
-                raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the stable offset {stable}")
-            return []
-        batches = list(await self.log.read(offset, bytes_max))[:READ_BATCHES_MAX]
-        while batches and batches[-1].base_offset >= stable:
-            batches.pop()
-        return batches
-
-    async def read_whole(self, offset: int, bytes_max: int) -> list[RecordBatch]:
-        """Read whole committed batches from the one that holds `offset`, in views of their own.
-
-        Empty if there are no records from `offset` to the stable offset. Raises OffsetOutOfRange, LogCorrupt.
-        """
-        kept = self._storage.cut_batches.at(self, offset)
-        if kept is not None and self.start_offset <= offset < self.stable_offset:
-            return [kept]
-        while stored := await self._read(offset, bytes_max):
-            if batches := self._visible(stored):
-                return [RecordBatch(batch.message) for batch in batches]
-            offset = stored[-1].end_offset
-        return []
-
-    def keep_cut(self, whole: RecordBatch) -> None:
-        """Cache a batch of `read_whole` of which another part will be read, so that it is not decoded again."""
-        self._storage.cut_batches.keep(self, whole)
-
-    def _cut(self, batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
-        """Cut the offsets [first, end) out of a batch; empty if they are all a gap. Raises BatchMalformed."""
-        # A separate view: decoded columns must not stay with a batch that an engine keeps in memory.
-        whole = self.native(RecordBatch(batch.message))
-        parts = _slices(whole, first, end)
-        self._storage.cut_batches.keep(self, whole)
-        return parts
-
-    async def read_range(
-        self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY
-    ) -> Sequence[RecordBatch]:
-        """Read batches with exactly the records from `first` up to `end`, or fewer if `bytes_max` is reached.
-
-        Empty if there are no records, as in a gap. Batches in a format that is not among `accepts` are
-        translated.
-
-        Raises OffsetOutOfRange, LogCorrupt, FormatUnknown; BatchMalformed if the first batch has to be cut and can't be
-        read.
-        """
-        whole = self._storage.cut_batches.at(self, first)
-        if whole is not None and self.start_offset <= first < end <= self.stable_offset:
-            return self._accepted(_slices(whole, first, min(end, whole.end_offset)), accepts, bytes_max)
-        batches = list(await self.read(first, bytes_max))
-        while batches and batches[-1].base_offset >= end:
-            batches.pop()
-        if batches and batches[-1].end_offset > end:
-            last = batches.pop()
-            try:
-                batches += self._cut(last, last.base_offset, end)
-            except (BatchMalformed, FormatUnknown):
-                if not batches:
-                    raise
-        return self._accepted(batches, accepts, bytes_max)
-
-    def _accepted(
-        self, batches: Sequence[RecordBatch], accepts: Sequence[int], bytes_max: int
-    ) -> Sequence[RecordBatch]:
-        """Translate batches into a format that the reader accepts, as many as fit into `bytes_max`, at least one.
-
-        Raises FormatUnknown.
-        """
-        if all(batch.format in accepts for batch in batches):
-            return batches
-        found: list[RecordBatch] = []
-        for batch in batches:
-            whole = batch
-            try:
-                if batch.format not in accepts:
-                    batch = _encodable(whole)
-                made = self.accepted(batch, accepts)
-            except FormatUnknown:
-                if not found:
-                    raise
-                break
-            bytes_max -= made.size
-            if found and bytes_max < 0:
-                break
-            found.append(made)
-            if batch is not whole:
-                break  # Later batches come with the next read.
-        return found
-
-    def accepted(self, batch: RecordBatch, accepts: Sequence[int]) -> RecordBatch:
-        """A batch of this partition in a format that a reader accepts; unchanged if it can't be translated.
-
-        Raises FormatUnknown.
-        """
-        if batch.format in accepts:
-            return batch
-        try:
-            return self._formats.translated(self.id, batch, accepts[0])
-        except BatchMalformed as error:
-            text = "%(partition)s: a batch of %(count)d records is handed over as it is: %(error)s"
-            logger.warning(text, {"partition": str(self.id), "count": batch.count} | log_fields(error))
-            return batch
-
-    def native(self, batch: RecordBatch) -> RecordBatch:
-        """A batch of this partition in linn's own format. Raises FormatUnknown, BatchMalformed."""
-        return self._formats.translated(self.id, batch, Format.NATIVE) if batch.format else batch
-
-    async def batch_at(self, offset: int) -> RecordBatch:
-        """The whole batch that holds a committed offset. Raises OffsetOutOfRange, LogCorrupt."""
-        return (await self.log.read(offset, 1))[0]
-
-    async def read_stored(
-        self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY
-    ) -> Sequence[RecordBatch | StoredBatch]:
-        """Read as `read_range` does; batches that need no cut or translation may stay in their files, with only their
-        stamps checked.
-        """
-        found = self.read_nowait(first, end, bytes_max, accepts)
-        return found or await self.read_range(first, end, bytes_max, accepts)
-
-    def read_nowait(
-        self, first: int, end: int, bytes_max: int, accepts: Sequence[int] = NATIVE_ONLY
-    ) -> Sequence[RecordBatch | StoredBatch]:
-        """Read as `read_stored` does, without waiting; empty if impossible. Raises LogClosed, StorageError."""
-        batches = list(self.log.read_nowait(first, bytes_max))[:READ_BATCHES_MAX]
-        end = min(end, self.stable_offset)
-        while batches and batches[-1].end_offset > end:
-            batches.pop()
-        batches = self._visible(batches)
-        if not all(batch.format in accepts for batch in batches):
-            return list(takewhile(lambda batch: batch.format in accepts, batches))
-        return batches
 
     async def delete(self) -> None:
         """Close the log and delete it."""

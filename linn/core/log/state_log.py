@@ -119,7 +119,7 @@ class StateLog:
             for record in records:
                 self.append(record)
             self._snapshot_bytes = sum(map(len, records))
-            await self.partition.log.sync()
+            await self.partition.make_durable()
             await self.partition.log.trim(before=start)
         finally:
             self._compacting = False

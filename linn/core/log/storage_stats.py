@@ -56,6 +56,10 @@ class CutBatches:
         batch = self._kept.get(partition)
         return batch if batch is not None and batch.base_offset <= offset < batch.end_offset else None
 
+    def forget(self, partition: object) -> None:
+        """Drop the batch of a partition whose log was cut."""
+        self._kept.pop(partition, None)
+
     def keep(self, partition: object, batch: RecordBatch) -> None:
         """Cache a batch of which another part may be needed; the least recent batches make room."""
         if batch.size >= BYTES_MIN and _bytes_of(batch) <= BYTES_MAX:

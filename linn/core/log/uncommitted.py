@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from linn.core.batch.batch import CONTROL
-from linn.core.log.partition import AnyBatch, Partition
+from linn.core.log.partition import Partition
+from linn.core.log.partition_reading import AnyBatch
 
 
 class UncommittedView(Partition):

@@ -10,7 +10,7 @@ import trio
 
 from linn.core.env.env import Net
 from linn.core.errors.codes import error_from_code
-from linn.core.errors.metadata import MetadataError, MetadataUnavailable, MetadataUnknown
+from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown
 from linn.core.errors.tree import ConnectFailed, ConnectionLost, LimitExceeded
 from linn.core.metadata import served_messages as messages
 from linn.core.metadata.message_stream import MessageStream
@@ -40,6 +40,9 @@ class ServedStore:
         self._link: _Link | None = None
         self._streams: dict[MessageStream, None] = {}
         """Open connections."""
+        self._leases: dict[int, int] = {}
+        """The server's numbers of the leases of this connection; a server that is started again begins at 1 again."""
+        self._leases_granted = 0
         self._is_closed = False
 
     # --- the port ---
@@ -66,21 +69,41 @@ class ServedStore:
             raise LimitExceeded(f"a write to the metadata store has at most {CHANGES_MAX} keys and conditions")
         values = {key: value for key, value in changes.items() if value is not REMOVED}
         removed = [key for key, value in changes.items() if value is REMOVED]
-        return await self._result(
-            lambda number: messages.Put(number, values, removed, dict(conditions), lease), is_write=True
+        compared, link = dict(conditions), await self._connected()
+        known = self._known_lease(lease) if lease != NO_LEASE else NO_LEASE
+        done = await link.ask(
+            lambda number: messages.Put(number, values, removed, compared, known), messages.Done, is_write=True
         )
+        return done.result
 
     async def grant_lease(self, ttl_s: float) -> int:
         """See `MetadataStore.grant_lease`."""
-        return await self._result(lambda number: messages.Grant(number, ttl_s))
+        link = await self._connected()
+        done = await link.ask(lambda number: messages.Grant(number, ttl_s), messages.Done)
+        self._leases_granted += 1
+        if link is self._link:
+            self._leases[self._leases_granted] = done.result
+        return self._leases_granted
 
     async def renew_lease(self, lease: int) -> None:
         """See `MetadataStore.renew_lease`."""
-        await self._result(lambda number: messages.Renew(number, lease))
+        link = await self._connected()
+        known = self._known_lease(lease)
+        await link.ask(lambda number: messages.Renew(number, known), messages.Done)
 
     async def revoke_lease(self, lease: int) -> None:
         """See `MetadataStore.revoke_lease`."""
-        await self._result(lambda number: messages.Revoke(number, lease), is_write=True)
+        link = await self._connected()
+        if lease in self._leases:
+            known = self._leases[lease]
+            await link.ask(lambda number: messages.Revoke(number, known), messages.Done, is_write=True)
+            self._leases.pop(lease, None)
+
+    def _known_lease(self, lease: int) -> int:
+        """Return the server's number of a lease. Raises LeaseLost: it was granted on another connection."""
+        if lease not in self._leases:
+            raise LeaseLost(f"the lease {lease} has ended, with its connection")
+        return self._leases[lease]
 
     async def aclose(self) -> None:
         """See `MetadataStore.aclose`. Its leases end at once; its watches are lost."""
@@ -90,10 +113,6 @@ class ServedStore:
 
     # --- connections ---
 
-    async def _result(self, make: Callable[[int], messages.Request], *, is_write: bool = False) -> int:
-        link = await self._connected()
-        return (await link.ask(make, messages.Done, is_write=is_write)).result
-
     async def _connected(self) -> _Link:
         """Return the connection for requests, a new one if there is none. Raises MetadataUnavailable, MetadataError."""
         async with self._dialing:
@@ -101,6 +120,7 @@ class ServedStore:
                 if self._link is not None:
                     await self._close(self._link.stream)
                 self._link = None
+                self._leases.clear()
                 self._link = _Link(await self._dial(watches=False))
             return self._link
 

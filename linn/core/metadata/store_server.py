@@ -26,6 +26,8 @@ CONNECTIONS_MAX = 256
 """Connections at a time: a worker has two, and a machine has no more than 128 workers."""
 REQUESTS_MAX = 16
 """Requests of a connection that are performed at a time; then its further ones wait in the socket."""
+LEASES_MAX = 64
+"""Leases of a connection that have not ended: a broker has two, and some whose answers were lost."""
 HELLO_S = 10.0
 """Time in which a connection must have said hello, so that silent ones don't take all places."""
 FAREWELL_S = 1.0
@@ -150,6 +152,8 @@ class _Conversation:
             try:
                 frame = _frame(await self._perform(request))
             except LinnError as error:
+                if isinstance(error, LeaseLost) and isinstance(request, messages.Put | messages.Renew):
+                    self._leases.pop(request.lease, None)
                 frame = _frame(messages.Failed(request.number, error.code, error.text))
             except Exception:
                 logger.exception("a request to the metadata store failed")
@@ -170,6 +174,8 @@ class _Conversation:
                 revision = await self._store.put_all(changes, request.conditions, request.lease)
                 return messages.Done(request.number, revision)
             case messages.Grant():
+                if len(self._leases) >= LEASES_MAX:
+                    raise LimitExceeded(f"a connection to the metadata store has at most {LEASES_MAX} leases")
                 lease = await self._store.grant_lease(request.ttl_s)
                 self._leases[lease] = None
                 return messages.Done(request.number, lease)

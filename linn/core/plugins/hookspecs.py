@@ -188,7 +188,15 @@ def linn_register_authorizer() -> AuthorizerKind | Sequence[AuthorizerKind] | No
 
 @hookspec
 def linn_register_metadata_store() -> MetadataStoreKind | Sequence[MetadataStoreKind] | None:
-    """Register metadata stores: `store =` in `[cluster]`."""
+    """Register metadata stores: `store =` in `[cluster]`.
+
+    A metadata store holds the small values on which all brokers of a cluster agree: nodes, topics, leaders. The kind's
+    settings are further keys of `[cluster]`; `make` is called once. Safety relies on its conditions and revisions,
+    which `linn.testing.metadata_stores` checks.
+
+    Failure policy: a store that raises `metadata.unavailable` or loses a watch is asked again; meanwhile the broker
+    serves, and nothing changes. Any other exception is logged with the plugin's name, and counts as unavailable.
+    """
 
 
 @hookspec

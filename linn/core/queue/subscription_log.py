@@ -78,7 +78,7 @@ class SubscriptionLog:
     async def _note_ids(self) -> None:
         """Sync the next delivery id. A queue that has never delivered anything postpones this to the first delivery."""
         assert self.state is not None
-        await self.state.partition.log.sync()
+        await self.state.partition.make_durable()
         self.ids_noted = True
 
     async def _note_first_ids(self) -> None:

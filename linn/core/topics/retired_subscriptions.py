@@ -35,7 +35,7 @@ class RetiredSubscriptions:
     async def prepare(partitions: Iterable[Partition]) -> None:
         """Sync the records, whatever the storage's policy is. Raises StorageError."""
         for partition in partitions:
-            await partition.log.sync()
+            await partition.make_durable()
 
     async def retire_queue(self, queue: Queue, partitions: Iterable[Partition]) -> None:
         """Close a queue and retire its state logs. Raises SyncFailed."""
@@ -51,7 +51,7 @@ async def _sync_last(partitions: Iterable[Partition]) -> None:
     """Sync records appended after `prepare`. There is no way back: errors other than a failed sync are logged."""
     for partition in partitions:
         try:
-            await partition.log.sync()
+            await partition.make_durable()
         except SyncFailed:
             raise
         except StorageError as error:

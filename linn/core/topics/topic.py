@@ -52,6 +52,7 @@ from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
 from linn.core.topics.deletion import TopicDeletion
+from linn.core.topics.held_bytes import HeldBytes
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
@@ -76,6 +77,7 @@ class TopicHost:
     spawn: Spawn
     copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]]
     leader_epoch: int
+    """The epoch in which partitions that have no replicas are led: the number of the broker's start."""
 
 
 class Topic:
@@ -98,6 +100,7 @@ class Topic:
         self.is_own = name == AUDIT_TOPIC
         """Whether only the broker writes to the topic and changes it."""
         self.leader_epoch = host.leader_epoch
+        """The epoch in which new logs are opened."""
         self.led_by: Callable[[], str] | None = None
         """In a cluster, while the topic is closed here: says who leads it, worded as the end of an error."""
         self.settings = settings
@@ -598,26 +601,3 @@ class ClippedLogs:
         self.holders = [holder for holder in self.holders if holder.clipped]
         if self.holders:
             raise DiskFull(f"topic {self._topic} stores nothing before the disk has room for its state logs")
-
-
-class HeldBytes:
-    """A running sum of the bytes that a topic's partitions hold. A publish reads only changed partitions."""
-
-    __slots__ = ("_bytes_of", "_known", "_total", "changed")
-
-    def __init__(self, bytes_of: Callable[[int], int]) -> None:
-        """`bytes_of`: what the partition of an index holds now."""
-        self.changed: dict[int, None] = {}
-        """Partitions that may hold more or less than when `total` was last asked."""
-        self._bytes_of = bytes_of
-        self._known: dict[int, int] = {}
-        self._total = 0
-
-    def total(self) -> int:
-        """The bytes that are held now."""
-        for index in self.changed:
-            held = self._bytes_of(index)
-            self._total += held - self._known.get(index, 0)
-            self._known[index] = held
-        self.changed.clear()
-        return self._total

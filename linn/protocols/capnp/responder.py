@@ -99,20 +99,23 @@ class Responder:
             self._end()
 
     def when_passed(self, awaits: Sequence[tuple[Mark, int]], correlation: int, answer: m.Message) -> None:
-        """Answer once each mark has passed its offset; at once if all have."""
+        """Answer once each mark has passed its offset, or one has failed and none is left; at once if all have."""
         missing = [(mark, end) for mark, end in awaits if mark.offset < end]
         if not missing:
             self.reply(correlation, answer)
             return
-        left = len(missing)
+        left, failure = len(missing), None
         self.inflight += 1
 
-        def passed() -> None:
-            nonlocal left
-            left -= 1
+        def passed(error: LinnError | None) -> None:
+            nonlocal left, failure
+            left, failure = left - 1, error or failure
             if left == 0:
                 self._end()
-                self.reply(correlation, answer)
+                if failure is None:
+                    self.reply(correlation, answer)
+                else:
+                    self.fail(correlation, failure)
 
         for mark, end in missing:
             mark.when_passed(end, passed)

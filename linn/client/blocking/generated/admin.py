@@ -41,16 +41,6 @@ class Admin(Facade[AsyncAdmin]):
         client.admin.delete_topic("invoices")
     """
 
-    def perform(self, /, verb: str, **arguments: Any) -> Any:
-        """Perform any admin verb of the broker and return its result.
-
-        Raises ConfigError if an argument is not JSON, MessageInvalid if a text is not valid Unicode.
-
-        Example:
-            print(client.admin.perform("topic.show", name="orders"))
-        """
-        return self._thread.call(self._made.perform, verb, **arguments)
-
     def create_topic(self, /, name: str, **settings: Unpack[TopicSettings]) -> bool:
         """Create a topic; return False if it exists with the same settings. Raises TopicExists, ConfigError.
 
@@ -579,3 +569,13 @@ class Admin(Facade[AsyncAdmin]):
             print(client.admin.can("ada", "publish", "topic:orders")["roles"])
         """
         return self._thread.call(self._made.can, user, operation, resource)
+
+    def perform(self, /, verb: str, **arguments: Any) -> Any:
+        """Perform any admin verb of the broker and return its result.
+
+        Raises ConfigError if an argument is not JSON, MessageInvalid if a text is not valid Unicode.
+
+        Example:
+            print(client.admin.perform("topic.show", name="orders"))
+        """
+        return self._thread.call(self._made.perform, verb, **arguments)

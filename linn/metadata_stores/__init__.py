@@ -1,0 +1,1 @@
+"""Metadata stores of clusters, as plugins."""
