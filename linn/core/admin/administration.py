@@ -75,7 +75,7 @@ logger = logging.getLogger("linn.administration")
 CONFLICTS_MAX = 10
 """Times that a change is checked again because others have changed the catalog of the cluster meanwhile."""
 CONFLICT_WAIT_S = 2.0
-"""How long it waits for their changes: they come within milliseconds, unless the store is down."""
+"""Limit of the wait for their changes, which come within milliseconds unless the store is down."""
 
 T = TypeVar("T")
 Handler = Callable[[Any, Principal], Awaitable[Any]]

@@ -1,9 +1,9 @@
 """The catalog of a broker in a cluster: it follows the changes of other brokers, and opens the topics that it leads.
 
-Laws: what others have changed is put into effect in the order of the metadata store, under the lock of this broker's
-own changes. A topic is open at one broker, which leads all its partitions in its session; at the others it is closed,
-and everything but its settings is refused with the name of its leader. A topic whose leader's session is being renewed
-stays open: while all of the in-sync set follow, nobody else leads.
+Laws: changes of other brokers take effect in the order of the metadata store, under the lock of this broker's own
+changes. A topic is open at one broker, which leads all its partitions in its session; at the others it is closed, and
+requests for its records are refused with the name of its leader. A topic stays open while its leader's session is
+renewed: no other broker can be elected, as none has its records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from linn.core.topics.topic import Topic
 RETRY_S = 5.0
 """Pause before what failed is tried again, such as opening a topic on a full disk."""
 LEADER_WAIT_S = 5.0
-"""How long the making of a topic waits for its leader: elections take milliseconds while the store answers."""
+"""Limit of the wait for the leader of a new topic: elections take milliseconds while the store answers."""
 
 logger = logging.getLogger("linn.cluster")
 
@@ -174,7 +174,7 @@ class ClusterCatalog:
         return [parts.get(part_key(str(topic.id), index)) for index in range(topic.settings.partitions)]
 
     def close(self, topic: Topic) -> None:
-        """Let a new topic be closed until it is known who leads it."""
+        """Close a new topic until its leader is known."""
         topic.led_by = partial(self._leader_text, topic)
 
     def _leader_text(self, topic: Topic) -> str:
@@ -201,7 +201,7 @@ class ClusterCatalog:
 
 
 def _rank(key: str, stored: Stored | None) -> tuple[int, str]:
-    """The place of a change: exchanges that topics may be bound to come first, and those that are gone last."""
+    """The place of a change: new exchanges come first, because topics may be bound to them, and deleted ones last."""
     if not key.startswith(EXCHANGE):
         return 1, key
     return (2 if stored is None else 0), key

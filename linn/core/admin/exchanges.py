@@ -153,7 +153,7 @@ class ExchangeAdministration:
         self._catalog.exchanges.changed()
 
     async def _bind_again(self, name: str) -> None:
-        """Bind to a new exchange what was bound to a former one of its name, or to come."""
+        """Bind to a new exchange all that is bound to its name."""
         for topic in self._catalog.topics.values():
             bindings = [it for it in (*topic.settings.bindings, *topic.live_bindings) if it.exchange == name]
             await self._long_work.run(bind(self._catalog, Target(topic.name), bindings), immediate=True)

@@ -79,10 +79,10 @@ class StoredTopics(NamedTuple):
 
 
 class Elsewhere(Protocol):
-    """What a cluster does with topics at each of its brokers."""
+    """A cluster, which decides where topics are open."""
 
     def close(self, topic: Topic) -> None:
-        """Let a new topic be closed until it is known who leads it."""
+        """Close a new topic until its leader is known."""
 
     async def forget(self, topic: Topic) -> None:
         """Delete the logs of a topic that is gone. Raises SyncFailed."""
@@ -117,7 +117,7 @@ class TopicAdministration:
         self._subscriptions = subscriptions
         self._long_work = long_work
         self.elsewhere: Elsewhere | None = None
-        """In a cluster: what becomes of topics that other brokers lead."""
+        """The cluster; None: this broker is alone."""
         self._half_deleted: dict[str, Topic] = {}
         """Deleted topics whose files are not all removed yet."""
 
@@ -252,7 +252,7 @@ class TopicAdministration:
     # --- what other brokers of a cluster have changed ---
 
     async def follow(self, name: str, settings: TopicSettings, entry: Mapping[str, Any]) -> None:
-        """Put another broker's change into effect: `settings` are those of the topic's checked entry.
+        """Put another broker's change into effect; `settings` come from the topic's checked entry.
 
         Raises ConfigError, PluginUnknown, PluginError: this broker can't have the topic. StorageError.
         """
@@ -280,7 +280,7 @@ class TopicAdministration:
         await self._long_work.run(rebind(self._catalog, Target(name), now, before), immediate=True)
 
     async def drop(self, topic: Topic) -> None:
-        """Let a topic be gone; its logs are still there."""
+        """Remove a topic, but not its logs."""
         await self._drop_topic(topic)
         self._groups.end_topic(topic.name)
         self._groups.forget_topic(topic.name)

@@ -16,7 +16,7 @@ bounded time.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Literal
@@ -167,12 +167,9 @@ class Broker:
         self._folder = DataFolder(env.disk, config.broker.data_dir)
 
     def _embedded_metadata(self) -> MetadataStore:
-        disk, config = self.env.disk, self.config
-
-        def proofs() -> Iterator[str]:
-            return foreign_topic_folders(disk, config)
-
-        return EmbeddedMetadata(disk, config.broker.data_dir, self.env.clock, self.spawn, proofs)
+        disk, folder = self.env.disk, self.config.broker.data_dir
+        proofs = partial(foreign_topic_folders, disk, self.config)
+        return EmbeddedMetadata(disk, folder, self.env.clock, self.spawn, proofs)
 
     def _cluster_node(self) -> ClusterNode | None:
         """Make this broker's part of its cluster; None: it is alone. Raises PluginError."""

@@ -1,4 +1,4 @@
-"""The plugins that decide who a client is and what it may do, made as the configuration names them."""
+"""The plugins that decide about logins and rights, made as the configuration names them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The catalog in the metadata store of a cluster, as one broker writes and follows it.
 
-Laws: each change of the catalog also writes the key CATALOG, under the condition that nobody has written it since this
-broker's catalog was up to date. So a change is checked against the catalog to which it is applied, at whichever broker
-it was asked for, and no two brokers need to agree on who checks. A write without an answer is never repeated: its tag
-in CATALOG shows whether it was made, and if not, another write of CATALOG sees to it that it never will be.
+Laws: each change of the catalog also writes the key CATALOG, under the condition that no other broker has written it
+since this broker's catalog was up to date. So a change is checked at the broker that a client is connected to, and
+against the very catalog to which it is applied. A write without an answer is never repeated: its tag in CATALOG shows
+whether it was made, and if not, another write of CATALOG prevents that it still will be.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class CatalogStore:
         return moved
 
     def take(self, known: Mapping[str, int]) -> dict[str, Stored | None]:
-        """Take the changes that were noted, without those of which `known` has the revision, None: removed.
+        """Take the changes that were noted, without those whose revision `known` has, None: removed.
 
         The broker's catalog is up to date with them when `followed` is called.
         """
@@ -169,7 +169,7 @@ class CatalogStore:
         }
 
     def followed(self) -> None:
-        """The broker's catalog has what was taken."""
+        """Note that the broker's catalog has the changes that were taken."""
         self.revision = max(self.revision, self._taken)
         self._moved.set()
         self._moved = trio.Event()

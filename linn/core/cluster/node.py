@@ -184,7 +184,7 @@ class ClusterNode:
 
     @property
     def session(self) -> str | None:
-        """The session in which this node leads what is given to it; None: it has none yet."""
+        """The session in which this node leads partitions; None: it has none yet."""
         return self._member.session
 
     # --- describing ---

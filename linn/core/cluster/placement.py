@@ -21,7 +21,7 @@ class PlacedTopic(NamedTuple):
     """A topic, as its placement needs it."""
 
     key: str
-    """Of its entry in the metadata store."""
+    """The key of its entry in the metadata store."""
     revision: int
     id: str
     partitions: int

@@ -107,9 +107,9 @@ class GroupCoordinator:
     ) -> list[str]:
         """Rebuild the groups from their logs; a full disk does not prevent it.
 
-        `topics` are those that exist, and `ends` has the ends of the open ones' partitions. Returns the topics in which
-        groups had committed records that are lost: while `clipped` is set, they must store nothing. New records at
-        those offsets are delivered to the groups.
+        `topics` has the names of all topics, and `ends` the ends of the open ones' partitions. Returns the topics in
+        which groups had committed records that are lost: while `clipped` is set, they must store nothing. New records
+        at those offsets are delivered to the groups.
 
         Raises LogCorrupt, StorageError.
         """

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import Protocol
 from uuid import UUID
 
 from linn.core.batch.batch import DELAYS_MS, PRIORITIES, SCATTERED, TRANSACTIONAL, TTLS_MS, RecordBatch
@@ -26,7 +25,6 @@ from linn.core.errors.replication import NotLeader
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     BatchMalformed,
-    DiskFull,
     FeatureUnsupported,
     LinnError,
     LogClosed,
@@ -51,6 +49,7 @@ from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
+from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
 from linn.core.topics.deletion import TopicDeletion
 from linn.core.topics.held_bytes import HeldBytes
 from linn.core.topics.message_limit import check_steps
@@ -571,33 +570,3 @@ async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> 
     of_topics = {log.id.topic: log for log in (*logs, *(state.partition for state in states))}
     for log in of_topics.values():
         await log.log.sync()
-
-
-class StateHolder(Protocol):
-    """The holder of a state log, which can replace it."""
-
-    clipped: bool
-    """Whether the log is ahead of the records; events about lost records were ignored when it was read."""
-
-
-class ClippedLogs:
-    """State logs of one topic that are ahead of its data logs after a power loss, and that a full disk can't replace.
-
-    Law: until they are replaced the topic stores nothing: after another crash they would mark new records as settled,
-    at the offsets of lost records.
-    """
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self.holders: list[StateHolder] = []
-        """Holders that were left at the last `check`."""
-
-    def add(self, holders: Iterable[StateHolder | None]) -> None:
-        """Add the holders whose logs are clipped."""
-        self.holders += [holder for holder in holders if holder is not None and holder.clipped]
-
-    def check(self) -> None:
-        """Check that no clipped log is left. Raises DiskFull."""
-        self.holders = [holder for holder in self.holders if holder.clipped]
-        if self.holders:
-            raise DiskFull(f"topic {self._topic} stores nothing before the disk has room for its state logs")
