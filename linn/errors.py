@@ -20,6 +20,7 @@ from linn.core.errors.cluster import (
     NodeTaken,
 )
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
+from linn.core.errors.peers import PeerError, PeerRefused, PeerStale, PeerUnknown, PeerUnreachable
 from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
@@ -171,6 +172,11 @@ __all__ = [
     "OffsetOutOfRange",
     "ParticipantConflict",
     "PartitionUnknown",
+    "PeerError",
+    "PeerRefused",
+    "PeerStale",
+    "PeerUnknown",
+    "PeerUnreachable",
     "PluginError",
     "PluginUnknown",
     "PredicateInvalid",

@@ -7,6 +7,7 @@
 struct Frame {
   correlation @0 :UInt64;       # chosen by the client, echoed in the answer; 0: no answer wanted, or a push
   batches     @1 :UInt16;       # how many RecordBatch messages follow this one
+  lane        @42 :UInt32;      # between brokers: the connection elsewhere for which this is sent; 0: the link itself
 
   union {
     # --- connection ---
@@ -63,6 +64,13 @@ struct Frame {
     # --- logging in ---
     challenge    @40 :Challenge;    # broker's answer to hello, or to authenticate: there is no welcome yet
     authenticate @41 :Authenticate;
+
+    # --- between brokers ---
+    peerChallenge @43 :PeerChallenge;  # answer to hello with the feature `peer`
+    peerProof    @44 :PeerProof;
+    peerWelcome  @45 :PeerWelcome;     # answer to peerProof; from here on the lanes are open
+    openLane     @46 :OpenLane;
+    closeLane    @47 :Void;            # ends the lane that it is sent in; answered by closeLane when it has ended
   }
 }
 
@@ -410,3 +418,35 @@ struct Administer {
 }
 
 struct Administered { result @0 :Text; }   # JSON
+
+struct PeerChallenge { nonce @0 :Text; }  # 32 random bytes in hexadecimal
+
+# The broker that dials proves that it knows the cluster's secret: docs/reference/protocol.md says over what.
+struct PeerProof {
+  cluster @0 :Text;
+  node    @1 :UInt32;            # the broker that dials, and its session
+  session @2 :Text;
+  toNode  @3 :UInt32;            # the broker that it means to reach, and the session that it knows of it
+  toSession @4 :Text;
+  nonce   @5 :Text;              # 32 random bytes in hexadecimal
+  proof   @6 :Text;              # HMAC-SHA-256 in hexadecimal
+}
+
+struct PeerWelcome {
+  proof         @0 :Text;        # HMAC-SHA-256: the broker that was dialed knows the secret, too
+  frameBytesMax @1 :UInt32;      # of any message that is sent to it
+  lanesMax      @2 :UInt32;      # open at a time
+  laneRequestsMax @3 :UInt32;    # requests of one lane without an answer
+  laneBytesMax  @4 :UInt32;      # their sizes together, unless it is a single one
+  requestsMax   @5 :UInt32;      # of all lanes together
+  bytesMax      @6 :UInt32;
+}
+
+# A connection elsewhere, and the user who is logged in over it.
+struct OpenLane {
+  connection @0 :Text;           # its client's address
+  client     @1 :Text;           # what the client calls itself
+  user       @2 :Text;
+  login      @3 :Text;           # how the user has logged in
+  roles      @4 :List(Text);     # those that the login gave
+}

@@ -29,6 +29,7 @@ LONG = [
     "client/test_exactly_once_consumer.py",
     "models/test_models.py",
     "broker/test_transaction_arrows.py",
+    "metadata_stores/test_store_walks.py",
     "simulation/test_simulated_transactions.py",
     "storage/test_crash.py",
     "client/test_consumer.py",

@@ -123,7 +123,9 @@ _FROM_BROKERS = frozenset(
 )
 """Messages that a broker never reads, because a list in one may have a million parts."""
 _UNREAD = messages.Settlement(0, 0, 0, 0)
-_VOID = {"ping": messages.Ping, "pong": messages.Pong, "done": messages.Done}
+_OF_PEERS = frozenset({"peerChallenge", "peerProof", "peerWelcome", "openLane", "closeLane"})
+"""Messages between brokers, which no client sends."""
+_VOID = {"ping": messages.Ping, "pong": messages.Pong, "done": messages.Done, "closeLane": messages.CloseLane}
 _layouts: dict[type[Message], _Layout] = {}
 
 
@@ -355,7 +357,44 @@ _CACHED_FRAMES_MAX = 4_096
 _decoded: dict[bytes, Decoded] = {}
 
 
-def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
+def put_in_lane(frame: Buffer, lane: int) -> Buffer:
+    """Return an encoded message with the number of a lane."""
+    laned = bytearray(frame)
+    _U32.pack_into(laned, _lane_at(laned), lane)
+    return laned
+
+
+def take_out_of_lane(frame: memoryview) -> int:
+    """Set the lane of a received message to 0; returns its number.
+
+    Raises ProtocolError: the root struct is not at the beginning, where every broker writes it.
+    """
+    try:
+        at = _lane_at(frame)
+        lane: int = _U32.unpack_from(frame, at)[0]
+        _U32.pack_into(frame, at, 0)
+    except struct.error as error:
+        raise ProtocolError("a control message can't be read") from error
+    return lane
+
+
+def _lane_at(frame: Buffer) -> int:
+    """The place of the lane's number. Raises ProtocolError; struct.error: the frame ends before it."""
+    root_at = 8 * ((_U32.unpack_from(frame)[0] + 1) // 2 + 1)
+    pointer, data_words = _ROOT.unpack_from(frame, root_at)
+    if pointer or data_words < _LANE_WORDS:
+        raise ProtocolError("a control message of a peer begins with its root struct, which has a lane")
+    at: int = root_at + 8 + _LANE_IN_DATA
+    return at
+
+
+_U32 = struct.Struct("<I")
+_ROOT = struct.Struct("<IH")
+"""A pointer to a struct that directly follows it is 0; then come the words of the struct's data."""
+_LANE_WORDS, _LANE_IN_DATA = 2, 12
+
+
+def decode(frame: memoryview, *, from_client: bool = False, from_peer: bool = False) -> Decoded:
     """Decode one control message. Messages are shared and must not be changed.
 
     Clients repeat requests with another correlation, whose place is fixed if the root struct comes first; the other
@@ -363,10 +402,11 @@ def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
 
     An unknown member becomes `messages.Unknown`.
 
-    Raises ProtocolError if the bytes are not a Frame or, `from_client`, not a client's message.
+    Raises ProtocolError if the bytes are not a Frame or, `from_client`, not a client's message. `from_peer`: it may
+    also be a message between brokers.
     """
     if len(frame) > _CACHED_FRAME_BYTES_MAX:
-        return _read_settlements(frame) or _decode(frame, from_client)
+        return _read_settlements(frame) or _decode(frame, from_client, from_peer)
     content = frame.tobytes()
     key = content[:_CORRELATION_AT] + content[_CORRELATION_AT + 8 :]
     known = _decoded.get(key)
@@ -377,7 +417,7 @@ def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
         return template[1](*numbers)
     if content[_MEMBER_AT : _MEMBER_AT + 2] == _SETTLE.shape[1] and (settle := _read_settlements(content)) is not None:
         return settle
-    decoded = _decode(content, from_client)
+    decoded = _decode(content, from_client, from_peer)
     if content[:4] == _ONE_SEGMENT and content[8:12] == _ROOT_FIRST and type(decoded.message) in _REPEATED:
         if len(_decoded) >= _CACHED_FRAMES_MAX:
             _decoded.clear()
@@ -401,7 +441,7 @@ _REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, me
 """Messages that often recur with equal content, unlike settlements and answers."""
 
 
-def _decode(frame: Buffer, from_client: bool = False) -> Decoded:
+def _decode(frame: Buffer, from_client: bool = False, from_peer: bool = False) -> Decoded:
     try:
         # Twice the frame's words: overlapping pointers can't make a message larger.
         with schema.load("protocol").Frame.from_bytes(
@@ -409,18 +449,20 @@ def _decode(frame: Buffer, from_client: bool = False) -> Decoded:
             traversal_limit_in_words=len(frame) // 4 + 64,
             nesting_limit=NESTING_MAX,
         ) as reader:
-            return _read(reader, from_client)
+            return _read(reader, from_client, from_peer)
     except (capnp.KjException, UnicodeDecodeError, ValueError) as error:
         raise ProtocolError("a control message can't be read") from error
 
 
-def _read(reader: Any, from_client: bool) -> Decoded:
+def _read(reader: Any, from_client: bool, from_peer: bool) -> Decoded:
     correlation, batches = reader.correlation, reader.batches
     try:
         member = str(reader.which())
     except capnp.KjException:
         return Decoded(correlation, batches, messages.Unknown())
     if from_client:
+        if not from_peer and (member in _OF_PEERS or reader.lane):
+            raise ProtocolError("a client sends nothing that brokers send to one another")
         if member in _FROM_BROKERS:
             raise ProtocolError(f"a client does not send {_BY_MEMBER[member].__name__}")
         if member == "settle" and (count := _settlements_of(reader.settle)) > messages.SETTLE_ENTRIES_MAX:

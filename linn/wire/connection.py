@@ -22,6 +22,8 @@ from linn.wire.receive_buffers import ReceiveBuffers
 
 VERSION = 1
 FEATURES: tuple[str, ...] = ("zstd",)
+PEER = "peer"
+"""The feature of a broker that connects to a listener for brokers."""
 BATCHES_MAX = 1_024
 """Limit of the batches after one frame; a client with more batches sends more frames."""
 FRAMES_BYTES_FACTOR = 2
@@ -38,15 +40,26 @@ class Event(NamedTuple):
     correlation: int
     message: Message
     batches: list[RecordBatch]
+    lane: int = 0
+    """Between brokers: the number of a lane; 0: the message is about the link itself."""
 
 
 class Connection:
     """The receiving half, and the encoding of output. One per TCP or Unix connection."""
 
-    def __init__(self, free: ReceiveBuffers | None = None, *, from_client: bool = False) -> None:
-        """`free`: receive buffers shared with others. `from_client`: refuse messages that only brokers send."""
+    def __init__(
+        self, free: ReceiveBuffers | None = None, *, from_client: bool = False, from_peer: bool = False
+    ) -> None:
+        """
+        Args:
+            free: receive buffers shared with others.
+            from_client: refuse messages that only brokers send.
+            from_peer: the other side is a broker, which sends messages in lanes.
+        """
         self.frames = FrameReader(free=free)
         self._from_client = from_client
+        self._from_peer = from_peer
+        self._lane = 0
         self._waiting = codec.Decoded(0, 0, Done())
         self._unread: deque[memoryview] = deque()
         self._batches: list[RecordBatch] = []
@@ -115,7 +128,9 @@ class Connection:
             if self._missing:
                 self._add_batch(frame)
             else:
-                self._begin(codec.decode(frame, from_client=self._from_client))
+                if self._from_peer:
+                    self._lane = codec.take_out_of_lane(frame)
+                self._begin(codec.decode(frame, from_client=self._from_client, from_peer=self._from_peer))
         except LinnError as error:
             self._failure = error
             self._unread.clear()
@@ -124,7 +139,7 @@ class Connection:
             return None
         correlation, _, message = self._waiting
         batches, self._batches = self._batches, []  # Otherwise an idle connection would keep its last batches.
-        return Event(correlation, message, batches)
+        return Event(correlation, message, batches, self._lane)
 
     def _add_batch(self, frame: memoryview) -> None:
         self._batches.append(RecordBatch(frame))

@@ -386,3 +386,39 @@ class Administer(Message):
 
 class Administered(Message):
     result: str
+
+
+class PeerChallenge(Message):
+    nonce: str
+
+
+class PeerProof(Message):
+    cluster: str
+    node: int
+    session: str
+    to_node: int
+    to_session: str
+    nonce: str
+    proof: str
+
+
+class PeerWelcome(Message):
+    proof: str
+    frame_bytes_max: int
+    lanes_max: int
+    lane_requests_max: int
+    lane_bytes_max: int
+    requests_max: int
+    bytes_max: int
+
+
+class OpenLane(Message):
+    connection: str
+    client: str
+    user: str
+    login: str
+    roles: list[str] = []
+
+
+class CloseLane(Message):
+    pass

@@ -15,7 +15,8 @@ MEMBERS: Final = (
     "findOffset", "foundOffset", "subscribe", "subscribed", "unsubscribe", "credit", "deliver", "pull", "settle",
     "settled", "assigned", "describe", "description", "administer", "administered", "ended", "leaseEnded",
     "heartbeat", "seek", "commit", "resolve", "resolved", "openTransactions", "openedTransactions", "addBranch",
-    "settleInTransaction", "endTransaction", "challenge", "authenticate",
+    "settleInTransaction", "endTransaction", "challenge", "authenticate", "peerChallenge", "peerProof", "peerWelcome",
+    "openLane", "closeLane",
 )  # fmt: skip
 """The union of Frame, in the schema's order."""
 BYTES, POINTERS, STRUCTS = 2, 6, 7

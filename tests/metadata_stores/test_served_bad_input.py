@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tracemalloc
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from served_world import ADDRESS, VERSION, embedded_store, served, serving
 
 from linn.core.env.env import Stream
 from linn.core.errors.metadata import MetadataError, MetadataUnavailable, MetadataUnknown
 from linn.core.errors.tree import ConnectionLost
+from linn.core.metadata import served_messages as messages
 from linn.core.metadata.served_messages import ANSWER_BYTES_MAX, HELLO_BYTES_MAX, REQUEST_BYTES_MAX
 from linn.core.metadata.store_server import HELLO_S
 from linn.testing.deterministic import run_simulation
@@ -232,3 +238,44 @@ def test_a_watch_with_a_wrong_answer_is_an_error(sent: Any) -> None:
                         await watch.next()
 
     run_simulation(0, main)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+COUNTS = st.integers(0, (1 << 63) - 1)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4), st.dictionaries(st.text(), COUNTS, max_size=3), st.data())
+def test_messages_arrive_as_they_were_in_any_pieces(
+    changes: dict[str, Any], conditions: dict[str, int], data: st.DataObject
+) -> None:
+    sent = [messages.Put(1, changes, ["gone"], conditions, 7), messages.Renew(2, 3), messages.Load(4)]
+    stream = b"".join(messages.framed(each, REQUEST_BYTES_MAX) for each in sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+    frames, found = messages.Frames(), []
+    for begin, end in pairwise([0, *cuts, len(stream)]):
+        frames.feed(stream[begin:end])
+        while (body := frames.next(REQUEST_BYTES_MAX)) is not None:
+            found.append(messages.decoded(messages.REQUEST, body))
+    assert found == sent
+
+
+@given(st.binary(max_size=200), st.sampled_from([messages.HELLO, messages.REQUEST, messages.ANSWER]))
+def test_any_bytes_are_a_message_or_a_metadata_error(body: bytes, decoder: msgspec.json.Decoder[Any]) -> None:
+    with contextlib.suppress(MetadataError):
+        messages.decoded(decoder, body)
+
+
+@given(st.text(alphabet='{}[]",:0123456789.eE-tfnulldoneput', max_size=60))
+def test_any_field_of_a_message_is_taken_or_a_metadata_error(value: str) -> None:
+    for field in ("number", "changes", "removed", "conditions", "lease"):
+        body = b", ".join(
+            f'"{name}": {value if name == field else json.dumps(each)}'.encode() for name, each in PUT.items()
+        )
+        with contextlib.suppress(MetadataError):
+            messages.decoded(messages.REQUEST, b"{%s}" % body)

@@ -27,6 +27,7 @@ NARROW = {
     "topic_id_high": 64, "topic_id_low": 64, "id_high": 64, "id_low": 64, "delivery_id": 64,
     "attempt": 16, "id": 32, "timeout_ms": 32, "number": 64, "sequence": 64, "opening": 64,
     "producer_key": 64,
+    "lanes_max": 32, "lane_requests_max": 32, "lane_bytes_max": 32, "requests_max": 32, "node": 32, "to_node": 32,
     "leader": 32, "returned": 32, "formats": 32, "reason": 16,
 }  # fmt: skip
 ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2, "place": 3}
@@ -61,7 +62,11 @@ def _message(cls: type[m.Message]) -> st.SearchStrategy[m.Message]:
     return st.builds(cls, **{name: _value(name, hint) for name, hint in hints.items()})
 
 
-FRAMES = [field.name for field in schema.load("protocol").Frame.schema.node.struct.fields][2:]
+FRAMES = [
+    field.name
+    for field in schema.load("protocol").Frame.schema.node.struct.fields
+    if field.name not in ("correlation", "batches", "lane")
+]
 BY_FRAME = {codec.camel(cls.__name__[0].lower() + cls.__name__[1:]): cls for cls in m.Message.__subclasses__()}
 
 

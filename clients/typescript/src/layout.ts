@@ -254,6 +254,17 @@ export const STRUCTS = {
       address: ["text", 0],
     },
   },
+  OpenLane: {
+    words: 0,
+    pointers: 5,
+    fields: {
+      connection: ["text", 0],
+      client: ["text", 1],
+      user: ["text", 2],
+      login: ["text", 3],
+      roles: ["texts", 4],
+    },
+  },
   OpenTransactions: {
     words: 4,
     pointers: 1,
@@ -283,6 +294,39 @@ export const STRUCTS = {
       leader: ["u32", 0],
       startOffset: ["i64", 8],
       highWatermark: ["i64", 16],
+    },
+  },
+  PeerChallenge: {
+    words: 0,
+    pointers: 1,
+    fields: {
+      nonce: ["text", 0],
+    },
+  },
+  PeerProof: {
+    words: 1,
+    pointers: 5,
+    fields: {
+      cluster: ["text", 0],
+      node: ["u32", 0],
+      session: ["text", 1],
+      toNode: ["u32", 4],
+      toSession: ["text", 2],
+      nonce: ["text", 3],
+      proof: ["text", 4],
+    },
+  },
+  PeerWelcome: {
+    words: 3,
+    pointers: 1,
+    fields: {
+      proof: ["text", 0],
+      frameBytesMax: ["u32", 0],
+      lanesMax: ["u32", 4],
+      laneRequestsMax: ["u32", 8],
+      laneBytesMax: ["u32", 12],
+      requestsMax: ["u32", 16],
+      bytesMax: ["u32", 20],
     },
   },
   Placement: {
@@ -535,4 +579,9 @@ export const MEMBERS = [
   ["endTransaction", "EndTransaction"],
   ["challenge", "Challenge"],
   ["authenticate", "Authenticate"],
+  ["peerChallenge", "PeerChallenge"],
+  ["peerProof", "PeerProof"],
+  ["peerWelcome", "PeerWelcome"],
+  ["openLane", "OpenLane"],
+  ["closeLane", null],
 ] as const;

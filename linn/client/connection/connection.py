@@ -393,7 +393,7 @@ class Connection:
         return count
 
     def _handle(self, event: Event) -> None:
-        correlation, message, batches = event
+        correlation, message, batches, _ = event
         if correlation and type(message) is not Ping:
             caller = self._callers.pop(correlation, None)
             if caller is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from linn.core.cluster.peers import Membership
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import AcceptedStream, Env, Spawn
@@ -69,6 +70,8 @@ class Gateway:
         """Starts a background task in the broker's nursery."""
         self.blamed = blamed
         """Names the plugin, or the part of linn, that raised an unforeseen error."""
+        self.membership: Membership | None = None
+        """The broker as one of a cluster, set by the composition root; None: it is in none."""
         self._rooms = rooms
         self._logins = logins
         self._read_state = read_state

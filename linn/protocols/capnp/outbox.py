@@ -25,6 +25,26 @@ class Sender(Protocol):
         """Start a task that calls `run`."""
 
 
+class Output(Protocol):
+    """The part of an outbox that handlers of requests use."""
+
+    def put(self, frames: Sequence[Sendable]) -> None:
+        """Queue frames after all earlier ones, to be sent soon."""
+
+    def hold(self, frames: Sequence[Sendable]) -> None:
+        """Queue frames, to be sent with others."""
+
+    def has_room(self) -> bool:
+        """Whether more may be read for this client."""
+
+    async def wait_room(self) -> None:
+        """Wait until `has_room`."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether memory is short, so that answers should be small."""
+
+
 class Outbox:
     """A queue of frames that any task fills without waiting. Frames that the stream does not take at once are sent by a
     task.

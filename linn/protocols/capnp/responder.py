@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from linn.api import Gateway, InternalError, LinnError, Mark, Sendable, Session, log_fields
-from linn.protocols.capnp.outbox import Outbox
+from linn.protocols.capnp.outbox import Output
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
 from linn.wire.failure import failed_by
@@ -34,7 +34,7 @@ class Responder:
         "settings",
     )
 
-    def __init__(self, gateway: Gateway, outbox: Outbox, peer: str) -> None:
+    def __init__(self, gateway: Gateway, outbox: Output, peer: str) -> None:
         self.gateway = gateway
         self.session: Session
         """The client's session, set after hello."""

@@ -23,7 +23,7 @@ from linn.api import (
     SubscriptionWrongKind,
     WaitDeadline,
 )
-from linn.protocols.capnp.outbox import Outbox
+from linn.protocols.capnp.outbox import Output
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, frames_to
 
@@ -37,7 +37,7 @@ class Subscriber:
 
     consumer: AnyConsumer
 
-    def __init__(self, id: int, request: SubscribeRequest, outbox: Outbox, delivery_bytes: Callable[[], int]) -> None:
+    def __init__(self, id: int, request: SubscribeRequest, outbox: Output, delivery_bytes: Callable[[], int]) -> None:
         self.id = id
         self._request = request
         self._outbox = outbox

@@ -1,0 +1,147 @@
+"""A link to another broker, on the side that dialed it."""
+
+from __future__ import annotations
+
+import trio
+
+from linn.cluster.channel import Channel
+from linn.cluster.introduction import is_present
+from linn.cluster.requests import Outcome, Requests
+from linn.cluster.window import Limits, size_of
+from linn.core.cluster.peers import Membership
+from linn.core.errors.peers import PeerStale, PeerUnknown, PeerUnreachable
+from linn.core.errors.tree import LinnError, ProtocolError
+from linn.core.ports.principal import Principal
+from linn.verbs import VERBS
+from linn.wire import codec
+from linn.wire import messages as m
+from linn.wire.connection import Event, frames_of
+
+
+class Link:
+    """A link whose other side has proved who it is. `run` it; `perform` asks over it."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        welcome: m.PeerWelcome,
+        membership: Membership,
+        node: int,
+        session: str,
+        own_session: str,
+    ) -> None:
+        self._channel = channel
+        self._membership = membership
+        self._node = node
+        self._sessions = session, own_session
+        self._is_leaving = False
+        """Whether the other side has said goodbye: it answers earlier requests, and takes no more."""
+        self._requests = Requests(
+            Limits(
+                welcome.lanes_max,
+                welcome.lane_requests_max,
+                welcome.lane_bytes_max,
+                welcome.requests_max,
+                welcome.bytes_max,
+            )
+        )
+
+    @property
+    def error(self) -> LinnError | None:
+        """The reason for its end; None: it lives."""
+        return self._channel.error
+
+    async def run(self) -> LinnError:
+        """Keep the link until it is lost; returns the reason after all requests were told."""
+        channel = self._channel
+        try:
+            return await channel.run(self._handle, self.check_sessions)
+        finally:
+            error = channel.error or PeerUnreachable("the broker is stopping")
+            self._requests.lose(channel.handed_bytes, error)
+            with trio.CancelScope(shield=True):
+                await channel.aclose()
+
+    def check_sessions(self) -> None:
+        """End the link unless both sides still have the sessions in which they made it. Never raises."""
+        if not is_present(self._membership, self._node, *self._sessions):
+            self._channel.lose(PeerStale(f"the link to node {self._node} was one between earlier sessions"))
+
+    def _handle(self, event: Event) -> None:
+        if event.lane:
+            self._requests.take(event)
+            self._channel.changed.unpark_all()
+        elif isinstance(event.message, m.Goodbye):
+            self._is_leaving = True
+            self._channel.changed.unpark_all()
+        else:
+            raise ProtocolError(f"{type(event.message).__name__} outside of a lane")
+        if self._is_leaving and not self._requests.has_lanes:
+            raise PeerUnreachable(f"node {self._node} is stopping")
+
+    # --- requests ---
+
+    async def perform(self, verb: str, arguments: str, principal: Principal) -> str:
+        """Let the other broker carry out a verb. Raises and is cancelled as `PeerLinks.perform`."""
+        known = VERBS.get(verb)
+        lane = await self._open(principal)
+        try:
+            asked = m.Administer(verb, arguments)
+            answer = await self._ask(lane, asked, is_repeatable=known is not None and not known.acts)
+        finally:
+            self._close(lane)
+        if isinstance(answer, m.Administered):
+            return answer.result
+        error = ProtocolError(f"node {self._node} answered a verb with {type(answer).__name__}")
+        self._channel.lose(error)
+        raise PeerUnknown(error.text)
+
+    async def _open(self, principal: Principal) -> int:
+        """Open a lane for a principal, when there is room for one. Raises PeerUnreachable."""
+        while True:
+            self._check_lives()
+            if self._channel.has_room() and (lane := self._requests.open_lane()) is not None:
+                break
+            await self._channel.changed.park()
+        connection, client, user, _, login, roles = principal
+        self._put(lane, m.OpenLane(connection, client, user, login, [*roles]))
+        return lane
+
+    async def _ask(self, lane: int, message: m.Message, *, is_repeatable: bool) -> m.Message:
+        """Make a request when there is room for it, and wait for its answer.
+
+        Raises the error of its answer; PeerUnreachable, PeerUnknown.
+        """
+        size, answered, outcomes = size_of(message), trio.Event(), list[Outcome]()
+
+        def tell(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        while True:
+            self._check_lives()
+            correlation = self._requests.next_correlation(lane, size) if self._channel.has_room() else None
+            if correlation is not None:
+                break
+            await self._channel.changed.park()
+        self._put(lane, message, correlation)
+        ends_at = self._channel.put_bytes
+        self._requests.asked(lane, correlation, size, ends_at, tell, is_repeatable=is_repeatable)
+        await answered.wait()
+        if isinstance(outcomes[0], LinnError):
+            raise outcomes[0]
+        return outcomes[0]
+
+    def _close(self, lane: int) -> None:
+        if self.error is None:
+            self._requests.close_lane(lane)
+            self._put(lane, m.CloseLane())
+
+    def _put(self, lane: int, message: m.Message, correlation: int = 0) -> None:
+        self._channel.put([codec.put_in_lane(frames_of(message, correlation)[0], lane)])
+
+    def _check_lives(self) -> None:
+        if self.error is not None:
+            raise PeerUnreachable(f"nothing was done: {self.error.text}")
+        if self._is_leaving:
+            raise PeerUnreachable(f"nothing was done: node {self._node} is stopping")

@@ -1,0 +1,153 @@
+"""A lane on the side that serves it: a session for the principal of a connection elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from linn.cluster.channel import Channel
+from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window
+from linn.core.batch.flat_message import Buffer
+from linn.core.env.file_region import Sendable
+from linn.core.errors.tree import BrokerStopping, LinnError, ProtocolError, RequestUnknown
+from linn.core.gateway.gateway import Gateway
+from linn.core.ports.principal import Principal
+from linn.protocols.capnp.administering import Administering
+from linn.protocols.capnp.responder import Responder
+from linn.protocols.capnp.subscribing import Subscribing
+from linn.wire import codec
+from linn.wire import messages as m
+from linn.wire.connection import Event, frames_of
+
+
+class ServedLane:
+    """One lane: a session whose requests and answers go through the link."""
+
+    def __init__(
+        self, gateway: Gateway, channel: Channel, number: int, opened: m.OpenLane, answered: Callable[[int], None]
+    ) -> None:
+        """`answered` is called with the size of each request that has got its answer.
+
+        Raises ProtocolError: the texts are too long.
+        """
+        texts = opened.connection, opened.client, opened.user, opened.login, *opened.roles
+        if sum(map(len, texts)) > OPEN_CHARACTERS_MAX:
+            raise ProtocolError(f"a lane is opened with more than {OPEN_CHARACTERS_MAX:,} characters")
+        self._number = number
+        self._gateway = gateway
+        self._channel = channel
+        self._window = Window(LANE_REQUESTS_MAX, LANE_BYTES_MAX)
+        self._sizes: dict[int, int] = {}
+        """Sizes of the requests without an answer, by correlation."""
+        self._answered = answered
+        self._early: list[Event] | None = []
+        """Requests that came before the task of the lane has begun; None: it has."""
+        self._closed = trio.Event()
+        principal = Principal(
+            opened.connection, opened.client, opened.user, login=opened.login, roles=tuple(opened.roles)
+        )
+        self._responder = _LaneResponder(gateway, _LaneOutput(channel, number), opened.connection)
+        self._responder.on_answer = self._give_back
+        self._responder.session = gateway.session(principal)
+        self._administering = Administering(self._responder, Subscribing(self._responder))
+
+    async def run(self) -> None:
+        """Carry out requests until the lane is closed, and tell the other side that it has ended.
+
+        Cancellation: a change that has begun is completed.
+        """
+        try:
+            async with trio.open_nursery() as self._responder.nursery:
+                early, self._early = self._early or [], None
+                for event in early:
+                    self._begin(event)
+                await self._closed.wait()
+                self._responder.nursery.cancel_scope.cancel()
+        finally:
+            await self._responder.session.aclose()
+            for size in self._sizes.values():
+                self._answered(size)
+            self._channel.put([codec.put_in_lane(frames_of(m.CloseLane())[0], self._number)])
+
+    def close(self) -> None:
+        """Let `run` end. Requests in progress get no answer."""
+        self._closed.set()
+
+    def handle(self, event: Event, size: int) -> None:
+        """Begin a request. Raises ProtocolError: it is over the lane's window, or wants no answer."""
+        if self._closed.is_set() or not event.correlation or event.correlation in self._sizes:
+            raise ProtocolError("a request of a lane has a number of its own, and comes before the lane is closed")
+        if not self._window.has_room(size):
+            raise ProtocolError(
+                f"a lane has more than {LANE_REQUESTS_MAX} requests, or {LANE_BYTES_MAX:,} bytes of them"
+            )
+        self._window.take(size)
+        self._sizes[event.correlation] = size
+        if self._early is not None:
+            self._early.append(event)
+        else:
+            self._begin(event)
+
+    def _begin(self, event: Event) -> None:
+        try:
+            if self._gateway.connections.draining.is_set():
+                raise BrokerStopping("the broker is stopping")
+            if not isinstance(event.message, m.Administer):
+                raise RequestUnknown(f"{type(event.message).__name__} is not forwarded by this version")
+            self._administering.administer(event)
+        except LinnError as error:
+            self._responder.fail(event.correlation, error)
+        except Exception as error:
+            self._responder.fail_unforeseen(event.correlation, error)
+
+    def _give_back(self, correlation: int) -> None:
+        size = self._sizes.pop(correlation)
+        self._window.give_back(size)
+        self._answered(size)
+
+
+class _LaneOutput:
+    """The output of a lane: that of its link, with the lane's number."""
+
+    is_short = False
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        self._channel = channel
+        self._number = number
+
+    def put(self, frames: Sequence[Sendable]) -> None:
+        """See `Output.put`."""
+        plain = [frame for frame in frames if isinstance(frame, Buffer)]
+        assert len(plain) == len(frames), "nothing in a lane is sent from a file"
+        self._channel.put([codec.put_in_lane(plain[0], self._number), *plain[1:]])
+
+    def hold(self, frames: Sequence[Sendable]) -> None:
+        """See `Output.hold`. A link's writer joins what waits anyway."""
+        self.put(frames)
+
+    def has_room(self) -> bool:
+        """See `Output.has_room`."""
+        return self._channel.has_room()
+
+    async def wait_room(self) -> None:
+        """See `Output.wait_room`."""
+        await self._channel.wait_room()
+
+
+class _LaneResponder(Responder):
+    """Answers the requests of a lane, and counts them."""
+
+    __slots__ = ("on_answer",)
+
+    on_answer: Callable[[int], None]
+
+    def reply(self, correlation: int, message: m.Message) -> None:
+        """See `Responder.reply`."""
+        super().reply(correlation, message)
+        self.on_answer(correlation)
+
+    def fail(self, correlation: int, error: LinnError) -> None:
+        """See `Responder.fail`."""
+        super().fail(correlation, error)
+        self.on_answer(correlation)

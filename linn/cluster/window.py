@@ -1,0 +1,65 @@
+"""Windows: limits of requests without an answer, which both sides of a link count in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from linn.core.batch.batch import RecordBatch
+from linn.wire import messages as m
+
+LANES_MAX = 10_000
+"""Open lanes of one link: as many as a broker has clients by default. Each takes about 3 KiB."""
+LANE_REQUESTS_MAX = 64
+LANE_BYTES_MAX = 1 << 20
+"""One lane that waits for room takes at most a sixteenth of the link's bytes; the largest verb is as large."""
+REQUESTS_MAX = 4_096
+"""Requests of all lanes of one link, each of some KiB with its task."""
+BYTES_MAX = 16 << 20
+"""Memory for the requests of one link."""
+OPEN_CHARACTERS_MAX = 16 << 10
+"""Limit of the texts that open a lane. A token with its roles has at most 8 KiB."""
+
+
+class Limits(NamedTuple):
+    """The limits of one link."""
+
+    lanes_max: int = LANES_MAX
+    lane_requests_max: int = LANE_REQUESTS_MAX
+    lane_bytes_max: int = LANE_BYTES_MAX
+    requests_max: int = REQUESTS_MAX
+    bytes_max: int = BYTES_MAX
+
+
+class Window:
+    """Requests without an answer, of one lane or of all."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_requests_max", "requests")
+
+    def __init__(self, requests_max: int, bytes_max: int) -> None:
+        self._requests_max = requests_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self.requests = 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether one more request of this size is allowed; a single one may have any size."""
+        if not self.requests:
+            return True
+        return self.requests < self._requests_max and self._bytes + size <= self._bytes_max
+
+    def take(self, size: int) -> None:
+        """Count a request."""
+        self.requests += 1
+        self._bytes += size
+
+    def give_back(self, size: int) -> None:
+        """Count the answer to a request."""
+        self.requests -= 1
+        self._bytes -= size
+
+
+def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:
+    """The size of a request, as windows count it: its batches, and the text of a verb's arguments."""
+    text = len(message.arguments) if isinstance(message, m.Administer) else 0
+    return text + sum([batch.size for batch in batches])

@@ -1,0 +1,57 @@
+"""Ports between a broker and the links to the other brokers of its cluster."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from linn.core.ports.principal import Principal
+
+
+class PeerPlace(NamedTuple):
+    """A broker of the cluster, as the metadata store has it."""
+
+    session: str
+    """Another one for each process and each lease of the broker."""
+    address: str
+    """The address of its listener for brokers."""
+    is_tls: bool = False
+    """Whether that listener speaks TLS."""
+
+
+class Membership(Protocol):
+    """This broker as one of a cluster, and its view of the others."""
+
+    @property
+    def cluster(self) -> str:
+        """The id of the cluster."""
+
+    @property
+    def node(self) -> int:
+        """The number of this broker."""
+
+    @property
+    def session(self) -> str:
+        """The present session of this broker; "": it has none."""
+
+    @property
+    def secret(self) -> bytes:
+        """The secret that all brokers of the cluster share: at least 16 random bytes, in any spelling."""
+
+    def place_of(self, node: int) -> PeerPlace | None:
+        """Return the place of another broker; None: the store has no session of it."""
+
+
+class PeerLinks(Protocol):
+    """Links to the other brokers of the cluster."""
+
+    async def perform(self, node: int, verb: str, arguments: str, principal: Principal) -> str:
+        """Let another broker carry out an administration verb; arguments and result are JSON.
+
+        The rights have been checked here. The other broker checks them as well, because handlers of verbs go by them.
+
+        Raises:
+            LinnErrors of the verb, with the texts of the other broker.
+            PeerUnreachable, PeerRefused, PeerStale: nothing was done.
+            PeerUnknown: a change may have been made, or not.
+        Cancellation: a change that has begun is completed.
+        """

@@ -1,0 +1,128 @@
+"""Lanes and requests of one link, without I/O: windows, outcomes, and what is known when the link is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from linn.cluster.requests import Outcome, Requests
+from linn.cluster.window import Limits, Window, size_of
+from linn.core.errors.peers import PeerUnknown, PeerUnreachable
+from linn.core.errors.tree import ConnectionLost, ProtocolError, TopicUnknown
+from linn.wire import messages as m
+from linn.wire.connection import Event
+
+LIMITS = Limits(lanes_max=2, lane_requests_max=2, lane_bytes_max=100, requests_max=3, bytes_max=150)
+LOST = ConnectionLost("the cable is cut")
+
+
+class Asking:
+    """Requests whose outcomes are kept."""
+
+    def __init__(self) -> None:
+        self.requests = Requests(LIMITS)
+        self.outcomes: dict[int, Outcome] = {}
+        self.put_bytes = 0
+
+    def open(self) -> int:
+        lane = self.requests.open_lane()
+        assert lane is not None
+        return lane
+
+    def ask(self, lane: int, size: int = 1, *, is_repeatable: bool = False) -> int | None:
+        correlation = self.requests.next_correlation(lane, size)
+        if correlation is not None:
+            self.put_bytes += size
+
+            def tell(outcome: Outcome) -> None:
+                assert correlation is not None
+                assert correlation not in self.outcomes
+                self.outcomes[correlation] = outcome
+
+            end = self.put_bytes
+            self.requests.asked(lane, correlation, size, end, tell, is_repeatable=is_repeatable)
+        return correlation
+
+    def answer(self, lane: int, correlation: int, message: m.Message) -> None:
+        self.requests.take(Event(correlation, message, [], lane))
+
+
+@pytest.fixture
+def asking() -> Asking:
+    return Asking()
+
+
+def test_answers_come_in_any_order(asking: Asking) -> None:
+    one, two = asking.open(), asking.open()
+    assert [asking.ask(one), asking.ask(two), asking.ask(one)] == [1, 2, 3]
+    asking.answer(one, 3, m.Administered("three"))
+    asking.answer(two, 2, m.Failed("topic.unknown", "no such topic"))
+    asking.answer(one, 1, m.Administered("one"))
+    assert (asking.outcomes[1], asking.outcomes[3]) == (m.Administered("one"), m.Administered("three"))
+    assert isinstance(asking.outcomes[2], TopicUnknown)
+
+
+def test_a_lane_without_room_leaves_the_others_theirs(asking: Asking) -> None:
+    one, two = asking.open(), asking.open()
+    assert asking.ask(one, 60)
+    assert asking.ask(one, 60) is None, "over the lane's bytes"
+    assert asking.ask(one, 40)
+    assert asking.ask(one, 0) is None, "over the lane's requests"
+    assert asking.ask(two, 51) is None, "over the link's bytes"
+    assert asking.ask(two, 50)
+    assert asking.ask(two, 0) is None, "over the link's requests"
+    asking.answer(one, 1, m.Administered("{}"))
+    assert asking.ask(two, 20)
+
+
+def test_a_single_request_may_be_larger_than_a_window() -> None:
+    window = Window(2, 100)
+    assert window.has_room(1_000)
+    window.take(1_000)
+    assert not window.has_room(0)
+    window.give_back(1_000)
+    assert window.has_room(1_000)
+
+
+def test_a_lane_takes_its_place_until_the_other_side_has_ended_it(asking: Asking) -> None:
+    one, _ = asking.open(), asking.open()
+    assert asking.requests.open_lane() is None
+    assert asking.ask(one, 100) == 1
+    asking.requests.close_lane(one)
+    assert asking.requests.open_lane() is None
+    asking.answer(one, 0, m.CloseLane())
+    three = asking.open()
+    assert three == 3, "numbers are not used again"
+    assert asking.ask(three, 100), "the window is whole again"
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (Event(7, m.Administered("{}"), [], 1), "answers nothing that was asked"),
+        (Event(1, m.Administered("{}"), [], 9), "in a lane that is not open"),
+        (Event(0, m.CloseLane(), [], 1), "was not closed"),
+    ],
+)
+def test_answers_to_nothing_are_errors_of_protocol(asking: Asking, event: Event, text: str) -> None:
+    asking.ask(asking.open())
+    with pytest.raises(ProtocolError, match=text):
+        asking.requests.take(event)
+
+
+def test_what_was_not_sent_whole_was_surely_not_carried_out(asking: Asking) -> None:
+    lane, other = asking.open(), asking.open()
+    sent, half_sent, read = asking.ask(lane, 10), asking.ask(lane, 10), asking.ask(other, 10, is_repeatable=True)
+    asking.requests.lose(19, LOST)
+    assert (sent, half_sent, read) == (1, 2, 3)
+    assert type(asking.outcomes[1]) is PeerUnknown
+    assert type(asking.outcomes[2]) is PeerUnreachable
+    assert type(asking.outcomes[3]) is PeerUnreachable, "it changes nothing: it may be asked again"
+    assert not PeerUnknown.retriable
+    assert PeerUnreachable.retriable
+    asking.requests.lose(19, LOST)
+    assert len(asking.outcomes) == 3, "each has one outcome"
+
+
+def test_the_size_of_a_verb_is_that_of_its_arguments() -> None:
+    assert size_of(m.Administer("topic.create", "x" * 30)) == 30
+    assert size_of(m.CloseLane()) == 0
