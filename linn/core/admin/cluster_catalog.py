@@ -185,8 +185,7 @@ class ClusterCatalog:
             return "has no leader yet"
         if leader not in state.sessions:
             return f"has no leader: node {leader} is down"
-        addresses = ", ".join(sorted(set(state.sessions[leader].addresses.values())))
-        return f"is led by node {leader}, at {addresses}"
+        return f"is led by node {leader}, at {', '.join(self._node.client_addresses(leader))}"
 
     async def wait_led(self, name: str) -> None:
         """Wait until a new topic is open at its leader, at most LEADER_WAIT_S."""

@@ -32,7 +32,9 @@ from linn.core.batch.steps import run_steps
 from linn.core.broker.data_folder import DataFolder
 from linn.core.broker.deciders import made_authenticators, made_authority
 from linn.core.broker.listening import Listening
+from linn.core.broker.peer_links import link_peers
 from linn.core.broker.start_counter import StartCounter
+from linn.core.cluster.guarded_store import GuardedStore
 from linn.core.cluster.node import ClusterNode
 from linn.core.config.config import Config
 from linn.core.config.problem import dotted
@@ -167,9 +169,8 @@ class Broker:
         self._folder = DataFolder(env.disk, config.broker.data_dir)
 
     def _embedded_metadata(self) -> MetadataStore:
-        disk, folder = self.env.disk, self.config.broker.data_dir
-        proofs = partial(foreign_topic_folders, disk, self.config)
-        return EmbeddedMetadata(disk, folder, self.env.clock, self.spawn, proofs)
+        env, proofs = self.env, partial(foreign_topic_folders, self.env.disk, self.config)
+        return EmbeddedMetadata(env.disk, self.config.broker.data_dir, env.clock, self.spawn, proofs)
 
     def _cluster_node(self) -> ClusterNode | None:
         """Make this broker's part of its cluster; None: it is alone. Raises PluginError."""
@@ -177,7 +178,7 @@ class Broker:
             return None
         kinds, own = self.plugins.metadata_stores, settings.store_settings
         store = self.plugins.make(kinds[settings.store], settings.name, own, self.env)
-        return ClusterNode(settings, store, self.env, self.config.broker.data_dir)
+        return ClusterNode(settings, GuardedStore(store, self.plugins.blamed), self.env, self.config.broker.data_dir)
 
     def _new_metrics(self) -> MetricRegistry:
         source = MetricSource(
@@ -296,6 +297,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
+        link_peers(self.gateway, self.config, self.cluster, self.plugins)
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys

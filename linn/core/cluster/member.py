@@ -67,8 +67,8 @@ class Member:
 
     def __init__(self, itself: Self, store: MetadataStore, view: ClusterView, folder: Folder, env: Env) -> None:
         self.addresses: Mapping[str, str] = {}
-        self.session: str | None = None
-        """The name of the last session that was begun, registered or not."""
+        self.session = ""
+        """The last session that was begun, registered or not; "": none."""
         self.current: Registered | None = None
         """The last session; None: there is none yet."""
         self.store_latency_s = 0.0

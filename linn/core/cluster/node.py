@@ -178,14 +178,14 @@ class ClusterNode:
         if is_synced and self._folder.note is not None:
             await self._folder.save(msgspec.structs.replace(self._folder.note, boot_id=""))
 
+    def client_addresses(self, node: int) -> list[str]:
+        """The addresses of a node that is alive, without that of its listener for brokers."""
+        addresses = self.view.state.sessions[node].addresses
+        return sorted({address for name, address in addresses.items() if name != self._settings.listener})
+
     def _policy_of(self, key: str) -> PartPolicy:
         topic = self.catalog.topic_of_part(key)
         return self.policy_of_storage(topic.storage) if topic is not None else PartPolicy()
-
-    @property
-    def session(self) -> str | None:
-        """The session in which this node leads partitions; None: it has none yet."""
-        return self._member.session
 
     # --- describing ---
 
@@ -193,6 +193,16 @@ class ClusterNode:
     def number(self) -> int:
         """The number of this node."""
         return self._settings.node
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster to which this node's folder belongs; "": it has not joined yet."""
+        return self._folder.note.cluster_id if self._folder.note is not None else ""
+
+    @property
+    def session(self) -> str:
+        """The last session of this node, which may be registered in a moment; "": it has none yet."""
+        return self._member.session
 
     @property
     def is_controller(self) -> bool:
