@@ -67,6 +67,8 @@ class Member:
 
     def __init__(self, itself: Self, store: MetadataStore, view: ClusterView, folder: Folder, env: Env) -> None:
         self.addresses: Mapping[str, str] = {}
+        self.session = ""
+        """The last session that was begun, registered or not; "": none."""
         self.current: Registered | None = None
         """The last session; None: there is none yet."""
         self.store_latency_s = 0.0
@@ -116,7 +118,7 @@ class Member:
         lease = SessionLease(
             await self._store.grant_lease(self._self.session_timeout_s), self._self.session_timeout_s, sent_s
         )
-        session = self._env.rng.bytes(SESSION_BYTES).hex()
+        self.session = session = self._env.rng.bytes(SESSION_BYTES).hex()
         key = f"{SESSIONS}{self._self.number}"
         while True:
             state = await self._checked_state()
