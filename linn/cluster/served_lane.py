@@ -50,6 +50,7 @@ class ServedLane:
         self._responder = _LaneResponder(gateway, _LaneOutput(channel, number), opened.connection)
         self._responder.on_answer = self._give_back
         self._responder.session = gateway.session(principal)
+        self._responder.session.forwards = False
         self._administering = Administering(self._responder, Subscribing(self._responder))
 
     async def run(self) -> None:

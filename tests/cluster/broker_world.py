@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from textwrap import dedent
 from typing import Any
 
 import msgspec
@@ -20,6 +21,9 @@ from linn.core.plugins.hookspecs import hookimpl
 from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.sim_env import SimEnv
 from linn.testing.sim_store import SimStore
+
+
+SECRET = "CLUSTER_SECRET"  # noqa: S105  The name of a variable.
 
 
 class NoSettings(msgspec.Struct, frozen=True):
@@ -71,9 +75,27 @@ class SimBroker:
         await self._world.nursery.start(self._live)
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
-        head = f'[broker]\ndata_dir = "data"\ndrain_timeout = "2s"\n[cluster]\nname = "test"\nnode = {self.number}\n'
-        text = f'store = "simulated"\n[listeners.peers]\naddress = "{self.address}"\nplaintext = true\nlogin = "none"\n'
-        source = TomlSource(head + text + self.toml, "test.toml")
+        self.env.process.variables[SECRET] = "0123456789abcdef" * 2
+        head = f"""
+            [broker]
+            data_dir = "data"
+            drain_timeout = "2s"
+            [cluster]
+            name = "test"
+            node = {self.number}
+            store = "simulated"
+            listener = "peers"
+            secret = {{ env = "{SECRET}" }}
+            [listeners.native]
+            address = "{self.address}"
+            plaintext = true
+            login = "none"
+            [listeners.peers]
+            protocol = "peers"
+            address = "10.0.0.{self.number}:5467"
+            plaintext = true
+        """
+        source = TomlSource(dedent(head) + self.toml, "test.toml")
         manager = PluginManager(plugin_settings(source), [*installed(), self._world.plugin])
         config = load_config(source, manager)
 

@@ -50,6 +50,7 @@ async def test_settings_bindings_users_and_deletions_are_followed(env: SimEnv) -
         await first.administer("exchange.bind", exchange="e", topic="a", key="x.*")
         await second.administer("topic.alter", name="a", settings={"retention": "1h"})
         await second.administer("role.create", name="readers", rules={"topic:a": ["consume"]})
+        await until(lambda: all("readers" in it.broker.policy.roles for it in brokers))
         await first.administer("user.create", name="ann", roles=["readers"])
         hour_ms = 3_600_000
         await until(lambda: all(it.broker.topic("a").settings.retention_ms == hour_ms for it in brokers))
@@ -215,3 +216,44 @@ async def test_an_exchange_is_not_deleted_under_a_topic_that_is_bound_to_it_at_a
             nursery.start_soon(partial(change, clients[0], "exchange.delete", name="e"))
             nursery.start_soon(partial(change, clients[1], "topic.create", name="t", settings=bound))
         assert len(refused) == 1, "one of them was first, and the other one was checked against it"
+
+
+@simulated
+async def test_verbs_about_the_records_of_a_topic_are_carried_out_by_its_leader(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers()
+        clients = [await it.client() for it in brokers]
+        await clients[0].administer("topic.create", name="t", settings={"kind": "both", "partitions": 2})
+        (leader,) = (await until_led(brokers, "t")).values()
+        for _ in range(3):
+            await (await leader.client()).publish("t", ["x"])
+        shown = [await it.administer("topic.show", name="t") for it in clients]
+        assert [[part["end"] for part in it["partitions"]] for it in shown] == [shown[0]["partitions"] and [2, 1]] * 3
+        elsewhere = next(client for client, it in zip(clients, brokers, strict=True) if it is not leader)
+        assert await elsewhere.administer("subscription.create", topic="t", subscription="s") == {"created": True}
+        assert (await elsewhere.administer("subscription.show", topic="t", subscription="s"))["unsettled"] == 3
+        assert await elsewhere.administer("topic.purge", name="t") == {"purged": 3}
+        await elsewhere.administer("subscription.delete", topic="t", subscription="s")
+        await until(lambda: not any(it.broker.topic("t").entries for it in brokers))
+        with pytest.raises(Refused) as refusal:
+            await elsewhere.administer("subscription.show", topic="t", subscription="s")
+        assert refusal.value.code == "shared.unknown"
+
+
+@simulated
+async def test_a_verb_for_a_leader_that_is_gone_says_so(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers(2)
+        client = await brokers[0].client()
+        for name in ("t", "u"):
+            await client.administer("topic.create", name=name, settings={"kind": "queue"})
+        led = await until_led(brokers, "t", "u")
+        (there,) = [name for name, leader in led.items() if leader is brokers[1]]
+        brokers[1].env.kill()
+        with pytest.raises(Refused) as refusal:
+            await client.administer("topic.purge", name=there)
+        assert refusal.value.code == "peer.unreachable"
+        await until(lambda: 2 not in brokers[0].broker.cluster.view.state.sessions)
+        with pytest.raises(Refused, match="has no leader: node 2 is down") as refusal:
+            await client.administer("topic.purge", name=there)
+        assert (await client.administer("topic.show", name=there))["name"] == there

@@ -39,6 +39,7 @@ from linn.core.admin.transactions import TransactionAdministration
 from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
 from linn.core.cluster.node import ALONE, ClusterNode
+from linn.core.cluster.peers import PeerLinks
 from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
 from linn.core.config.tables import ExchangeTable
@@ -47,6 +48,7 @@ from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.names import AUDIT_TOPIC
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     BrokerStopping,
@@ -153,6 +155,8 @@ class Administration:
             rooms = self._topics, self._exchanges, self._users, self.groups
             self._follower = ClusterCatalog(self.cluster, self.catalog, self._entries, *rooms, self._logs)
             self._topics.elsewhere = self._follower
+        self.links: PeerLinks | None = None
+        """The links to the other brokers of the cluster, set by the composition root; None: there are none."""
         self._lock = trio.Lock()
         self.change_scope = trio.CancelScope()
         """The scope of the change in progress, which is shielded until the broker fails."""
@@ -213,21 +217,38 @@ class Administration:
             ]
         )
 
-    async def perform(self, verb: str, arguments: str, caller: Principal) -> str:
+    async def perform(self, verb: str, arguments: str, caller: Principal, *, forwards: bool = True) -> str:
         """Carry out a verb; arguments and result are JSON. A waiting request keeps only its text.
+
+        `forwards`: whether another broker of the cluster may be asked, which leads the topic that the verb is about.
 
         Raises:
             Errors of `check`. Forbidden: the caller lacks a right that the verb needs. ConfigError: the arguments
                 do not fit the verb; ConfigUnknownKey: an argument is unknown.
-                LinnError: documented by the verb.
+                LinnError: documented by the verb. PeerError: the other broker could not be asked.
         Cancellation: a change that has begun is completed; otherwise nothing happened.
         """
+        try:
+            return await self._perform_here(verb, arguments, caller, forwards=forwards)
+        except NotLeader as error:
+            if not forwards or self.links is None or error.leader in (0, self._own_number):
+                raise
+            # Not under the lock of this broker's changes: the other one may ask this one.
+            return await self.links.perform(error.leader, verb, arguments, caller)
+
+    @property
+    def _own_number(self) -> int:
+        return self.cluster.number if self.cluster is not None else 0
+
+    async def _perform_here(self, verb: str, arguments: str, caller: Principal, *, forwards: bool) -> str:
         known, is_recorded = self.check(verb, arguments), False
 
         async def do() -> str:
             nonlocal is_recorded
             asked = decode_arguments(known, arguments)
             caller.access.check_all(known.needs(asked))
+            if known is verbs.SHOW_TOPIC and forwards and self.links is not None:
+                self._check_shown_here(asked.name)
             if known.acts and not getattr(asked, "validate_only", False):
                 if not is_recorded:
                     await self.audit.asked(known, asked, caller)
@@ -244,6 +265,12 @@ class Administration:
         if self._follower is not None and known is verbs.CREATE_TOPIC:
             await self._follower.wait_led(decode_arguments(verbs.CREATE_TOPIC, arguments).name)
         return done
+
+    def _check_shown_here(self, name: str) -> None:
+        """Check that no other broker knows more of a topic. Raises NotLeader."""
+        topic = self.catalog.topics.get(name)
+        if topic is not None and topic.led_by is not None and (error := topic.led_by()).leader:
+            raise error
 
     async def _perform(self, verb: Verb[Any, Any], asked: Any, caller: Principal) -> Any:
         return await self._handlers[verb.name](asked, caller)

@@ -26,6 +26,7 @@ from linn.core.cluster.node import ClusterNode
 from linn.core.cluster.placement import part_key
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import AUDIT_TOPIC
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import LinnError, SyncFailed
 from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.metadata.store import Stored
@@ -148,7 +149,7 @@ class ClusterCatalog:
         if topic.led_by is not None and is_mine and all(part.session == self._node.session for part in led):
             await self._open(topic, max(part.epoch for part in led))
         elif topic.led_by is None and not is_mine and None not in parts:
-            await topic.resign(partial(self._leader_text, topic))
+            await topic.resign(partial(self._not_leader, topic))
             self._topics.closed(topic)
         elif topic.led_by is None and is_mine:
             topic.lead_in(max(part.epoch for part in led))
@@ -175,17 +176,19 @@ class ClusterCatalog:
 
     def close(self, topic: Topic) -> None:
         """Close a new topic until its leader is known."""
-        topic.led_by = partial(self._leader_text, topic)
+        topic.led_by = partial(self._not_leader, topic)
 
-    def _leader_text(self, topic: Topic) -> str:
-        state, parts = self._node.view.state, self._parts(topic)
+    def _not_leader(self, topic: Topic) -> NotLeader:
+        parts = self._parts(topic)
         leaders = {part.leader if part is not None else 0 for part in parts}
         leader = leaders.pop() if len(leaders) == 1 else 0
         if not leader:
-            return "has no leader yet"
-        if leader not in state.sessions:
-            return f"has no leader: node {leader} is down"
-        return f"is led by node {leader}, at {', '.join(self._node.client_addresses(leader))}"
+            return NotLeader(f"topic {topic.name} has no leader yet")
+        if leader not in self._node.view.state.sessions:
+            return NotLeader(f"topic {topic.name} has no leader: node {leader} is down")
+        epoch = max([part.epoch for part in parts if part is not None])
+        place = f"node {leader}, at {', '.join(self._node.client_addresses(leader))}"
+        return NotLeader(f"topic {topic.name} is led by {place}", leader=leader, epoch=epoch)
 
     async def wait_led(self, name: str) -> None:
         """Wait until a new topic is open at its leader, at most LEADER_WAIT_S."""

@@ -298,6 +298,7 @@ class Broker:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
         link_peers(self.gateway, self.config, self.cluster, self.plugins)
+        self.administration.links = self.gateway.links
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys
@@ -568,8 +569,8 @@ class Broker:
         name = topic.settings.dead_letter
         target = self.topic(name) if name is not None else topic
         while target.led_by is not None:
-            about = {"topic": topic.name, "target": target.name, "led": target.led_by()}
-            logger.warning("dead letters of %(topic)s wait: topic %(target)s %(led)s", about)
+            about = {"topic": topic.name} | log_fields(target.led_by())
+            logger.warning("dead letters of %(topic)s wait: %(error)s", about)
             await self.env.clock.sleep(RETRY_S)
         await copy_dead_letters(
             partition_queue, target.partitions if name is not None else {}, target.append_copy, self.env

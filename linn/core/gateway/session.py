@@ -70,6 +70,7 @@ class Session:
         "_needs",
         "_producers",
         "_rooms",
+        "forwards",
         "principal",
         "quota",
     )
@@ -90,6 +91,8 @@ class Session:
         """Remaining steps to end consumers whose connection was lost."""
         self._fetching: trio.Lock | None = None  # Most sessions fetch nothing.
         self._ended = False
+        self.forwards = True
+        """Whether verbs may be passed on to the broker that leads their topic: not if they came from another broker."""
 
     # --- rights that an authorizer decides ---
 
@@ -455,7 +458,7 @@ class Session:
     async def _performed(self, verb: str, arguments: str) -> str | None:
         """Carry out a verb; None: nothing was done, because a right was undecided. Raises LinnError."""
         try:
-            return await self._rooms.administration.perform(verb, arguments, self.principal)
+            return await self._rooms.administration.perform(verb, arguments, self.principal, forwards=self.forwards)
         except Forbidden as error:
             if not error.undecided:
                 raise

@@ -100,8 +100,8 @@ class Topic:
         """Whether only the broker writes to the topic and changes it."""
         self.leader_epoch = host.leader_epoch
         """The epoch in which new logs are opened."""
-        self.led_by: Callable[[], str] | None = None
-        """In a cluster, while the topic is closed here: says who leads it, worded as the end of an error."""
+        self.led_by: Callable[[], NotLeader] | None = None
+        """In a cluster, while the topic is closed here: makes the error that names its leader."""
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
@@ -153,7 +153,7 @@ class Topic:
             raise
         await self._adopt(change)
 
-    async def resign(self, led_by: Callable[[], str]) -> None:
+    async def resign(self, led_by: Callable[[], NotLeader]) -> None:
         """Close all logs, because another broker leads the topic: consumers end, and publishes are refused."""
         self.led_by = led_by
         await self.close()
@@ -169,7 +169,7 @@ class Topic:
     def check_led(self) -> None:
         """Check that this broker leads the topic. Raises NotLeader."""
         if self.led_by is not None:
-            raise NotLeader(f"topic {self.name} {self.led_by()}")
+            raise self.led_by()
 
     async def make_durable(self) -> None:
         """Make the names of new logs durable. Raises StorageError."""
