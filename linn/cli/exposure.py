@@ -21,6 +21,8 @@ from linn.core.errors.tree import AddressInvalid, SecretUnusable
 from linn.core.ports.principal import ANONYMOUS
 
 _METRICS = "metrics"
+_PEERS = "peers"
+"""The protocol between brokers, which serves no one without the cluster's secret."""
 _SPARK = "spark"
 
 
@@ -66,6 +68,7 @@ def _reaches_others(listener: Listener) -> bool:
 def _of_listener(config: Config, name: str, listener: Listener) -> Iterator[Exposure]:
     table = config.tls.get(listener.tls or "")
     asks = listener.login.is_required or (table is not None and table.client_certificate == "required")
+    asks = asks or listener.protocol == _PEERS
     anonymous = config.users.get(ANONYMOUS)
     roles = anonymous.roles if anonymous is not None else ()
     path: Path = ("listeners", name, "address")

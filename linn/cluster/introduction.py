@@ -20,7 +20,7 @@ from __future__ import annotations
 import hmac
 from typing import NamedTuple
 
-from linn.core.cluster.peers import Membership, PeerPlace
+from linn.core.cluster.peers import SECRET_BYTES_MIN, Membership, PeerPlace
 from linn.core.errors.peers import PeerRefused, PeerStale
 from linn.core.errors.tree import ProtocolError
 from linn.wire import messages as m
@@ -28,8 +28,6 @@ from linn.wire.connection import PEER, VERSION, agree
 from linn.wire.failure import error_of
 
 NONCE_BYTES = 32
-SECRET_BYTES_MIN = 16
-"""Shortest secret: an attacker with a recorded proof can try secrets without end, so that only a random one is safe."""
 _DIALER, _LISTENER = b"linn peer 1 dialer", b"linn peer 1 listener"
 _HEX_CHARACTERS = 64
 """Length of a nonce, and of a proof."""

@@ -44,6 +44,8 @@ class NoSettings(msgspec.Struct, frozen=True):
 class Cluster:
     """A store and three brokers, each on a machine of its own."""
 
+    config = CONFIG
+
     def __init__(self, env: SimEnv, nursery: trio.Nursery) -> None:
         self.store = SimStore(0, nursery.start_soon)
         self.envs = {number: SimEnv(0, name=f"machine{number}", world=env.world) for number in (1, 2, 3)}
@@ -59,7 +61,7 @@ class Cluster:
 
     async def _serve(self, number: int, env: SimEnv, task_status: trio.TaskStatus[None]) -> None:
         async def process(env: SimEnv) -> None:
-            config = load_config(TomlSource(CONFIG.format(number=number), "linn.toml"), self._plugins())
+            config = load_config(TomlSource(self.config.format(number=number), "linn.toml"), self._plugins())
             async with running_broker(config, env, self._plugins()) as broker:
                 self.brokers[number] = broker
                 self.numbers.append(broker.producer_ids.start)

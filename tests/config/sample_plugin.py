@@ -95,7 +95,8 @@ def linn_register_assignor() -> list[AssignorKind]:
 
 @hookimpl
 def linn_register_protocol() -> list[ProtocolKind]:
-    return [ProtocolKind(name, TeletypeSettings, never_made) for name in ("capnp", "teletype")]
+    kinds = [ProtocolKind(name, TeletypeSettings, never_made) for name in ("capnp", "teletype")]
+    return [*kinds, ProtocolKind("courier", TeletypeSettings, never_made, links=never_made)]
 
 
 @hookimpl

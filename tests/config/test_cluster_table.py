@@ -22,9 +22,9 @@ drawers = 7
 """
 LISTENER = """
 [listeners.peers]
+protocol = "courier"
 address = "0.0.0.0:5467"
 plaintext = true
-login = "none"
 """
 
 

@@ -25,7 +25,8 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         metavar="ADDRESS",
-        help="Address to listen at, instead of the file's: HOST:PORT, [V6]:PORT or unix:PATH. May be repeated.",
+        help="Address to listen at for clients, instead of the file's: HOST:PORT, [V6]:PORT or unix:PATH. May be "
+        "repeated.",
     ),
 ]
 WithParent = Annotated[

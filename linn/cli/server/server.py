@@ -237,16 +237,20 @@ def overridden(config: Config, plugins: PluginManager, data_dir: str | None, lis
             name: Listener(name, address, kind.name, kind.settings and kind.settings())
             for name, address in zip(names, listen, strict=True)
         }
+        for name, listener in config.listeners.items():
+            if plugins.protocols[listener.protocol].links is not None:  # Other brokers know its address.
+                listeners[name] = listener
         config = dataclasses.replace(config, listeners=listeners)
     return config
 
 
 def announce(config: Config, plugins: PluginManager, addresses: Mapping[str, str], topic_names: Iterable[str]) -> None:
-    """Print a line per listener for programs, and one for people. `topic_names`: of all topics."""
+    """Print a line per listener of clients for programs, and one for people. `topic_names`: of all topics."""
     for name, address in addresses.items():
         listener = config.listeners[name]
-        scheme = plugins.protocols[listener.protocol].url_scheme + ("s" if listener.tls else "")
-        print(f"ready {url_of(address, scheme)}")
+        kind = plugins.protocols[listener.protocol]
+        if kind.links is None:  # Brokers find one another by the metadata store.
+            print(f"ready {url_of(address, kind.url_scheme + ('s' if listener.tls else ''))}")
     names = sorted(topic_names)
     shown = names[:TOPICS_SHOWN_MAX]
     if len(names) > len(shown):

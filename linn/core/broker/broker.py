@@ -16,7 +16,7 @@ bounded time.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Literal
@@ -31,6 +31,7 @@ from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.broker.data_folder import DataFolder
 from linn.core.broker.listening import Listening
+from linn.core.broker.peer_links import link_peers
 from linn.core.broker.start_counter import StartCounter
 from linn.core.cluster.guarded_store import GuardedStore
 from linn.core.cluster.node import ClusterNode
@@ -169,10 +170,7 @@ class Broker:
 
     def _new_metadata(self) -> MetadataStore:
         disk, config = self.env.disk, self.config
-
-        def proofs() -> Iterator[str]:
-            return foreign_topic_folders(disk, config)
-
+        proofs = partial(foreign_topic_folders, disk, config)
         return EmbeddedMetadata(disk, config.broker.data_dir, self.env.clock, self.spawn, proofs)
 
     def _cluster_node(self) -> ClusterNode | None:
@@ -319,6 +317,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
+        link_peers(self.gateway, self.config, self.cluster, self.plugins)
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys

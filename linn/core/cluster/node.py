@@ -181,6 +181,16 @@ class ClusterNode:
         return self._settings.node
 
     @property
+    def cluster_id(self) -> str:
+        """The id of the cluster to which this node's folder belongs; "": it has not joined yet."""
+        return self._folder.note.cluster_id if self._folder.note is not None else ""
+
+    @property
+    def session(self) -> str:
+        """The last session of this node; "": it has none yet."""
+        return self._member.current.session if self._member.current is not None else ""
+
+    @property
     def is_controller(self) -> bool:
         """Whether this node is the controller, as far as it knows."""
         return self._control.is_controller

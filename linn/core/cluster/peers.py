@@ -6,6 +6,9 @@ from typing import NamedTuple, Protocol
 
 from linn.core.ports.principal import Principal
 
+SECRET_BYTES_MIN = 16
+"""Shortest secret: an attacker with a recorded proof can try secrets without end, so that only a random one is safe."""
+
 
 class PeerPlace(NamedTuple):
     """A broker of the cluster, as the metadata store has it."""

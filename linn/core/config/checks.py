@@ -195,7 +195,7 @@ class ConfigChecker:
             return
         if reaches_others and head.tls is None and not head.plaintext:
             self.problems.add((*path, "address"), open_text(head.address))
-        elif reaches_others and head.login is None:
+        elif reaches_others and head.login is None and not self._is_for_brokers(head.protocol):
             self.problems.add((*path, "address"), anonymous_text(head.address))
         if not reaches_others and head.plaintext:
             self.problems.warn((*path, "plaintext"), f"has no effect: only this machine reaches {head.address}")
@@ -228,6 +228,7 @@ class ConfigChecker:
         check_name(head.name, (*path, "name"), self.problems)
         if head.listener is not None:
             must_exist(head.listener, self.names("listeners"), "listener", (*path, "listener"), self.problems)
+            self._check_links(head, listeners.get(head.listener))
         settings = self._kind_settings(
             self._kinds.metadata_stores, head.store, own, (*path, "store"), ClusterTable, path=path
         )
@@ -242,6 +243,17 @@ class ConfigChecker:
             rack=head.rack,
             session_timeout_s=head.session_timeout_s,
         )
+
+    def _check_links(self, head: ClusterTable, listener: Listener | None) -> None:
+        """Refuse a listener that is none for brokers, and one without a secret."""
+        if listener is not None and not self._is_for_brokers(listener.protocol):
+            text = f'listeners.{listener.name} speaks "{listener.protocol}": brokers need protocol = "peers"'
+            self.problems.add(("cluster", "listener"), text)
+        if head.secret is None:
+            self.problems.add(("cluster", "listener"), "needs a secret, by which brokers know each other: set secret")
+
+    def _is_for_brokers(self, protocol: str) -> bool:
+        return getattr(self._kinds.protocols.get(protocol), "links", None) is not None
 
     def _warn_of_unreachable(self, listeners: Mapping[str, Listener]) -> None:
         """Warn of listeners of which the cluster would tell an address that is none to others."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from linn.core.cluster.peers import Membership
+from linn.core.cluster.peers import Membership, PeerLinks
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import AcceptedStream, Env, Spawn
@@ -71,7 +71,9 @@ class Gateway:
         self.blamed = blamed
         """Names the plugin, or the part of linn, that raised an unforeseen error."""
         self.membership: Membership | None = None
-        """The broker as one of a cluster, set by the composition root; None: it is in none."""
+        """The broker as one of a cluster, set by the composition root; None: it is in none, or has no links."""
+        self.links: PeerLinks | None = None
+        """The links to the other brokers, set together with `membership`."""
         self._rooms = rooms
         self._logins = logins
         self._read_state = read_state

@@ -15,6 +15,8 @@ import trio
 from linn.api import ConnectionLost, MetadataError, Stream
 
 HEAD_BYTES_MAX = 16 << 10
+HEADS_MAX = 8
+"""Limit of the heads before and with an answer: "100 Continue" and the like."""
 PIECE_BYTES = 64 << 10
 """Size of one receive."""
 Headers = Sequence[tuple[str, str]]
@@ -62,9 +64,10 @@ class HttpConnection:
         request = h11.Request(method="POST", target=path, headers=[*head, *headers])
         events = (request, h11.Data(data=body), h11.EndOfMessage())
         await self._stream.send([self._http.send(event) or b"" for event in events])
-        while not isinstance(event := await self._next(), h11.Response):
-            pass  # 100 and the like.
-        return event.status_code
+        for _ in range(HEADS_MAX):
+            if isinstance(event := await self._next(), h11.Response):
+                return event.status_code
+        raise MetadataError(f"{self._host} answers with one head after the other")
 
     async def receive(self) -> bytes | None:
         """Wait for the next piece of the answer; None at its end. Raises as `ask`. Cancellation: nothing is lost."""
