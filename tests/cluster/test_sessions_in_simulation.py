@@ -216,6 +216,11 @@ def test_of_two_new_brokers_with_one_number_only_one_stays(seed: int) -> None:
             nursery.cancel_scope.cancel()
         ended = [member for member in twins if member in refused or isinstance(member.error, NodeTaken)]
         assert len(ended) == 1
+        owner = ""
+        for write in world.store.history:
+            if "nodes/1" in write.changes and write.changes["nodes/1"]["handled"] == "":
+                owner = write.node
+            assert not write.node or "sessions/1" not in write.changes or write.node == owner, "another's number"
 
     run(scenario, seed)
 
