@@ -158,6 +158,7 @@ class SimStore:
         self._cuts = 0
         self._held: list[_Request[Any]] = []
         self._held_answers: list[_Request[Any]] = []
+        self._delays: dict[str, Range] = {}
         self._watch_delays: dict[str, Range] = {}
         self._speeds: dict[str, float] = {}
 
@@ -212,7 +213,7 @@ class SimStore:
             self._answer(request)
         for watch in self._watches_of(node):
             watch.cut = 0
-            self._after(self._delay(), watch.wake)
+            self._after(self._delay(node), watch.wake)
 
     def end_all_leases(self) -> None:
         """End every lease at once, however it was renewed."""
@@ -228,6 +229,10 @@ class SimStore:
         """End the watches of a node, or all; changes on their way are lost with them."""
         for watch in [watch for watch in self._watches if node in (None, watch.node)]:
             self._lose_watch(watch)
+
+    def slow(self, node: str, delay_s: Range) -> None:
+        """Change the range of the time that a node's requests take to arrive, and their answers."""
+        self._delays[node] = delay_s
 
     def slow_watches(self, node: str, delay_s: Range) -> None:
         """Change the range of the time after which a node's watches see a change."""
@@ -273,8 +278,8 @@ class SimStore:
             heapq.heappop(self._due)[2]()
         return self._due[0][0] if self._due else None
 
-    def _delay(self) -> float:
-        return self._rng.uniform(*self.delay_s)
+    def _delay(self, node: str) -> float:
+        return self._rng.uniform(*self._delays.get(node, self.delay_s))
 
     def _flips_coin(self) -> bool:
         return self._rng.random() < 0.5
@@ -291,11 +296,11 @@ class SimStore:
         return await request.answer()
 
     def _send(self, request: _Request[Any]) -> None:
-        self._after(self._delay(), lambda: self._arrive(request))
+        self._after(self._delay(request.node), lambda: self._arrive(request))
 
     def _lose(self, request: _Request[Any]) -> None:
         """Lose the request, or its answer, or perform it after its client has given up."""
-        self._after(self._delay(), lambda: request.lose("has lost the connection"))
+        self._after(self._delay(request.node), lambda: request.lose("has lost the connection"))
         fate = self._rng.randrange(3)
         if fate:
             delay_s = 0.0 if fate == 1 else self._rng.uniform(0, LATE_S_MAX)
@@ -315,7 +320,7 @@ class SimStore:
             self._answer(request)
         else:
             request.was_sent = self._flips_coin()
-            self._after(self._delay(), lambda: request.lose("is down"))
+            self._after(self._delay(request.node), lambda: request.lose("is down"))
 
     def _answer(self, request: _Request[Any]) -> None:
         if request.node in self._deaf:
@@ -331,7 +336,7 @@ class SimStore:
             else:
                 request.deliver()
 
-        self._after(self._delay(), land)
+        self._after(self._delay(request.node), land)
 
     # --- content -----------------------------------------------------------------------------------------------------
 

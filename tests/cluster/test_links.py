@@ -306,3 +306,41 @@ def test_a_broker_that_stops_answers_what_it_was_asked_and_takes_no_more() -> No
                 await until(lambda: two.linked == 0)
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_caller_is_told_is_true_whatever_happens_to_the_link(seed: int) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with peer_world(env) as (one, two), trio.open_nursery() as nursery:
+            callers: dict[str, Caller] = {}
+            for step in range(40):
+                for number in range(env.rng.integer(6)):
+                    name = f"t{step}.{number}"
+                    callers[name] = Caller(nursery, one, 2, CREATE, settled(name))
+                match env.rng.integer(8):
+                    case 0:
+                        env.world.cut("n1", "n2")
+                    case 1:
+                        env.world.cut_one_way("n1", "n2")
+                    case 2:
+                        env.world.cut_one_way("n2", "n1")
+                    case 3 | 4:
+                        env.world.sever("n1", "n2")
+                    case 5:
+                        env.world.slow("n1", "n2", delay_s=(0.0, 0.5), bytes_per_s=20_000)
+                await trio.sleep(env.rng.uniform(0.0, 1.5))
+                env.world.heal("n1", "n2")
+            await until(lambda: all(caller.is_done() for caller in callers.values()), 60)
+            await until(lambda: two.linked <= 1)
+            told: dict[str, int] = {}
+            for name, caller in callers.items():
+                what = "done" if caller.error is None else caller.error.code
+                told[what] = told.get(what, 0) + 1
+                if what == "done":
+                    assert name in two.broker.topics
+                elif what != "peer.unknown":
+                    assert what == "peer.unreachable"
+                    assert name not in two.broker.topics, "nothing was done, its caller was told"
+            assert told["done"] > 5
+
+    simulate(scenario, seed)

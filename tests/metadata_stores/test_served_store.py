@@ -17,12 +17,16 @@ from linn.core.errors.metadata import (
     RevisionConflict,
 )
 from linn.core.errors.tree import DiskFull, InternalError, LimitExceeded
+from linn.core.metadata import served_messages as messages
 from linn.core.metadata.embedded import EmbeddedMetadata
-from linn.core.metadata.served import ServedStore
+from linn.core.metadata.message_stream import MessageStream
+from linn.core.metadata.served import WRITES_MAX, ServedStore
+from linn.core.metadata.served_messages import ANSWER_BYTES_MAX, REQUESTS_MAX
 from linn.core.metadata.store import ABSENT, NO_LEASE, MetadataStore, Stored, Watch
 from linn.core.metadata.store_server import CONNECTIONS_MAX, LEASES_MAX, WAITING_BYTES_MAX, WAITING_MAX
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.testing.sim_pipe import PIPE_BYTES_MAX
 
 TTL_S = 6.0
 Scenario = Callable[[SimEnv, SimEnv, MetadataStore], Awaitable[None]]
@@ -113,6 +117,27 @@ async def test_a_lease_is_of_no_use_on_another_connection(server: SimEnv, client
 
 
 @served_world
+async def test_a_client_that_guesses_the_number_of_a_lease_can_do_nothing_with_it(
+    server: SimEnv, client: SimEnv, store: MetadataStore
+) -> None:
+    mine = served(client)
+    lease = await mine.grant_lease(TTL_S)
+    await mine.put_all({"session": 1}, {}, lease)
+    stream = MessageStream(await client.net.connect(ADDRESS))
+    await stream.send(messages.framed(messages.Hello(VERSION, False), 1024))
+    assert await stream.receive(messages.ANSWER, 1024) == messages.Done(0)
+    for guess in range(1, 4):
+        requests: list[messages.Request] = [
+            messages.Renew(1, guess), messages.Put(2, {"other": 1}, [], {}, guess), messages.Revoke(3, guess)
+        ]  # fmt: skip
+        for request in requests:
+            await stream.send(messages.framed(request, 1024))
+        answers = [await stream.receive(messages.ANSWER, 1024) for _ in requests]
+        assert {getattr(each, "code", "") for each in answers if each.number in (1, 2)} == {"metadata.lease_lost"}
+    assert await keys_of(store) == ["session"]
+
+
+@served_world
 async def test_a_cancelled_call_costs_neither_the_connection_nor_its_leases(
     server: SimEnv, client: SimEnv, store: MetadataStore
 ) -> None:
@@ -174,8 +199,10 @@ class Halting(EmbeddedMetadata):
     """A store whose writes wait."""
 
     gate: trio.Event
+    waiting = 0
 
     async def put_all(self, changes: Mapping[str, Any], conditions: Mapping[str, int], lease: int = NO_LEASE) -> int:
+        self.waiting += 1
         await self.gate.wait()
         return await super().put_all(changes, conditions, lease)
 
@@ -191,19 +218,53 @@ def test_a_renewal_does_not_wait_for_the_writes_of_other_tasks() -> None:
             async def write(number: int) -> None:
                 revisions.append(await mine.put_all({f"key-{number}": number}, {}))
 
-            for number in range(8):
+            for number in range(3 * REQUESTS_MAX):
                 nursery.start_soon(write, number)
             for _ in range(10):
                 await trio.sleep(TTL_S / 2)
                 await mine.renew_lease(lease)
             assert revisions == []
             store.gate.set()
-            while len(revisions) < 8:
+            while len(revisions) < 3 * REQUESTS_MAX:
                 await trio.sleep(0.01)
             found = await mine.load()
             assert sorted(stored.revision for stored in found.entries.values()) == sorted(revisions)
 
     run_simulation(0, main)
+
+
+def test_a_connection_has_a_limited_number_of_requests_at_a_time() -> None:
+    async def main(env: SimEnv) -> None:
+        async with embedded_store(env, "/store", Halting) as store, serving(store, env):
+            assert isinstance(store, Halting)
+            store.gate = trio.Event()
+            stream = MessageStream(await env.net.connect(ADDRESS))
+            await stream.send(messages.framed(messages.Hello(VERSION, False), 1024))
+            count = 3 * REQUESTS_MAX
+            for number in range(1, count + 1):
+                await stream.send(messages.framed(messages.Put(number, {f"{number}": 1}, [], {}, 0), 1024))
+            await trio.sleep(5.0)
+            assert store.waiting == REQUESTS_MAX
+            store.gate.set()
+            answers = [await stream.receive(messages.ANSWER, 1024) for _ in range(count + 1)]
+            assert sorted(answer.number for answer in answers) == list(range(count + 1))
+
+    run_simulation(0, main)
+
+
+@served_world
+async def test_an_answer_that_is_too_large_is_an_error_of_its_request(
+    server: SimEnv, client: SimEnv, store: MetadataStore
+) -> None:
+    mine = served(client)
+    lease = await mine.grant_lease(TTL_S)
+    await store.put_all({"large": "x" * ANSWER_BYTES_MAX}, {})
+    with pytest.raises(MetadataError, match="bytes"):
+        await mine.load()
+    with pytest.raises(MetadataError, match="bytes"):
+        async with mine.watch():
+            pass
+    await mine.renew_lease(lease)
 
 
 def test_an_error_that_nobody_foresaw_ends_the_request_and_not_its_connection(
@@ -307,6 +368,67 @@ def test_of_a_write_whose_connection_is_lost_it_is_unknown_whether_it_was_made()
     for seed in range(60):
         run_simulation(seed, main)
     assert {("done", True), ("unknown", True), ("unknown", False)} <= outcomes
+
+
+def test_of_many_writes_those_that_were_not_sent_are_known_not_to_be_made() -> None:
+    async def main(env: SimEnv) -> None:
+        async with embedded_store(env, "/store", Halting) as store, serving(store, env), trio.open_nursery() as nursery:
+            assert isinstance(store, Halting)
+            store.gate = trio.Event()
+            mine, outcomes = served(env), list[type[MetadataError]]()
+
+            async def write(number: int) -> None:
+                try:
+                    await mine.put_all({f"key-{number}": number}, {})
+                except MetadataError as error:
+                    outcomes.append(type(error))
+
+            for number in range(20):
+                nursery.start_soon(write, number)
+            await trio.sleep(1.0)
+            await mine.aclose()
+            while len(outcomes) < 20:
+                await trio.sleep(0.01)
+            assert outcomes.count(MetadataUnknown) == WRITES_MAX
+            assert outcomes.count(MetadataUnavailable) == 20 - WRITES_MAX
+
+    run_simulation(0, main)
+
+
+@served_world
+async def test_of_writes_that_wait_to_be_sent_the_first_is_unknown_and_the_others_are_not_made(
+    server: SimEnv, client: SimEnv, store: MetadataStore
+) -> None:
+    mine, outcomes = served(client), dict[str, type[MetadataError]]()
+    await mine.load()
+
+    async def write(key: str, value: str) -> None:
+        try:
+            await mine.put_all({key: value}, {})
+        except MetadataError as error:
+            outcomes[key] = type(error)
+
+    server.world.cut_one_way("client", "node")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write, "large", "x" * 4 * PIPE_BYTES_MAX)
+        await trio.sleep(1.0)
+        nursery.start_soon(write, "small", "x")
+        await trio.sleep(1.0)
+        server.world.sever("node", "client")
+    assert outcomes == {"large": MetadataUnknown, "small": MetadataUnavailable}
+
+
+@served_world
+async def test_a_stream_that_has_ended_says_that_it_sent_nothing(
+    server: SimEnv, client: SimEnv, store: MetadataStore
+) -> None:
+    frame = messages.framed(messages.Load(1), 1024)
+    server.world.slow("node", "client", delay_s=(0.1, 0.2))
+    stream = MessageStream(await client.net.connect(ADDRESS))
+    assert await stream.send(frame), "it is no hello, and the server ends the connection"
+    await trio.sleep(5.0)
+    assert not await stream.send(frame)
+    assert not await stream.send(frame)
 
 
 @served_world

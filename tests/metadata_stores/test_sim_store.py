@@ -177,6 +177,17 @@ async def test_a_cancelled_or_killed_call_may_still_write(store: SimStore, a: Me
 
 
 @simulated
+async def test_one_node_may_be_slow(store: SimStore, a: MetadataStore, b: MetadataStore) -> None:
+    store.slow("a", (0.5, 0.6))
+    began = trio.current_time()
+    await b.load()
+    assert trio.current_time() < began + 0.1
+    began = trio.current_time()
+    await a.load()
+    assert 1.0 <= trio.current_time() - began <= 1.2
+
+
+@simulated
 async def test_an_emptied_store_begins_again(store: SimStore, a: MetadataStore, b: MetadataStore) -> None:
     lease = await a.grant_lease(TTL_S)
     for number in range(5):

@@ -255,10 +255,11 @@ class NumberingClient(ServedStore):
     """Takes the server's number for the lease."""
 
     async def grant_lease(self, ttl_s: float) -> int:
-        return self._leases[await super().grant_lease(ttl_s)]
-
-    def _known_lease(self, lease: int) -> int:
-        return lease
+        lease = await super().grant_lease(ttl_s)
+        assert self._link is not None
+        number = self._link.leases[lease]
+        self._link.lease = lambda lease: lease  # type: ignore[method-assign]
+        return number
 
 
 class ResumingClient(ServedStore):

@@ -1,10 +1,11 @@
-"""All planted bugs: one for each law."""
+"""All planted bugs: one for each law, and one for each rule of replication."""
 
 from __future__ import annotations
 
 from broker_mutations import BROKER_MUTATIONS
 from producer_mutations import PRODUCER_MUTATIONS
 from queue_mutations import QUEUE_MUTATIONS
+from replication_mutations import REPLICATION_MUTATIONS
 from storage_mutations import STORAGE_MUTATIONS
 from transaction_mutations import TRANSACTION_MUTATIONS
 from two_phase_mutations import TWO_PHASE_MUTATIONS
@@ -16,4 +17,5 @@ ALL = (
     *PRODUCER_MUTATIONS,
     *TWO_PHASE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
+    *REPLICATION_MUTATIONS,
 )

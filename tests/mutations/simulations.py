@@ -35,6 +35,7 @@ _RUNS = {
     "truncation": ("broker", "truncation_walks", "walk"),
     "cut batches": ("broker", "test_idempotent_producers", "cut_and_kill"),
     "producer table": ("storage", "producer_walks", "walk"),
+    "replication": ("storage", "test_replication", "run"),
     "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
     "sharing": ("broker", "sharing_run", "share"),
     "exactly once": ("simulation", "exactly_once_run", "run_seed"),

@@ -297,3 +297,14 @@ def test_a_commit_whose_number_does_not_fit_is_refused_by_name() -> None:
         6,
         m.EndTransaction(1, 2, 3, True, [4]),
     )
+
+
+@given(frame=st.binary(min_size=8, max_size=64), lane=st.integers(0, 2**32 - 1))
+def test_the_lane_of_any_bytes_is_read_or_refused(frame: bytes, lane: int) -> None:
+    with contextlib.suppress(ProtocolError):
+        codec.take_out_of_lane(memoryview(bytearray(frame)))
+    for message in (m.CloseLane(), m.Administer("topic.list", "x" * 5_000)):
+        encoded = codec.encode(message, 7)
+        laned = memoryview(bytearray(codec.put_in_lane(encoded, lane)))
+        assert codec.take_out_of_lane(laned) == lane
+        assert bytes(laned) == bytes(encoded)

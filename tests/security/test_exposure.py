@@ -58,6 +58,8 @@ NO_TLS = "everybody between this address and its clients can read and change wha
         ),
         (METRICS + OPEN + USERS + ANONYMOUS, [READ]),
         (METRICS + OPEN + USERS, [NO_TLS]),
+        (OUT + 'protocol = "peers"\nplaintext = true\n', [NO_TLS]),
+        (OUT + 'protocol = "peers"\n' + INSIDE + TLS, []),
         (METRICS + INSIDE + 'login = "required"\n' + TLS + USERS, []),
     ],
 )

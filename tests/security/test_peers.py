@@ -13,13 +13,16 @@ import trio
 
 from linn.cluster import channel
 from linn.cluster.channel import SILENCE_S
-from linn.cluster.introduction import Dialer
+from linn.cluster.introduction import Dialer, Doorkeeper
+from linn.cluster.links import Links
 from linn.cluster.server import INTRODUCTION_S
-from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, LANES_MAX, OPEN_CHARACTERS_MAX
+from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, LANES_MAX, OPEN_CHARACTERS_MAX, Limits
 from linn.core.broker.broker import Broker
 from linn.core.cluster.peers import PeerPlace
 from linn.core.env.env import Stream
+from linn.core.errors.peers import PeerError, PeerRefused, PeerUnknown, PeerUnreachable
 from linn.core.errors.tree import ConnectionLost
+from linn.core.ports.principal import Principal
 from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import plugin_broker
 from linn.testing.protocols import ProtocolConformance, ProtocolHarness, memory_below, wait_disconnected
@@ -427,6 +430,109 @@ def test_a_broker_that_asks_without_reading_fills_no_memory(monkeypatch: pytest.
         assert not scope.cancelled_caught
 
     against(scenario)
+
+
+# --- hostile listeners ------------------------------------------------------------------------------------------------
+
+
+ANN = Principal("10.0.0.9:1", "tests", "ann", login="scram")
+
+
+def dialing(listen: Callable[[RawPeer], Awaitable[None]], error: type[PeerError], text: str) -> None:
+    """Let a broker dial a listener that does what a test tells it; the broker's caller gets this error in time."""
+
+    async def main(env: SimEnv) -> None:
+        async with plugin_broker(env, CONFIG.replace(PEERS, "127.0.0.1:6001")) as broker:
+            broker.gateway.membership = ONE
+            listener = await env.net.listen(PEERS)
+
+            async def serve(nursery: trio.Nursery) -> None:
+                while True:
+                    nursery.start_soon(converse, RawPeer(await listener.accept()))
+
+            async def converse(peer: RawPeer) -> None:
+                with suppress(ConnectionLost):
+                    await listen(peer)
+                    await trio.sleep_forever()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve, nursery)
+                with trio.fail_after(3 * SILENCE_S), pytest.raises(error, match=text):
+                    await Links(broker.gateway).perform(2, "topic.create", '{"name": "t"}', ANN)
+                nursery.cancel_scope.cancel()
+
+    run_simulation(3, main, virtual_s_max=600)
+
+
+async def let_in(peer: RawPeer) -> None:
+    """Prove the secret as a listener does."""
+    door = Doorkeeper(TWO, b"d" * 32, b"")
+    await peer.say(door.challenge((await peer.next()).message))
+    admitted = door.admit((await peer.next()).message)
+    await peer.say(m.PeerWelcome(admitted.proof, 1 << 20, *Limits()))
+
+
+def test_a_listener_that_says_nothing_is_given_up() -> None:
+    async def silent(peer: RawPeer) -> None:
+        await peer.next()
+
+    dialing(silent, PeerUnreachable, "did not answer within 4 s")
+
+
+def test_a_listener_that_sends_rubbish_is_given_up() -> None:
+    async def rubbish(peer: RawPeer) -> None:
+        await peer.stream.send([b"HTTP/1.1 400 Bad Request" * 100])
+
+    dialing(rubbish, PeerUnreachable, "no link to node 2: ")
+
+
+def test_a_listener_without_the_secret_learns_no_request() -> None:
+    heard: list[m.Message] = []
+
+    async def pretend(peer: RawPeer) -> None:
+        heard.append((await peer.next()).message)
+        await peer.say(m.PeerChallenge("0" * 64))
+        heard.append((await peer.next()).message)
+        await peer.say(m.PeerWelcome("0" * 64, 1 << 20, *Limits()))
+        while True:
+            heard.append((await peer.next()).message)
+
+    dialing(pretend, PeerRefused, "has not proved that it knows the cluster's secret")
+    assert {type(message) for message in heard} == {m.Hello, m.PeerProof}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (m.Administered("{}"), 1, 99),
+        (m.Administered("{}"), 9, 1),
+        (m.CloseLane(), 1, 0),
+        (m.Pong(), 1, 99),
+        (m.Administered("{}"), 0, 1),
+        (m.Failed("topic.full", "a failure of the link"), 0, 0),
+    ],
+)
+def test_a_listener_that_answers_nonsense_is_given_up(answer: tuple[m.Message, int, int]) -> None:
+    async def nonsense(peer: RawPeer) -> None:
+        await let_in(peer)
+        await peer.next()
+        await peer.next()
+        await peer.say(answer[0], lane=answer[1], correlation=answer[2])
+
+    dialing(nonsense, PeerUnknown, "it may have been done or not")
+
+
+def test_a_listener_that_floods_a_broker_with_pings_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "OUTGOING_BYTES_MAX", 64 << 10)
+    pings = bytes(frames_of(m.Ping())[0]) * 1_000
+
+    async def flood(peer: RawPeer) -> None:
+        await let_in(peer)
+        with memory_below(5 << 19), suppress(ConnectionLost):
+            for _ in range(40):
+                await peer.stream.send([pings])
+
+    dialing(flood, PeerUnknown, "it may have been done or not")
 
 
 # --- the promises of every protocol ----------------------------------------------------------------------------------

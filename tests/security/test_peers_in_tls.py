@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from test_peers import SECRET
-from tls_world import HOST, inline, pair, tls_table
+from tls_world import HOST, inline, pair, self_signed, tls_table
 
 from linn.cluster.links import Links
 from linn.core.broker.broker import Broker
@@ -96,6 +96,14 @@ async def test_a_proxy_with_a_certificate_of_its_own_is_refused(tmp_path: Path) 
             await links.perform(2, "topic.list", "{}", ANN)
         nursery.cancel_scope.cancel()
         await listener.aclose()
+
+
+async def test_a_certificate_without_a_binding_is_refused_by_name(tmp_path: Path) -> None:
+    async with two_brokers(tmp_path) as (_, links, broker):
+        self_signed(tmp_path, "ed25519")
+        broker.reload_files()
+        with pytest.raises(PeerRefused, match="not signed with Ed25519"):
+            await links.perform(2, "topic.list", "{}", ANN)
 
 
 async def test_a_broker_without_tls_at_one_with_tls_notices_it(tmp_path: Path) -> None:

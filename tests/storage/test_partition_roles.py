@@ -175,12 +175,18 @@ async def test_a_leader_that_is_elected_again_confirms_what_waits(world: World) 
     assert partition.log.facts.epochs.end_of(EPOCH, 2) == 1
 
 
-async def test_an_epoch_begins_at_the_end_of_the_log_without_a_record(world: World) -> None:
-    epochs = world.partition.log.facts.epochs
+async def test_an_epoch_begins_with_its_first_batch(world: World) -> None:
+    """A leader that appends nothing leaves no trace: a later one may have records of an earlier epoch for it."""
+    partition = world.partition
     world.lead(4)
-    world.partition.append(make_batch(2))
+    partition.append(make_batch(2))
     world.lead(6)
-    assert (epochs.last, epochs.end_of(4, 2), epochs.end_of(6, 2)) == (6, 2, 2)
+    assert partition.log.facts.epochs.rows() == [(4, 0)]
+    world.follow(7)
+    partition.append_copy(copies(5, first=2))
+    world.lead(8)
+    partition.append(make_batch(1))
+    assert partition.log.facts.epochs.rows() == [(4, 0), (5, 2), (8, 3)]
 
 
 async def test_all_that_must_be_safe_waits_for_the_watermark(world: World) -> None:

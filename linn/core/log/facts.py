@@ -92,10 +92,8 @@ class Epochs:
         return len(self._epochs)
 
     def note(self, epoch: int, offset: int) -> None:
-        """Record that a batch was appended at an offset, or an epoch began there: the end of the log at that time."""
-        if self._firsts and self._firsts[-1] == offset and epoch > self._epochs[-1]:
-            self._epochs[-1] = epoch  # An epoch without a batch tells nothing, and must not displace one that does.
-        elif not self._epochs or epoch > self._epochs[-1]:
+        """Record that a batch was appended at an offset, which was the end of the log."""
+        if not self._epochs or epoch > self._epochs[-1]:
             self._epochs.append(epoch)
             self._firsts.append(offset)
             if len(self._epochs) > EPOCHS_MAX:

@@ -378,14 +378,13 @@ class Partition(ReadablePartition):
         return NotLeader(text, leader=self.leader, epoch=self.leader_epoch)
 
     def lead(self, epoch: int, on_durable: Callable[[], None]) -> None:
-        """Lead in a new epoch, which begins at the end of the log (rule L1). Call `commit` as the watermark moves.
+        """Lead in a new epoch. Call `commit` as the watermark moves.
 
         What waits from an epoch before, if this broker led in that one too, goes on waiting: its records are there.
         """
         assert self._is_replicated, "who is alone has one epoch"
         self.role, self.leads, self.leader, self.leader_epoch = Role.LEADING, True, 0, epoch
-        self._on_durable, self._noted_epoch = on_durable, epoch
-        self.log.facts.epochs.note(epoch, self.log.bounds()[1])
+        self._on_durable = on_durable
 
     def follow(self, leader: int, epoch: int, on_durable: Callable[[], None]) -> None:
         """Follow a leader in an epoch. What waits for this broker as the leader fails with NotLeader."""

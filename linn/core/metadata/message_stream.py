@@ -53,22 +53,27 @@ class MessageStream:
             raise ConnectionLost("the other end has closed the connection")
         self._frames.feed(self._piece[:count])
 
-    async def send(self, frame: bytes) -> None:
-        """Send a frame whole, after the frames of other tasks.
+    async def send(self, frame: bytes) -> bool:
+        """Send a frame whole, after the frames of other tasks; False: the connection has ended, and nothing was sent.
 
         Raises ConnectionLost: a part of it may have been sent. Cancellation: nothing of it was sent, or the stream is
         closed.
         """
         async with self._sending:
             if self._is_closed:
-                raise ConnectionLost("the connection is closed")
+                return False
             try:
                 sent = self._stream.send_nowait([frame])
+            except ConnectionLost:
+                await self.aclose()
+                return False
+            try:
                 if sent < len(frame):
                     await self._stream.send([memoryview(frame)[sent:]])
             except BaseException:
                 await self.aclose()  # Nothing may follow a part of a frame.
                 raise
+            return True
 
     async def aclose(self) -> None:
         """Close at once. Idempotent."""

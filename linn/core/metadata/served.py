@@ -14,12 +14,15 @@ from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavaila
 from linn.core.errors.tree import ConnectFailed, ConnectionLost, LimitExceeded
 from linn.core.metadata import served_messages as messages
 from linn.core.metadata.message_stream import MessageStream
-from linn.core.metadata.served_messages import ANSWER_BYTES_MAX, HELLO_BYTES_MAX, REQUEST_BYTES_MAX
+from linn.core.metadata.served_messages import ANSWER_BYTES_MAX, HELLO_BYTES_MAX, REQUEST_BYTES_MAX, REQUESTS_MAX
 from linn.core.metadata.store import NO_LEASE, REMOVED, Changes, Snapshot, Stored
 
 A = TypeVar("A", messages.Done, messages.Entries)
 CHANGES_MAX = 128
 """Limit of the keys of a write: etcd's, so that no write fits this store alone."""
+
+WRITES_MAX = REQUESTS_MAX // 2
+"""Writes at a time. Others wait here, so that renewals get through when the store writes slowly."""
 
 
 class ServedStore:
@@ -37,11 +40,10 @@ class ServedStore:
         self._net = net
         self._version = version
         self._dialing = trio.Lock()
+        self._writing = trio.Semaphore(WRITES_MAX)
         self._link: _Link | None = None
         self._streams: dict[MessageStream, None] = {}
         """Open connections."""
-        self._leases: dict[int, int] = {}
-        """The server's numbers of the leases of this connection; a server that is started again begins at 1 again."""
         self._leases_granted = 0
         self._is_closed = False
 
@@ -69,11 +71,13 @@ class ServedStore:
             raise LimitExceeded(f"a write to the metadata store has at most {CHANGES_MAX} keys and conditions")
         values = {key: value for key, value in changes.items() if value is not REMOVED}
         removed = [key for key, value in changes.items() if value is REMOVED]
-        compared, link = dict(conditions), await self._connected()
-        known = self._known_lease(lease) if lease != NO_LEASE else NO_LEASE
-        done = await link.ask(
-            lambda number: messages.Put(number, values, removed, compared, known), messages.Done, is_write=True
-        )
+        compared = dict(conditions)
+        async with self._writing:
+            link = await self._connected()
+            known = link.lease(lease) if lease != NO_LEASE else NO_LEASE
+            done = await link.ask(
+                lambda number: messages.Put(number, values, removed, compared, known), messages.Done, is_write=True
+            )
         return done.result
 
     async def grant_lease(self, ttl_s: float) -> int:
@@ -81,29 +85,22 @@ class ServedStore:
         link = await self._connected()
         done = await link.ask(lambda number: messages.Grant(number, ttl_s), messages.Done)
         self._leases_granted += 1
-        if link is self._link:
-            self._leases[self._leases_granted] = done.result
+        link.leases[self._leases_granted] = done.result
         return self._leases_granted
 
     async def renew_lease(self, lease: int) -> None:
         """See `MetadataStore.renew_lease`."""
         link = await self._connected()
-        known = self._known_lease(lease)
+        known = link.lease(lease)
         await link.ask(lambda number: messages.Renew(number, known), messages.Done)
 
     async def revoke_lease(self, lease: int) -> None:
         """See `MetadataStore.revoke_lease`."""
         link = await self._connected()
-        if lease in self._leases:
-            known = self._leases[lease]
+        if lease in link.leases:
+            known = link.leases[lease]
             await link.ask(lambda number: messages.Revoke(number, known), messages.Done, is_write=True)
-            self._leases.pop(lease, None)
-
-    def _known_lease(self, lease: int) -> int:
-        """Return the server's number of a lease. Raises LeaseLost: it was granted on another connection."""
-        if lease not in self._leases:
-            raise LeaseLost(f"the lease {lease} has ended, with its connection")
-        return self._leases[lease]
+            link.leases.pop(lease, None)
 
     async def aclose(self) -> None:
         """See `MetadataStore.aclose`. Its leases end at once; its watches are lost."""
@@ -120,7 +117,6 @@ class ServedStore:
                 if self._link is not None:
                     await self._close(self._link.stream)
                 self._link = None
-                self._leases.clear()
                 self._link = _Link(await self._dial(watches=False))
             return self._link
 
@@ -184,6 +180,8 @@ class _Link:
 
     def __init__(self, stream: MessageStream) -> None:
         self.stream = stream
+        self.leases: dict[int, int] = {}
+        """The server's numbers of the leases granted here; a server that is started again begins at 1 again."""
         self._last_number = 0
         self._answers: dict[int, messages.Answer | None] = {}
         """Answers to the requests of waiting tasks; None: it has not come yet."""
@@ -196,24 +194,33 @@ class _Link:
         """Whether it can be used, as far as is known."""
         return self._fault is None and (self._is_receiving or self.stream.is_open())
 
+    def lease(self, lease: int) -> int:
+        """Return the server's number of a lease. Raises LeaseLost: it was granted on another connection."""
+        if lease not in self.leases:
+            raise LeaseLost(f"the lease {lease} has ended, with its connection")
+        return self.leases[lease]
+
     async def ask(self, make: Callable[[int], messages.Request], kind: type[A], *, is_write: bool = False) -> A:
         """Send a request and wait for its answer, of that kind.
 
         Raises the error of a `Failed`; LimitExceeded: nothing was sent; MetadataUnavailable, MetadataError, and instead
-        of these, for a write, MetadataUnknown: the connection has ended.
+        of these, for a write that was sent, MetadataUnknown: the connection has ended.
         """
         self._last_number += 1
         number = self._last_number
         frame = messages.framed(make(number), REQUEST_BYTES_MAX)
         self._answers[number] = None
+        was_sent = True
         try:
-            await self._send(frame)
+            was_sent = await self._send(frame)
+            if not was_sent:
+                await self._end(_gone(ConnectionLost("it has ended")))
             while (answer := self._answers[number]) is None:
                 await self._receive_or_wait()
             if not isinstance(answer, kind | messages.Failed):
                 await self._end(_failure(answer))
         except MetadataError as error:
-            if is_write:
+            if is_write and was_sent:
                 raise MetadataUnknown(f"it is not known whether the write was made: {error.text}") from error
             raise
         finally:
@@ -222,9 +229,9 @@ class _Link:
             raise error_from_code(answer.code, answer.text)
         return answer
 
-    async def _send(self, frame: bytes) -> None:
+    async def _send(self, frame: bytes) -> bool:
         try:
-            await self.stream.send(frame)
+            return await self.stream.send(frame)
         except ConnectionLost as error:
             await self._end(_gone(error))
 

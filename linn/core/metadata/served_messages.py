@@ -19,6 +19,8 @@ REQUEST_BYTES_MAX = 2 << 20
 """Limit of a request: more than the 1.5 MiB that etcd takes, so that what fits there is not refused here."""
 ANSWER_BYTES_MAX = 64 << 20
 """Limit of an answer, which may be all keys: 1 KiB for each partition of 10,000 topics with 6 partitions."""
+REQUESTS_MAX = 16
+"""Requests of a connection that are performed at a time; then its further ones wait in the socket."""
 _LENGTH_BYTES = 4
 
 Number = Annotated[int, msgspec.Meta(ge=0)]

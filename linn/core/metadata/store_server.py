@@ -19,13 +19,11 @@ from linn.core.errors.metadata import LeaseLost, MetadataError
 from linn.core.errors.tree import ConnectionLost, InternalError, LimitExceeded, LinnError
 from linn.core.metadata import served_messages as messages
 from linn.core.metadata.message_stream import MessageStream
-from linn.core.metadata.served_messages import ANSWER_BYTES_MAX, HELLO_BYTES_MAX, REQUEST_BYTES_MAX
+from linn.core.metadata.served_messages import ANSWER_BYTES_MAX, HELLO_BYTES_MAX, REQUEST_BYTES_MAX, REQUESTS_MAX
 from linn.core.metadata.store import NO_LEASE, REMOVED, Changes, MetadataStore, Snapshot, Watch
 
 CONNECTIONS_MAX = 256
 """Connections at a time: a worker has two, and a machine has no more than 128 workers."""
-REQUESTS_MAX = 16
-"""Requests of a connection that are performed at a time; then its further ones wait in the socket."""
 LEASES_MAX = 64
 """Leases of a connection that have not ended: a broker has two, and some whose answers were lost."""
 HELLO_S = 10.0
