@@ -51,6 +51,7 @@ WHERE = {
     "hostile/test_hostile_page.py": "quick",
     "linearizability": "system",
     "metadata_stores/test_etcd_conformance.py": "system",
+    "metadata_stores/test_etcd_faults.py": "system",
     "metadata_stores/test_etcd_messages.py": "quick",
     "models": "test",
     "mutations": "system",

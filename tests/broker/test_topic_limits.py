@@ -15,7 +15,7 @@ from seeds import tiered
 from test_transactions import Owner
 
 from linn.core.broker.broker import Broker
-from linn.core.topics.topic import HeldBytes
+from linn.core.topics.held_bytes import HeldBytes
 from linn.storage_engines.segmented_log.log import SegmentedLog
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv

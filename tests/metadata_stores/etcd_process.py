@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -79,8 +80,12 @@ class EtcdMember:
     def ask(self, path: str, request: Mapping[str, Any], timeout_s: float = 2.0) -> Any:
         """Ask the member. Raises OSError."""
         body = json.dumps(request).encode()
-        with urllib.request.urlopen(f"{self.url}{path}", body, timeout=timeout_s) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(f"{self.url}{path}", body, timeout=timeout_s) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
 
 
 class Etcd:

@@ -132,7 +132,7 @@ FACTS = {
         "metadata store",
         "it keeps values in memory, for brokers of one process.",
         "linn.testing.metadata_stores.MetadataStoreConformance",
-        _ORDERS.rstrip(),
+        '[cluster]\nname = "trial"\nnode = 1\nstore = "@NAME@"\n\n' + _ORDERS.rstrip(),
     ),
     "observer": Facts(
         "observer",

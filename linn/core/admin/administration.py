@@ -12,21 +12,26 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
+import msgspec
 import trio
 
 from linn import verbs
 from linn.core.admin.audit import AuditTrail
+from linn.core.admin.cluster_catalog import ClusterCatalog
 from linn.core.admin.connections import ConnectionAdministration
 from linn.core.admin.definitions import DefinitionsAdministration
 from linn.core.admin.deliveries import DeliveryAdministration
 from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.exchanges import ExchangeAdministration
 from linn.core.admin.groups import GroupAdministration
-from linn.core.admin.stored_entries import settings_of_topics
+from linn.core.admin.led_logs import LedLogs
+from linn.core.admin.stored_entries import TOPIC, settings_of_topics
 from linn.core.admin.subscriptions import SubscriptionAdministration
 from linn.core.admin.topic_description import JsonText
 from linn.core.admin.topics import StoredTopics, TopicAdministration
@@ -35,8 +40,13 @@ from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
 from linn.core.cluster.node import ALONE, ClusterNode
 from linn.core.config.config import Config
+from linn.core.config.decoder import encode_settings
+from linn.core.config.tables import ExchangeTable
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
+from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     BrokerStopping,
@@ -46,7 +56,7 @@ from linn.core.errors.tree import (
 )
 from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.loop.long_work import LongWork
-from linn.core.metadata.store import MetadataStore
+from linn.core.metadata.store import MetadataEntries
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.report import metric_report
 from linn.core.ports.observer import Observers
@@ -54,12 +64,18 @@ from linn.core.ports.principal import Principal
 from linn.core.security.policy import Policy
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
+from linn.core.topics.live_settings import differences
 from linn.core.topics.topic_maker import PluginMaker, TopicMaker
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.descriptions import BrokerDescription, ClusterDescription, MetricDescription, ServiceDescription
 from linn.verbs import VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
+
+CONFLICTS_MAX = 10
+"""Times that a change is checked again because others have changed the catalog of the cluster meanwhile."""
+CONFLICT_WAIT_S = 2.0
+"""Limit of the wait for their changes, which come within milliseconds unless the store is down."""
 
 T = TypeVar("T")
 Handler = Callable[[Any, Principal], Awaitable[Any]]
@@ -82,7 +98,7 @@ class Administration:
     env: Env
     plugins: PluginMaker
     observers: Observers
-    metadata: MetadataStore
+    metadata: MetadataEntries
     catalog: Catalog
     topic_maker: TopicMaker
     groups: GroupCoordinator
@@ -100,7 +116,14 @@ class Administration:
     fail: Callable[[SyncFailed], None]
     """Ends the broker after a failed sync, because the contents of the disk are unknown."""
 
+    local: MetadataEntries | None = None
+    """The store in the broker's own folder, if `metadata` is a cluster's."""
+
     def __post_init__(self) -> None:
+        if self.cluster is not None:
+            # The cluster's store decides about topics and exchanges; `make_configured` adds what is only in the file.
+            own = {name: topic for name, topic in self.config.topics.items() if name == AUDIT_TOPIC}
+            self.config = replace(self.config, topics=own, exchanges={}, topic_lines={name: {} for name in own})
         self._entries = EntryStore(self.metadata, self.long_work)
         self._groups = GroupAdministration(self.catalog, self.groups, self.config)
         self._subscriptions = SubscriptionAdministration(self.catalog, self._entries)
@@ -122,6 +145,14 @@ class Administration:
             self._subscriptions,
             self.long_work,
         )
+        self._logs: LedLogs | None = None
+        self._follower: ClusterCatalog | None = None
+        if self.cluster is not None:
+            assert self.local is not None, "a node of a cluster has a folder of its own"
+            self._logs = LedLogs(self.local, self.topic_maker)
+            rooms = self._topics, self._exchanges, self._users, self.groups
+            self._follower = ClusterCatalog(self.cluster, self.catalog, self._entries, *rooms, self._logs)
+            self._topics.elsewhere = self._follower
         self._lock = trio.Lock()
         self.change_scope = trio.CancelScope()
         """The scope of the change in progress, which is shielded until the broker fails."""
@@ -191,32 +222,39 @@ class Administration:
                 LinnError: documented by the verb.
         Cancellation: a change that has begun is completed; otherwise nothing happened.
         """
-        known = self.check(verb, arguments)
+        known, is_recorded = self.check(verb, arguments), False
 
         async def do() -> str:
+            nonlocal is_recorded
             asked = decode_arguments(known, arguments)
             caller.access.check_all(known.needs(asked))
-            perform = self._on_record if known.acts else self._perform
-            result = await perform(known, asked, caller)
+            if known.acts and not getattr(asked, "validate_only", False):
+                if not is_recorded:
+                    await self.audit.asked(known, asked, caller)
+                is_recorded = True  # It is not recorded again if the change has to be made again.
+                result = await self._on_record(known, asked, caller)
+            else:
+                result = await self._perform(known, asked, caller)
             return result if isinstance(result, JsonText) else json.dumps(result)
 
-        if known.changes:
-            return await self._run_change(do)
-        self._check_serving()
-        return await do()
+        if not known.changes:
+            self._check_serving()
+            return await do()
+        done = await self._run_change(do)
+        if self._follower is not None and known is verbs.CREATE_TOPIC:
+            await self._follower.wait_led(decode_arguments(verbs.CREATE_TOPIC, arguments).name)
+        return done
 
     async def _perform(self, verb: Verb[Any, Any], asked: Any, caller: Principal) -> Any:
         return await self._handlers[verb.name](asked, caller)
 
     async def _on_record(self, verb: Verb[Any, Any], asked: Any, caller: Principal) -> Any:
-        """Carry out a verb that is written to the audit trail first. Raises the verb's LinnErrors, StorageError."""
-        if getattr(asked, "validate_only", False):
-            return await self._perform(verb, asked, caller)
-        await self.audit.asked(verb, asked, caller)
+        """Carry out a verb that was written to the audit trail. Raises the verb's LinnErrors."""
         try:
             return await self._perform(verb, asked, caller)
         except LinnError as error:
-            self.audit.failed(verb, asked, caller, error)
+            if self.cluster is None or not isinstance(error, RevisionConflict):
+                self.audit.failed(verb, asked, caller, error)
             raise
 
     def check(self, verb: str, arguments: str) -> Verb[Any, Any]:
@@ -232,7 +270,22 @@ class Administration:
             raise BrokerStopping("the broker is stopping")
 
     async def _run_change(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Make one change. Raises BrokerStopping, or what the change raises; a failed sync also ends the broker."""
+        """Make one change. Raises BrokerStopping, or what the change raises; a failed sync also ends the broker.
+
+        In a cluster it is made again after another broker's change, which must be known here first.
+        """
+        for _ in range(CONFLICTS_MAX):
+            before = self.cluster.catalog.revision if self.cluster is not None else 0
+            try:
+                return await self._run_once(change)
+            except RevisionConflict:
+                if self.cluster is None:
+                    raise
+                with trio.move_on_after(CONFLICT_WAIT_S):
+                    await self.cluster.catalog.wait_newer(before)
+        return await self._run_once(change)
+
+    async def _run_once(self, change: Callable[[], Awaitable[T]]) -> T:
         async with self._lock:
             self._check_serving()
             # A client that disconnects must not leave half a change behind.
@@ -257,11 +310,64 @@ class Administration:
         settings = settings_of_topics(stored)
         self._exchanges.recover(stored)
         await self._users.recover(stored)
-        return await self._topics.load(stored, settings)
+        if self._logs is None:
+            return await self._topics.load(stored, settings, settings)
+        logs = await self._logs.load()
+        stored |= {TOPIC + name: logs[name] for name in logs if name == AUDIT_TOPIC}
+        settings = settings_of_topics(stored)
+        await self._logs.delete_old({name: stored[TOPIC + name]["id"] for name in settings})
+        return await self._topics.load(stored, settings, logs)
 
-    async def open_topics(self, stored: StoredTopics) -> Mapping[str, object]:
+    async def open_topics(self, stored: StoredTopics) -> dict[str, object]:
         """Open the topics of the configuration and the store. Returns entries for `save_opened`. Raises LinnError."""
-        return await self._topics.open_all(stored)
+        opened = await self._topics.open_all(stored)
+        if self._logs is not None:
+            audit = opened.pop(TOPIC + AUDIT_TOPIC, None)
+            if audit is not None:
+                await self._logs.record(AUDIT_TOPIC, msgspec.to_builtins(audit))
+        return opened
+
+    async def follow(self) -> None:
+        """Follow the catalog of the cluster until the broker stops. Raises SyncFailed."""
+        assert self._follower is not None, "this broker is one of a cluster"
+        with suppress(BrokerStopping):
+            await self._follower.run(self._run_change)
+
+    async def make_configured(self, config: Config) -> None:
+        """Make the exchanges and topics of a file that the cluster does not have yet; warn where others differ.
+
+        Raises LinnError. Cancellation: some are made.
+        """
+        nobody = Principal("")
+        for name, exchange in config.exchanges.items():
+            if name not in self.catalog.routers:
+                table = encode_settings(ExchangeTable(exchange.kind, exchange.alternate, exchange.bindings))
+                table |= encode_settings(exchange.settings) if exchange.settings is not None else {}
+                await self._run_change(partial(self._exchanges.create, verbs.SettingsChange(name, table)))
+        for name, topic in config.topics.items():
+            existing = self.catalog.topics.get(name)
+            if existing is None:
+                asked = verbs.SettingsChange(name, encode_settings(topic))
+                await self._run_change(partial(self._topics.create, asked, nobody))
+            elif existing.settings != topic and name != AUDIT_TOPIC:
+                about = {"topic": name, "differences": differences(existing.settings, topic)}
+                logger.warning("topic %(topic)s is in the cluster with other settings: %(differences)s", about)
+
+    async def draw_secrets(self, names: Sequence[str]) -> None:
+        """Store secrets that a cluster does not have yet, before its catalog is read. Raises LogCorrupt, MetadataError.
+
+        Waits as long as the store can't be reached.
+        """
+        while self.cluster is not None:
+            try:
+                await self._entries.load()
+                drawn = [self._entries.secret(name, self.env.rng)[1] for name in names]
+                await self._entries.put_all({key: value for entries in drawn for key, value in entries.items()})
+            except (MetadataUnavailable, MetadataUnknown, RevisionConflict) as error:
+                logger.debug("secrets are drawn again: %(error)s", log_fields(error))
+                await self.env.clock.sleep(CONFLICT_WAIT_S)
+            else:
+                return
 
     def secret(self, name: str) -> tuple[bytes, Mapping[str, object]]:
         """Return a secret that only this broker knows, the same at each start; the first draws it.
@@ -284,13 +390,15 @@ class Administration:
                 await self._topics.create(verbs.SettingsChange(name), Principal(""))
 
         await self._run_change(create)
+        if self._follower is not None:
+            await self._follower.wait_led(name)
 
     async def make_subscription(self, topic: str, name: str, starts: Sequence[int]) -> None:
         """Make a named subscription that begins at these offsets, by partition, unless it exists.
 
         Raises TopicUnknown, SubscriptionWrongKind, ConfigError, LimitExceeded, StorageError.
         """
-        await self._run_change(lambda: self._subscriptions.make(self.catalog.topic(topic), name, starts))
+        await self._run_change(lambda: self._subscriptions.make(self.catalog.led_topic(topic), name, starts))
 
     # --- broker ---
 

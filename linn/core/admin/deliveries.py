@@ -45,7 +45,7 @@ class DeliveryAdministration:
         partitions and offsets."""
         if asked.topic is not None:
             caller.access.check(BROWSE, TOPIC, asked.topic)
-        topics, topic = self._catalog.topics, None if asked.topic is None else self._catalog.topic(asked.topic)
+        topics, topic = self._catalog.topics, None if asked.topic is None else self._catalog.led_topic(asked.topic)
         may = caller.access.may
         among = [topics[name] for name in sorted(topics) if may(BROWSE, TOPIC, name)] if topic is None else [topic]
         queues = [queue for topic in among for _, queue in sorted(topic.subscriptions.items())]
@@ -62,7 +62,7 @@ class DeliveryAdministration:
 
     async def resolve(self, asked: verbs.DeliveryResolution, caller: Principal) -> verbs.Resolved:
         """End a decision for its consumer, which may never return. Durable when this returns."""
-        topic, outcome = self._catalog.topic(asked.topic), asked.outcome
+        topic, outcome = self._catalog.led_topic(asked.topic), asked.outcome
         queue = queue_of(topic, asked.subscription)
         self._check_no_transaction(queue, asked)
         found = list(_chosen(queue, asked))

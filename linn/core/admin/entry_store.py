@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from linn.core.admin.stored_entries import SECRET, SECRET_BYTES, TOPIC
@@ -10,14 +11,14 @@ from linn.core.config.decoder import encode_each
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings
 from linn.core.env.env import Rng
 from linn.core.loop.long_work import LongWork
-from linn.core.metadata.store import ABSENT, REMOVED, MetadataStore
+from linn.core.metadata.store import ABSENT, REMOVED, MetadataEntries
 from linn.core.topics.topic import Topic
 
 
 class EntryStore:
     """The metadata store, with the revision of each entry."""
 
-    def __init__(self, metadata: MetadataStore, long_work: LongWork) -> None:
+    def __init__(self, metadata: MetadataEntries, long_work: LongWork) -> None:
         self._metadata = metadata
         self._long_work = long_work
         self._revisions: dict[str, int] = {}
@@ -41,16 +42,29 @@ class EntryStore:
         drawn = rng.bytes(SECRET_BYTES)
         return drawn, {key: drawn.hex()}
 
+    @property
+    def revisions(self) -> Mapping[str, int]:
+        """The revision of each entry that the broker's catalog has."""
+        return self._revisions
+
+    def note(self, key: str, revision: int | None) -> None:
+        """Note that another broker has written an entry, or removed it (None)."""
+        if revision is None:
+            self._revisions.pop(key, None)
+        else:
+            self._revisions[key] = revision
+
     async def put(self, key: str, value: object) -> None:
         """Write an entry. Raises StorageError: nothing has changed."""
         await self.put_all({key: value})
 
     async def put_all(self, values: Mapping[str, object]) -> None:
-        """Write several entries at once, because the store writes everything with each change. Raises StorageError."""
-        if values:
-            conditions = {key: self._revisions.get(key, ABSENT) for key in values}
-            revision = await self._metadata.put_all(values, conditions)
-            self._revisions.update(dict.fromkeys(values, revision))
+        """Write several entries in as few steps as the store allows. Raises StorageError, MetadataError."""
+        keys = iter(values)
+        while some := list(islice(keys, self._metadata.changes_max)):
+            conditions = {key: self._revisions.get(key, ABSENT) for key in some}
+            revision = await self._metadata.put_all({key: values[key] for key in some}, conditions)
+            self._revisions.update(dict.fromkeys(some, revision))
 
     async def remove(self, key: str) -> None:
         """Remove an entry if it exists. Raises StorageError."""

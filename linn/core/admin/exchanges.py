@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from linn import rights, verbs
-from linn.core.admin.binding_changes import bind, binding_to, checks, unbind
+from linn.core.admin.binding_changes import bind, binding_to, checks, rebind, unbind
 from linn.core.admin.entry_store import EntryStore
 from linn.core.admin.stored_entries import EXCHANGE
 from linn.core.config.checks import NoSettings
@@ -61,6 +61,10 @@ class BindingsTo(NamedTuple):
     """Bindings given when the exchange was created."""
     live: Sequence[BindingSettings] = ()
     """Bindings added later."""
+
+    def all(self) -> tuple[BindingSettings, ...]:
+        """Both."""
+        return (*self.declared, *self.live)
 
 
 class ExchangeAdministration:
@@ -123,6 +127,40 @@ class ExchangeAdministration:
             else:
                 made.append(binding)
         return tuple(made)
+
+    async def follow(self, name: str, entry: Mapping[str, Any] | None) -> None:
+        """Put another broker's change of an exchange into effect; None: it was removed.
+
+        Raises ConfigError, PluginUnknown: this broker can't make the exchange.
+        """
+        router = self._routers.get(name)
+        if entry is None:
+            if router is not None:
+                await self._drop(router)
+            return
+        head, made = self._decode(name, entry["settings"])
+        if router is None or (router.kind, router.settings) != (made.kind, made.settings):
+            self._routers[name] = router = made
+            self._made_live.add(name)
+            if head.alternate is not None:
+                self._recover_alternate(made, head.alternate)
+            await self._bind_again(name)
+        live = [msgspec.convert(binding, BindingSettings) for binding in entry["live_bindings"]]
+        before = self._bindings_to_exchange.get(name, BindingsTo())
+        self._bindings_to_exchange[name] = now = BindingsTo(head.bindings, live)
+        change = rebind(self._catalog, Target(name, is_exchange=True), now.all(), before.all())
+        await self._long_work.run(change, immediate=True)
+        self._catalog.exchanges.changed()
+
+    async def _bind_again(self, name: str) -> None:
+        """Bind to a new exchange all that is bound to its name."""
+        for topic in self._catalog.topics.values():
+            bindings = [it for it in (*topic.settings.bindings, *topic.live_bindings) if it.exchange == name]
+            await self._long_work.run(bind(self._catalog, Target(topic.name), bindings), immediate=True)
+        for other, bound in self._bindings_to_exchange.items():
+            bindings = [it for it in bound.all() if it.exchange == name]
+            target = Target(other, is_exchange=True)
+            await self._long_work.run(bind(self._catalog, target, bindings), immediate=True)
 
     # --- exchanges ---
 
@@ -221,13 +259,16 @@ class ExchangeAdministration:
         if asked.validate_only:
             return {}
         await self._entries.remove(EXCHANGE + router.name)
+        await self._drop(router)
+        return {}
+
+    async def _drop(self, router: Router) -> None:
         target = Target(router.name, is_exchange=True)
-        declared, live = self._bindings_to_exchange.pop(router.name)
-        await self._long_work.run(unbind(self._catalog, target, (*declared, *live)), immediate=True)
+        bindings = self._bindings_to_exchange.pop(router.name).all()
+        await self._long_work.run(unbind(self._catalog, target, bindings), immediate=True)
         del self._routers[router.name]
         self._made_live.discard(router.name)
         self._catalog.exchanges.changed()
-        return {}
 
     async def show(self, asked: verbs.Named, caller: Principal) -> ExchangeDescription:
         """One exchange."""

@@ -41,7 +41,7 @@ class GroupAdministration:
         groups = [self._groups.known(name) for name in names]
         if asked.topic is not None:
             caller.access.check(SEE, TOPIC, asked.topic)
-            topic = self._catalog.topic(asked.topic)
+            topic = self._catalog.led_topic(asked.topic)
             groups = [group for group in groups if topic.stream is not None and topic.name in group.topics]
         return [self._summary(group, caller.access) for group in groups]
 
@@ -111,7 +111,7 @@ class GroupAdministration:
 
     def _stream(self, name: str | None) -> Topic | None:
         """The stream of this name; None: all streams. Raises TopicUnknown, SubscriptionWrongKind."""
-        topic = None if name is None else self._catalog.topic(name)
+        topic = None if name is None else self._catalog.led_topic(name)
         if topic is not None and topic.stream is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a queue and has no groups")
         return topic

@@ -51,7 +51,7 @@ class SubscriptionAdministration:
         the caller may see."""
         if asked.topic is not None:
             caller.access.check(SEE, TOPIC, asked.topic)
-            chosen = [self._catalog.topic(asked.topic)]
+            chosen = [self._catalog.led_topic(asked.topic)]
         else:
             topics = self._catalog.topics
             chosen = [topics[name] for name in caller.access.visible(TOPIC, sorted(topics))]
@@ -59,7 +59,7 @@ class SubscriptionAdministration:
 
     async def show(self, asked: verbs.OfSubscription) -> QueueDetails:
         """One queue or named subscription, also by partition and by consumer."""
-        queue = queue_of(self._catalog.topic(asked.topic), asked.subscription)
+        queue = queue_of(self._catalog.led_topic(asked.topic), asked.subscription)
         consumers: list[QueueConsumer] = [
             {
                 "consumer": consumer.id,
@@ -77,7 +77,7 @@ class SubscriptionAdministration:
 
     async def purge(self, asked: verbs.NamedChange) -> verbs.Purged:
         """Settle all records of a queue. Durable when this returns."""
-        topic = self._catalog.topic(asked.name)
+        topic = self._catalog.led_topic(asked.name)
         if topic.queue is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a stream: only retention deletes its records")
         if asked.validate_only:
@@ -91,7 +91,7 @@ class SubscriptionAdministration:
 
     async def create(self, asked: verbs.NewSubscription) -> verbs.Created:
         """Create a named subscription unless it exists; it starts at the oldest record if no place is given."""
-        topic = self._catalog.topic(asked.topic)
+        topic = self._catalog.led_topic(asked.topic)
         if (asked.to, asked.offset, asked.timestamp_ms) == (None, None, None):
             asked.to = "earliest"
         if asked.offset is not None:
@@ -137,7 +137,7 @@ class SubscriptionAdministration:
 
     async def delete(self, asked: verbs.SubscriptionDeletion) -> verbs.Nothing:
         """Delete a named subscription and its settlements; the records stay."""
-        topic, name = self._catalog.topic(asked.topic), asked.subscription
+        topic, name = self._catalog.led_topic(asked.topic), asked.subscription
         if not name:
             raise ConfigError("the queue of a topic is deleted with its topic")
         queue = topic.shared(name) if name not in topic.entries else topic.subscriptions.get(name)

@@ -11,8 +11,8 @@ that it names; topics made live stay, and so do live settings of a topic that th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
@@ -78,6 +78,16 @@ class StoredTopics(NamedTuple):
     entries: Mapping[str, Mapping[str, SharedEntry]]
 
 
+class Elsewhere(Protocol):
+    """A cluster, which decides where topics are open."""
+
+    def close(self, topic: Topic) -> None:
+        """Close a new topic until its leader is known."""
+
+    async def forget(self, topic: Topic) -> None:
+        """Delete the logs of a topic that is gone. Raises SyncFailed."""
+
+
 class TopicAdministration:
     """Topics, shown and changed while the broker runs."""
 
@@ -106,15 +116,19 @@ class TopicAdministration:
         self._entries = entries
         self._subscriptions = subscriptions
         self._long_work = long_work
+        self.elsewhere: Elsewhere | None = None
+        """The cluster; None: this broker is alone."""
         self._half_deleted: dict[str, Topic] = {}
         """Deleted topics whose files are not all removed yet."""
 
     # --- start ---
 
-    async def load(self, stored: Mapping[str, Any], checked: Mapping[str, TopicSettings]) -> StoredTopics:
+    async def load(
+        self, stored: Mapping[str, Any], checked: Mapping[str, TopicSettings], here: Collection[str]
+    ) -> StoredTopics:
         """Find the topics among the store's entries, finish deletions and examine all logs. Raises LinnError.
 
-        `checked`: the settings of topics, by name.
+        `checked`: the settings of topics, by name. `here`: the names of topics with logs at this broker.
         """
         settings = dict(checked)
         topics = {key.removeprefix(TOPIC): entry for key, entry in stored.items() if key.startswith(TOPIC)}
@@ -129,10 +143,11 @@ class TopicAdministration:
                 logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
                 await self._entries.remove(TOPIC + name)
                 del topics[name], settings[name], entries[name]
-        await examine_logs(self._config, self._maker, settings, entries)
+        led = {name: of for name, of in settings.items() if name in here}
+        await examine_logs(self._config, self._maker, led, entries)
         return StoredTopics(topics, settings, entries)
 
-    async def open_all(self, stored: StoredTopics) -> Mapping[str, object]:
+    async def open_all(self, stored: StoredTopics) -> dict[str, object]:
         """Open the topics of the configuration and the store. Returns entries for `save_opened`. Raises LinnError."""
         opened: dict[str, object] = {}
         for name in dict.fromkeys([*self._config.topics, *stored.topics]):
@@ -234,6 +249,57 @@ class TopicAdministration:
             check_live_tables(name, settings, known.get(name), *tables, caller.access)
         return settings
 
+    # --- what other brokers of a cluster have changed ---
+
+    async def follow(self, name: str, settings: TopicSettings, entry: Mapping[str, Any]) -> None:
+        """Put another broker's change into effect; `settings` come from the topic's checked entry.
+
+        Raises ConfigError, PluginUnknown, PluginError: this broker can't have the topic. StorageError.
+        """
+        topic, entries = self._catalog.topics.get(name), decode_entries(entry.get("subscriptions", {}))
+        live = [msgspec.convert(binding, BindingSettings) for binding in entry["live_bindings"]]
+        settings = self._known(name, settings)
+        if topic is None:
+            topic = await self._open_topic(name, settings, UUID(entry["id"]), entries)
+            topic.live_keys, topic.live_bindings = tuple(entry.get("live_keys", ())), live
+            await self._long_work.run(bind(self._catalog, Target(name), live), immediate=True)
+            return
+        changed = self._check_change(name, topic.settings, settings)
+        before = (*topic.settings.bindings, *topic.live_bindings)
+        interceptors = self._maker.interceptors(name, settings)
+        topic.entries.update(entries)
+        await topic.switch(await topic.prepare(settings, self._maker.semantics(settings)))
+        for gone in [gone for gone in topic.entries if gone not in entries]:
+            if topic.led_by is None:
+                await topic.drop_shared(gone)
+            del topic.entries[gone]
+        topic.interceptors, topic.live_keys = interceptors, tuple(entry.get("live_keys", ()))
+        topic.live_bindings = live
+        self._tell_of_change(topic, changed)
+        now = (*settings.bindings, *live)
+        await self._long_work.run(rebind(self._catalog, Target(name), now, before), immediate=True)
+
+    async def drop(self, topic: Topic) -> None:
+        """Remove a topic, but not its logs."""
+        await self._drop_topic(topic)
+        self._groups.end_topic(topic.name)
+        self._groups.forget_topic(topic.name)
+        self._observers.topic_deleted(topic.name)
+
+    async def entry_of(self, topic: Topic) -> Mapping[str, Any]:
+        """The topic's entry in the metadata store."""
+        table = await self._entries.table(topic.name, topic.settings)
+        return stored_topic(topic, table, topic.live_bindings, topic.live_keys)
+
+    def opened(self, topic: Topic) -> None:
+        """Tell services that this broker leads a topic from now on."""
+        self._services.topic_changed(topic.name, topic.settings)
+
+    def closed(self, topic: Topic) -> None:
+        """Tell services and groups that this broker does not lead a topic any more."""
+        self._services.topic_changed(topic.name, None)
+        self._groups.end_topic(topic.name)
+
     # --- verbs ---
 
     async def create(self, asked: verbs.SettingsChange, caller: Principal) -> verbs.Created:
@@ -254,6 +320,8 @@ class TopicAdministration:
         await self._groups.make_forgotten()
         live_keys = live_keys_after((), table)
         topic = self._maker.make(name, settings, self._new_id())
+        if self.elsewhere is not None:
+            return await self._create_closed(topic, live_keys, self.elsewhere)
         entry = stored_topic(topic, await self._entries.table(name, settings), (), live_keys)
         # A start drops the topic until the entry is complete: creation may fail halfway, before a client is answered.
         await self._entries.put(TOPIC + name, {**entry, "unfinished": True})
@@ -264,6 +332,14 @@ class TopicAdministration:
         except LinnError:
             await self._entries.remove(TOPIC + name)
             raise
+        await self._begin_topic(topic)
+        return {"created": True}
+
+    async def _create_closed(self, topic: Topic, live_keys: tuple[str, ...], elsewhere: Elsewhere) -> verbs.Created:
+        """Create a topic of a cluster, whose leader makes its logs. Raises StorageError, MetadataError."""
+        topic.interceptors, topic.live_keys = self._maker.interceptors(topic.name, topic.settings), live_keys
+        await self._entries.save_topic(topic, topic.settings, (), live_keys)
+        elsewhere.close(topic)
         await self._begin_topic(topic)
         return {"created": True}
 
@@ -301,15 +377,21 @@ class TopicAdministration:
             raise
         topic.interceptors, topic.live_keys = interceptors, live_keys
         await topic.switch(change)
-        self._services.topic_changed(topic.name, settings)
-        if "kind" in changed and settings.kind == "queue":
-            self._groups.end_topic(topic.name)
-        elif "partitions" in changed:
-            self._groups.grow(topic.name, settings.partitions)
+        self._tell_of_change(topic, changed)
         if "bindings" in changed:
             now = (*settings.bindings, *topic.live_bindings)
             await self._long_work.run(rebind(self._catalog, Target(topic.name), now, before.bindings), immediate=True)
         return {"changed": list(changed), "warnings": warnings}
+
+    def _tell_of_change(self, topic: Topic, changed: Collection[str]) -> None:
+        """Tell services and groups that settings have changed."""
+        settings = topic.settings
+        if topic.led_by is None:
+            self._services.topic_changed(topic.name, settings)
+        if "kind" in changed and settings.kind == "queue":
+            self._groups.end_topic(topic.name)
+        elif "partitions" in changed:
+            self._groups.grow(topic.name, settings.partitions)
 
     async def _open_topic(
         self, name: str, settings: TopicSettings, id: UUID, entries: Mapping[str, SharedEntry]
@@ -317,17 +399,21 @@ class TopicAdministration:
         """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
         topic = self._maker.make(name, settings, id, entries)
         topic.interceptors = self._maker.interceptors(name, settings)
-        await topic.open()
+        if self.elsewhere is not None and name != AUDIT_TOPIC:
+            self.elsewhere.close(topic)
+        else:
+            await topic.open()
         await self._begin_topic(topic)
         return topic
 
     async def _begin_topic(self, topic: Topic) -> None:
-        """Make an open topic visible to clients, and bind it. Raises BindingInvalid."""
+        """Make a topic visible to clients, and bind it. Raises BindingInvalid."""
         name, settings = topic.name, topic.settings
         self._catalog.topics[name] = topic
         self._catalog.exchanges.changed()
         await self._long_work.run(bind(self._catalog, Target(name), settings.bindings), immediate=True)
-        self._services.topic_changed(name, settings)
+        if topic.led_by is None:
+            self._services.topic_changed(name, settings)
         self._observers.topic_created(name, settings)
 
     async def _drop_topic(self, topic: Topic) -> None:
@@ -350,7 +436,11 @@ class TopicAdministration:
         topic = None if name in self._half_deleted else self._catalog.topic(name)
         if topic is not None:
             self._check_unused(topic, caller)
-        if not asked.validate_only:
+        if not asked.validate_only and self.elsewhere is not None and topic is not None:
+            await self._entries.remove(TOPIC + name)
+            await self.drop(topic)
+            await self.elsewhere.forget(topic)
+        elif not asked.validate_only:
             if topic is not None:
                 await self._begin_deleting(topic)
             await self._finish_deleting(name)

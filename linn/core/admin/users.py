@@ -57,13 +57,27 @@ class UserAdministration:
     async def recover(self, stored: Mapping[str, Any]) -> None:
         """Take the users and roles from checked entries of the metadata store. What the file names stays as it is."""
         for key, entry in stored.items():
-            kind, _, name = key.partition("/")
-            if kind + "/" == ROLE and name not in self._config.roles:
-                rules = rules_of(msgspec.convert(entry, StoredRole).rules)
-                await self._long_work.run(self._policy.put_role(name, rules), immediate=True)
-            elif kind + "/" == USER and name not in self._config.users:
-                user = User(name=name, **msgspec.structs.asdict(msgspec.convert(entry, StoredUser)))
-                await self._long_work.run(self._policy.put_user(user), immediate=True)
+            if key.startswith((ROLE, USER)):
+                await self.follow(key, entry)
+
+    async def follow(self, key: str, entry: object) -> None:
+        """Put a checked entry of the metadata store into effect; None: it was removed."""
+        kind, _, name = key.partition("/")
+        if name in (self._config.roles if kind + "/" == ROLE else self._config.users):
+            return
+        if kind + "/" == ROLE:
+            rules = rules_of(msgspec.convert(entry, StoredRole).rules) if entry is not None else None
+            change = self._policy.put_role(name, rules) if rules is not None else self._policy.remove_role(name)
+            await self._long_work.run(change, immediate=True)
+        elif entry is None:
+            await self._long_work.run(self._policy.remove_user(name), immediate=True)
+            await self._end_connections(name, (), "was deleted")
+        else:
+            before = self._policy.users.find(name)
+            user = User(name=name, **msgspec.structs.asdict(msgspec.convert(entry, StoredUser)))
+            await self._long_work.run(self._policy.put_user(user), immediate=True)
+            if before is not None and before.scram != user.scram:
+                await self._end_connections(name, PASSWORDS, "has another password")
 
     # --- users ---
 

@@ -30,6 +30,7 @@ from linn.core.batch.batch import BatchLimits
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.broker.data_folder import DataFolder
+from linn.core.broker.deciders import made_authenticators, made_authority
 from linn.core.broker.listening import Listening
 from linn.core.broker.peer_links import link_peers
 from linn.core.broker.start_counter import StartCounter
@@ -45,6 +46,7 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import (
+    BrokerStopping,
     ConfigError,
     DescriptorsExhausted,
     DiskFull,
@@ -67,12 +69,10 @@ from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metadata.embedded import EmbeddedMetadata
-from linn.core.metadata.store import MetadataStore
+from linn.core.metadata.store import MetadataEntries, MetadataStore
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.source import Measurements, MetricSource
 from linn.core.plugins.manager import PluginManager, installed
-from linn.core.ports.authenticator import Authenticator
-from linn.core.ports.authorizer import Authorizer
 from linn.core.ports.observer import Observers
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
@@ -80,8 +80,6 @@ from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
-from linn.core.security.authenticators import BoundAuthenticator
-from linn.core.security.authority import Authority
 from linn.core.security.logins import Logins
 from linn.core.security.policy import Policy
 from linn.core.security.sasl.scram import Verifier
@@ -95,6 +93,8 @@ from linn.core.transactions.coordinator import TRANSACTIONS_TOPIC, TransactionCo
 
 logger = logging.getLogger("linn.broker")
 
+RETRY_S = 5.0
+"""Pause before what the cluster does not let happen yet is tried again."""
 RETENTION_INTERVAL_S = 10.0
 """Interval of the check for records to drop from streams: much finer than any retention."""
 
@@ -117,7 +117,7 @@ class Broker:
         self.routers: dict[str, Router] = self.catalog.routers
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
         self.formats = Formats(plugins.made_formats(), self.limits.batch_bytes_max)
-        self.metadata: MetadataStore = self._new_metadata()
+        self._local = self._embedded_metadata()
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
         self.policy = _policy(config, env.clock.monotonic)
@@ -142,8 +142,8 @@ class Broker:
         threads = env.threads.run
         self.logins = Logins(self.policy.users, env.clock, env.rng.bytes, threads, env.process.user_id())
         self.logins.on_end = self.audit.login
-        self.logins.authenticators = self._authenticators()
-        self.policy.authority = self._authority()
+        self.logins.authenticators = made_authenticators(config, plugins, env)
+        self.policy.authority = made_authority(config, plugins, env, self.spawn)
         self.topic_maker = TopicMaker(
             config=config,
             env=env,
@@ -168,10 +168,9 @@ class Broker:
         self._recovered = trio.Event()
         self._folder = DataFolder(env.disk, config.broker.data_dir)
 
-    def _new_metadata(self) -> MetadataStore:
-        disk, config = self.env.disk, self.config
-        proofs = partial(foreign_topic_folders, disk, config)
-        return EmbeddedMetadata(disk, config.broker.data_dir, self.env.clock, self.spawn, proofs)
+    def _embedded_metadata(self) -> MetadataStore:
+        env, proofs = self.env, partial(foreign_topic_folders, self.env.disk, self.config)
+        return EmbeddedMetadata(env.disk, self.config.broker.data_dir, env.clock, self.spawn, proofs)
 
     def _cluster_node(self) -> ClusterNode | None:
         """Make this broker's part of its cluster; None: it is alone. Raises PluginError."""
@@ -180,27 +179,6 @@ class Broker:
         kinds, own = self.plugins.metadata_stores, settings.store_settings
         store = self.plugins.make(kinds[settings.store], settings.name, own, self.env)
         return ClusterNode(settings, GuardedStore(store, self.plugins.blamed), self.env, self.config.broker.data_dir)
-
-    def _authenticators(self) -> dict[str, BoundAuthenticator]:
-        """Make the authenticators that listeners name. Raises PluginError."""
-        plugins, found = self.plugins, dict[str, BoundAuthenticator]()
-        for listener in self.config.listeners.values():
-            for name in listener.login.methods:
-                configured = self.config.authenticators.get(name)
-                if configured is None or name in found:
-                    continue
-                kind = plugins.authenticators[configured.kind]
-                made: Authenticator = plugins.make(kind, configured.settings, self.env)
-                found[name] = BoundAuthenticator(name, kind.mechanisms, made.authenticate, plugins.blamed)
-        return found
-
-    def _authority(self) -> Authority | None:
-        """Make the authorizer, and what asks it; None: there is none. Raises PluginError."""
-        if self.config.broker.authorizer is None:
-            return None
-        configured = self.config.authorizers[self.config.broker.authorizer]
-        made: Authorizer = self.plugins.make(self.plugins.authorizers[configured.kind], configured.settings, self.env)
-        return Authority(made.may, self.env.clock.monotonic, self.spawn, self.plugins.blamed)
 
     def _new_metrics(self) -> MetricRegistry:
         source = MetricSource(
@@ -231,12 +209,14 @@ class Broker:
         return Services(kinds, self.config, self.env, self.topics, lambda: self.addresses, self.policy, *making)
 
     def _new_administration(self) -> Administration:
+        metadata: MetadataEntries = self.cluster.catalog if self.cluster is not None else self._local
         return Administration(
             config=self.config,
             env=self.env,
             plugins=self.plugins,
             observers=self.observers,
-            metadata=self.metadata,
+            metadata=metadata,
+            local=self._local,
             catalog=self.catalog,
             topic_maker=self.topic_maker,
             groups=self.groups,
@@ -334,6 +314,8 @@ class Broker:
         await self.listening.start(watching=False)
         if self.cluster is not None:
             self._nursery.start_soon(self.cluster.run, self.listening.advertised)
+            self.spawn(self.administration.follow)
+            self.spawn(self._make_configured)
         self._started = True
         self.services.start()
         self.spawn(self._keep)
@@ -359,6 +341,7 @@ class Broker:
 
     async def _recover(self) -> None:
         try:
+            await self.administration.draw_secrets(("producers", "logins"))
             stored = await self.administration.load()
             await self._count_start()
             opened = await self.administration.open_topics(stored)
@@ -375,6 +358,21 @@ class Broker:
         except Exception as error:
             logger.error("can't start: recovery failed in %(blamed)s", {"blamed": self.plugins.blamed(error)})
             raise
+
+    async def _make_configured(self) -> None:
+        """Make what the file has and the cluster has not; try again until it is done."""
+        while True:
+            try:
+                await self.administration.make_configured(self.config)
+            except BrokerStopping:
+                return
+            except SyncFailed:
+                raise
+            except LinnError as error:
+                logger.warning("the file's topics are not in the cluster yet: %(error)s", log_fields(error))
+                await self.env.clock.sleep(RETRY_S)
+            else:
+                return
 
     async def _count_start(self) -> None:
         """Count this start after all logs were examined, so that a refused start changes nothing.
@@ -542,7 +540,7 @@ class Broker:
             name: {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
             for name, topic in self.topics.items()
         }
-        for name in await self.groups.recover(states, ends):
+        for name in await self.groups.recover(states, self.topics, ends):
             self.topics[name].hold_back(self.groups)
 
     async def _open_transactions(self) -> None:
@@ -569,6 +567,10 @@ class Broker:
         await self._recovered.wait()  # Its target may be opened later.
         name = topic.settings.dead_letter
         target = self.topic(name) if name is not None else topic
+        while target.led_by is not None:
+            about = {"topic": topic.name, "target": target.name, "led": target.led_by()}
+            logger.warning("dead letters of %(topic)s wait: topic %(target)s %(led)s", about)
+            await self.env.clock.sleep(RETRY_S)
         await copy_dead_letters(
             partition_queue, target.partitions if name is not None else {}, target.append_copy, self.env
         )

@@ -1,26 +1,28 @@
 """The catalog in the metadata store of a cluster, as one broker writes and follows it.
 
-Laws: each change of the catalog also writes the key CATALOG, under the condition that nobody has written it since this
-broker's catalog was up to date. So a change is checked against the catalog to which it is applied, at whichever broker
-it was asked for, and no two brokers need to agree on who checks. A write without an answer is never repeated: its tag
-in CATALOG shows whether it was made, and if not, another write of CATALOG sees to it that it never will be.
+Laws: each change of the catalog also writes the key CATALOG, under the condition that no other broker has written it
+since this broker's catalog was up to date. So a change is checked at the broker that a client is connected to, and
+against the very catalog to which it is applied. A write without an answer is never repeated: its tag in CATALOG shows
+whether it was made, and if not, another write of CATALOG prevents that it still will be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 import trio
 
+from linn.core.cluster.entries import PARTS
+from linn.core.cluster.placement import PlacedTopic
 from linn.core.env.env import Clock, Rng
 from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
-from linn.core.metadata.store import ABSENT, NO_LEASE, REMOVED, MetadataStore, Snapshot, Stored, Watch
+from linn.core.metadata.store import ABSENT, NO_LEASE, REMOVED, MetadataStore, Snapshot, Stored
 
 CATALOG = "catalog"
-PREFIXES = ("topics/", "exchanges/", "users/", "roles/", "secrets/")
+TOPICS = "topics/"
+PREFIXES = (TOPICS, "exchanges/", "users/", "roles/", "secrets/")
 """Prefixes of the catalog's other keys."""
 _TAG_BYTES = 16
 FIND_OUT_TRIES = 20
@@ -29,7 +31,7 @@ FIND_OUT_PAUSE_S = 0.5
 
 
 class CatalogStore:
-    """A `MetadataStore` for the keys of the catalog alone, and the changes that others have made to them."""
+    """The entries of the catalog alone, and the changes that others have made to them."""
 
     def __init__(self, store: MetadataStore, clock: Clock, rng: Rng) -> None:
         self._store = store
@@ -40,9 +42,13 @@ class CatalogStore:
         self._pending: dict[str, Stored | None] = {}
         self._whole: frozenset[str] | None = None
         """Keys of a snapshot that was not taken yet; keys that are missing in it were removed."""
+        self.topics: dict[str, PlacedTopic] = {}
+        """Topics by their keys, as the metadata store has them."""
+        self._keys_by_id: dict[str, str] = {}
+        self._moved_ids: set[str] = set()
+        """Ids of topics of which partitions were placed, or got another leader."""
         self._noted = self._taken = ABSENT
         """Revisions of CATALOG that was noted and that was taken last."""
-        self._news = trio.Event()
         self._moved = trio.Event()
 
     @property
@@ -55,10 +61,6 @@ class CatalogStore:
         revision, entries = await self._store.load()
         self.revision = _revision_of(entries)
         return Snapshot(revision, {key: stored for key, stored in entries.items() if key.startswith(PREFIXES)})
-
-    def watch(self) -> AbstractAsyncContextManager[Watch]:
-        """See `MetadataStore.watch`: of all keys."""
-        return self._store.watch()
 
     async def put_all(self, changes: Mapping[str, Any], conditions: Mapping[str, int], lease: int = NO_LEASE) -> int:
         """See `MetadataStore.put_all`.
@@ -108,29 +110,55 @@ class CatalogStore:
         """Take note of all keys of the store, after a watch was opened."""
         self._pending = {key: stored for key, stored in entries.items() if key.startswith(PREFIXES)}
         self._whole = frozenset(self._pending)
-        self._note(entries.get(CATALOG))
+        self.topics, self._keys_by_id = {}, {}
+        self._note(entries)
 
     def note_changes(self, entries: Mapping[str, Stored | None]) -> None:
         """Take note of changed keys, None: removed."""
         self._pending |= {key: stored for key, stored in entries.items() if key.startswith(PREFIXES)}
-        self._note(entries.get(CATALOG))
+        self._note(entries)
 
-    def _note(self, catalog: Stored | None) -> None:
+    def _note(self, entries: Mapping[str, Stored | None]) -> None:
+        catalog = entries.get(CATALOG)
         if catalog is not None:
             self._noted = catalog.revision
-        self._news.set()
+        for key, stored in entries.items():
+            if key.startswith(TOPICS):
+                self._note_topic(key, stored)
+            elif key.startswith(PARTS):
+                self._moved_ids.add(_topic_id(key))
 
-    async def wait_news(self) -> None:
-        """Wait until there is something to take."""
-        await self._news.wait()
+    def _note_topic(self, key: str, stored: Stored | None) -> None:
+        before = self.topics.pop(key, None)
+        if before is not None:
+            del self._keys_by_id[before.id]
+        if stored is not None:
+            # The shape is checked where the catalog follows it: an entry without these has no partitions.
+            value = stored.value if isinstance(stored.value, dict) else {}
+            id, settings = value.get("id"), value.get("settings")
+            if isinstance(id, str) and isinstance(settings, dict):
+                partitions, storage = settings.get("partitions", 1), settings.get("storage")
+                self.topics[key] = PlacedTopic(key, stored.revision, id, partitions, storage)
+                self._keys_by_id[id] = key
+                self._moved_ids.add(id)
+
+    def topic_of_part(self, key: str) -> PlacedTopic | None:
+        """The topic of a partition, by the key of its entry; None: it is gone."""
+        topic = self._keys_by_id.get(_topic_id(key))
+        return self.topics[topic] if topic is not None else None
+
+    def take_moved(self) -> set[str]:
+        """Take the ids of topics of which partitions were placed, or got another leader."""
+        moved, self._moved_ids = self._moved_ids, set()
+        return moved
 
     def take(self, known: Mapping[str, int]) -> dict[str, Stored | None]:
-        """Take the changes that were noted, without those of which `known` has the revision, None: removed.
+        """Take the changes that were noted, without those whose revision `known` has, None: removed.
 
         The broker's catalog is up to date with them when `followed` is called.
         """
         changes, whole = self._pending, self._whole
-        self._pending, self._whole, self._news = {}, None, trio.Event()
+        self._pending, self._whole = {}, None
         self._taken = self._noted
         if whole is not None:
             changes |= dict.fromkeys(key for key in known if key not in whole and key not in changes)
@@ -141,7 +169,7 @@ class CatalogStore:
         }
 
     def followed(self) -> None:
-        """The broker's catalog has what was taken."""
+        """Note that the broker's catalog has the changes that were taken."""
         self.revision = max(self.revision, self._taken)
         self._moved.set()
         self._moved = trio.Event()
@@ -150,6 +178,10 @@ class CatalogStore:
         """Wait until the broker's catalog is of a later revision of CATALOG."""
         while self.revision <= revision:
             await self._moved.wait()
+
+
+def _topic_id(part: str) -> str:
+    return part.removeprefix(PARTS).partition("/")[0]
 
 
 def _revision_of(entries: Mapping[str, Stored]) -> int:

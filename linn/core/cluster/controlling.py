@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 
+from linn.core.cluster.catalog_store import CatalogStore
 from linn.core.cluster.entries import CONTROLLER, SESSIONS, ControllerEntry
 from linn.core.cluster.member import Member
+from linn.core.cluster.placement import place
 from linn.core.cluster.plan import KEYS_MAX, PolicyOf, plan
 from linn.core.cluster.view import BackOff, ClusterView
 from linn.core.env.env import Env
@@ -24,10 +26,18 @@ class Controlling:
     """The office of the controller, held or not."""
 
     def __init__(
-        self, node: int, store: MetadataStore, view: ClusterView, member: Member, policy_of: PolicyOf, env: Env
+        self,
+        node: int,
+        store: MetadataStore,
+        catalog: CatalogStore,
+        view: ClusterView,
+        member: Member,
+        policy_of: PolicyOf,
+        env: Env,
     ) -> None:
         self._node = node
         self._store = store
+        self._catalog = catalog
         self._view = view
         self._member = member
         self._policy_of = policy_of
@@ -81,6 +91,7 @@ class Controlling:
             return None
         last: int | None = None
         keys_max = min(KEYS_MAX, self._store.changes_max)
-        for write in plan(view.state, self._env.clock.now_ms(), self._policy_of, keys_max):
+        planned = plan(view.state, self._env.clock.now_ms(), self._policy_of, keys_max)
+        for write in [*planned, *place(view.state, self._catalog.topics.values(), keys_max)]:
             last = await self._store.put_all(write.changes, write.conditions)
         return last

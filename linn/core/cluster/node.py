@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
 
+from linn.core.cluster.catalog_store import CatalogStore
 from linn.core.cluster.controlling import Controlling
 from linn.core.cluster.entries import (
     CLUSTER,
@@ -67,10 +68,14 @@ class ClusterNode:
         self._env = env
         self._folder = Folder(env.disk, data_dir)
         self._running = trio.CancelScope()
-        self.view = ClusterView(store, self._folder.check_cluster, env.clock, env.rng)
+        self.catalog = CatalogStore(store, env.clock, env.rng)
+        self.view = ClusterView(store, self.catalog, self._folder.check_cluster, env.clock, env.rng)
+        self.policy_of_storage: Callable[[str | None], PartPolicy] = lambda _: PartPolicy()
+        """Returns what a storage promises, None: the default one; set before the node runs."""
         itself = Self(settings.node, env.process.host(), settings.rack, settings.session_timeout_s)
         self._member = Member(itself, store, self.view, self._folder, env)
-        self._control = Controlling(settings.node, store, self.view, self._member, lambda _: PartPolicy(), env)
+        about = self.catalog, self.view, self._member, self._policy_of
+        self._control = Controlling(settings.node, store, *about, env)
 
     # --- starting ---
 
@@ -96,7 +101,9 @@ class ClusterNode:
             folder_id = self._env.rng.bytes(ID_BYTES).hex()
             note = FolderNote(folder_id, state.cluster.id, self._settings.node, boot_id, lost="all")
         else:
-            note = msgspec.structs.replace(note, boot_id=boot_id, lost=loss_at_start(note, boot_id))
+            entry = state.nodes.get(self.number)
+            lost = loss_at_start(note, boot_id, entry.handled if entry is not None else "")
+            note = msgspec.structs.replace(note, boot_id=boot_id, lost=lost, told="")
         await self._folder.save(note)
 
     async def _load_patiently(self) -> ClusterState:
@@ -173,6 +180,15 @@ class ClusterNode:
         if is_synced and self._folder.note is not None:
             await self._folder.save(msgspec.structs.replace(self._folder.note, boot_id=""))
 
+    def client_addresses(self, node: int) -> list[str]:
+        """The addresses of a node that is alive, without that of its listener for brokers."""
+        addresses = self.view.state.sessions[node].addresses
+        return sorted({address for name, address in addresses.items() if name != self._settings.listener})
+
+    def _policy_of(self, key: str) -> PartPolicy:
+        topic = self.catalog.topic_of_part(key)
+        return self.policy_of_storage(topic.storage) if topic is not None else PartPolicy()
+
     # --- describing ---
 
     @property
@@ -187,8 +203,8 @@ class ClusterNode:
 
     @property
     def session(self) -> str:
-        """The last session of this node; "": it has none yet."""
-        return self._member.current.session if self._member.current is not None else ""
+        """The last session of this node, which may be registered in a moment; "": it has none yet."""
+        return self._member.session
 
     @property
     def is_controller(self) -> bool:

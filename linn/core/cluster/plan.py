@@ -67,7 +67,7 @@ def plan(state: ClusterState, now_ms: int, policy_of: PolicyOf, keys_max: int = 
             steps.append(_part_write(state, key, part, now))
     steps += [_handled_write(state, node) for node in sorted(_unhandled(state) - leaving)]
     steps += [end_write(state, node, session, now_ms) for node, session in _unnoted(state)]
-    return [_of_controller(state, write) for write in _packed(steps, keys_max)]
+    return [of_controller(state, write) for write in packed(steps, keys_max)]
 
 
 def told_loss(state: ClusterState, node: int, policy: PartPolicy) -> Loss:
@@ -166,7 +166,7 @@ def end_write(state: ClusterState, node: int, session: str, now_ms: int) -> Writ
     return Write({ended: ends}, conditions)
 
 
-def _packed(steps: Iterable[Write], keys_max: int) -> Iterator[Write]:
+def packed(steps: Iterable[Write], keys_max: int) -> Iterator[Write]:
     """Put as many steps together as one write may have, with one condition to spare."""
     packed = Write({}, {})
     for step in steps:
@@ -180,6 +180,6 @@ def _packed(steps: Iterable[Write], keys_max: int) -> Iterator[Write]:
         yield packed
 
 
-def _of_controller(state: ClusterState, write: Write) -> Write:
+def of_controller(state: ClusterState, write: Write) -> Write:
     """The write as one of this controller alone: a later one has another revision."""
     return Write(write.changes, {**write.conditions, CONTROLLER: state.revision_of(CONTROLLER)})

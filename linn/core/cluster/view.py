@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 import trio
 
+from linn.core.cluster.catalog_store import CatalogStore
 from linn.core.cluster.entries import ClusterState
 from linn.core.env.env import Clock, Rng
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LinnError
-from linn.core.metadata.store import MetadataStore
+from linn.core.metadata.store import MetadataStore, Snapshot
 
 BACK_OFF_S = 0.1
 BACK_OFF_S_MAX = 2.0
@@ -47,7 +48,14 @@ class BackOff:
 class ClusterView:
     """The view of one node."""
 
-    def __init__(self, store: MetadataStore, check: Callable[[ClusterState], None], clock: Clock, rng: Rng) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        catalog: CatalogStore,
+        check: Callable[[ClusterState], None],
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
         """`check` raises a LinnError for a state that is not of this node's cluster, and is not taken over."""
         self.state = ClusterState()
         """The state at the last revision that was read whole."""
@@ -58,6 +66,7 @@ class ClusterView:
         self.problem: LinnError | None = None
         """The error because of which the state is old; None: it is not."""
         self._store = store
+        self._catalog = catalog
         self._check = check
         self._restarts = 0
         """Times that the store's revision went back."""
@@ -102,15 +111,18 @@ class ClusterView:
     async def _watch(self) -> None:
         """Read all, then take over changes. Raises MetadataError, ClusterError: the state is an old one from now on."""
         async with self._store.watch() as watch:
-            self._take(ClusterState.of(watch.snapshot.revision, watch.snapshot.entries))
+            self._take(watch.snapshot)
             while True:
                 changes = await watch.next()
                 self.state.apply(changes.revision, changes.entries)
+                self._catalog.note_changes(changes.entries)
                 self._tell()
 
-    def _take(self, state: ClusterState) -> None:
+    def _take(self, snapshot: Snapshot) -> None:
+        state = ClusterState.of(snapshot.revision, snapshot.entries)
         self._restarts += state.revision < self.state.revision
         self._check(state)
+        self._catalog.note_snapshot(snapshot.entries)
         if self.problem is not None:
             logger.info("the metadata store can be reached again")
         self.state, self.is_whole, self.problem = state, True, None

@@ -18,7 +18,13 @@ from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.tree import BrokerStopping, LimitExceeded, RequestUnknown, SubscriptionWrongKind
+from linn.core.errors.tree import (
+    BrokerStopping,
+    FeatureUnsupported,
+    LimitExceeded,
+    RequestUnknown,
+    SubscriptionWrongKind,
+)
 from linn.core.gateway.fetch import Fetch
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
 from linn.core.gateway.rooms import Rooms
@@ -118,7 +124,7 @@ class Session:
     def partition_count(self, names: Sequence[str]) -> int:
         """The number of partitions of these topics together; topics that are unknown or not visible have none."""
         topics = self._rooms.catalog.topics
-        return sum([len(topics[name].partitions) for name in self._access.visible(TOPIC, names) if name in topics])
+        return sum([topics[name].settings.partitions for name in self._access.visible(TOPIC, names) if name in topics])
 
     def topic_bounds(self, name: str) -> TopicBounds | None:
         """Return a topic with the bounds of its partitions; None if there is no topic of this name.
@@ -133,6 +139,8 @@ class Session:
         bounds = [
             (partition.start_offset, partition.high_watermark) for _, partition in sorted(topic.partitions.items())
         ]
+        if topic.led_by is not None:
+            bounds = [(0, 0)] * settings.partitions  # Their leader alone knows them.
         said = settings.kind, settings.delivery or "", settings.partitioner
         return TopicBounds(name, *said, topic.id_halves, settings.message_bytes_max or 0, bounds)
 
@@ -215,7 +223,7 @@ class Session:
             raise LimitExceeded(f"a connection has at most {rooms.settings.subscriptions_max} subscriptions")
         needs = needs_of(request)
         self._access.check_all(needs)
-        topic = rooms.catalog.topic(request.topic)
+        topic = rooms.catalog.led_topic(request.topic)
         topic.check_id(*request.topic_id)
         partitions = partitions_read(rooms, topic, request)
         read = sum(self._consumers.values())
@@ -353,9 +361,11 @@ class Session:
         epoch still own the name. `opening`: see `TransactionCoordinator.open`.
 
         Raises Forbidden, DeliveryError, LimitExceeded, ProducerForeign, TransactionBusy, TransactionFenced,
-        StorageError.
+        StorageError; FeatureUnsupported: the broker is one of a cluster.
         """
         await self.decided(lambda: self._access.check(USE, TRANSACTION, name))
+        if self._rooms.administration.cluster is not None:
+            raise FeatureUnsupported("brokers of a cluster have no transactions yet")
         user = self.principal.name
         if owner is not None:
             self._producers.check(owner[0])

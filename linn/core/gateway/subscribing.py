@@ -37,7 +37,7 @@ async def make_missing(rooms: Rooms, request: SubscribeRequest) -> None:
     if rooms.settings.auto_create_topics and request.topic not in rooms.catalog.topics:
         await rooms.administration.create_default_topic(request.topic)
     if request.shared:
-        topic = rooms.catalog.topic(request.topic)
+        topic = rooms.catalog.led_topic(request.topic)
         _check_shared(topic, request)
         _check_start(topic, request)
         place = _start_of(topic, request)

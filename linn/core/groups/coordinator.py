@@ -12,7 +12,7 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -102,11 +102,14 @@ class GroupCoordinator:
 
     # --- recovery ----------------------------------------------------------------------------------------------------
 
-    async def recover(self, states: Sequence[StateLog], ends: Mapping[str, Mapping[int, int]]) -> list[str]:
+    async def recover(
+        self, states: Sequence[StateLog], topics: Collection[str], ends: Mapping[str, Mapping[int, int]]
+    ) -> list[str]:
         """Rebuild the groups from their logs; a full disk does not prevent it.
 
-        `ends` has the ends of all topics' partitions. Returns the topics in which groups had committed records that are
-        lost: while `clipped` is set, they must store nothing. New records at those offsets are delivered to the groups.
+        `topics` has the names of all topics, and `ends` the ends of the open ones' partitions. Returns the topics in
+        which groups had committed records that are lost: while `clipped` is set, they must store nothing. New records
+        at those offsets are delivered to the groups.
 
         Raises LogCorrupt, StorageError.
         """
@@ -114,10 +117,15 @@ class GroupCoordinator:
         self.states = states
         for state in states:
             await self._replay(state)
+        for group in self.groups.values():
+            for topic in sorted({topic for topic, _ in group.offsets()}.difference(topics)):
+                self._forget_offsets(group, topic)
+        return await self.check_ends(ends)
+
+    async def check_ends(self, ends: Mapping[str, Mapping[int, int]]) -> list[str]:
+        """Let groups go on at the ends of partitions that have lost records; see `recover`. Raises SyncFailed."""
         clipped: dict[str, None] = {}
         for group in self.groups.values():
-            for topic in sorted({topic for topic, _ in group.offsets()} - ends.keys()):
-                self._forget_offsets(group, topic)
             for committed in _beyond(group, ends):
                 self._warn_of_lost(group, committed)
                 group.apply(committed)
@@ -516,5 +524,5 @@ def _beyond(group: ConsumerGroup, ends: Mapping[str, Mapping[int, int]]) -> list
     return [
         OffsetCommitted(topic, partition, ends[topic][partition])
         for (topic, partition), committed in group.offsets().items()
-        if committed.offset > ends[topic].get(partition, committed.offset)
+        if topic in ends and committed.offset > ends[topic].get(partition, committed.offset)
     ]

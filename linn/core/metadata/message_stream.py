@@ -60,8 +60,6 @@ class MessageStream:
         closed.
         """
         async with self._sending:
-            if self._is_closed:
-                return False
             try:
                 sent = self._stream.send_nowait([frame])
             except ConnectionLost:

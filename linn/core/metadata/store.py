@@ -58,14 +58,12 @@ class Watch(Protocol):
         """
 
 
-class MetadataStore(Protocol):
-    """Small values by key, with revisions. One revision counts all writes of the store and never goes back.
+class MetadataEntries(Protocol):
+    """The part of a metadata store that reads and writes entries."""
 
-    Every method may be called from several tasks at a time.
-    """
-
-    changes_max: int
-    """Limit of the keys that one write may change, and of its conditions."""
+    @property
+    def changes_max(self) -> int:
+        """Limit of the keys that one write may change, and of its conditions."""
 
     async def load(self) -> Snapshot:
         """Read all keys as they are now; no earlier write of any client is missed.
@@ -73,9 +71,6 @@ class MetadataStore(Protocol):
         Raises MetadataUnavailable, MetadataError; LogCorrupt, StorageError: data in the broker's own folder is
         damaged, lost, or of an earlier version.
         """
-
-    def watch(self) -> AbstractAsyncContextManager[Watch]:
-        """Read all keys, and from then on all changes. Raises as `load`."""
 
     async def put_all(self, changes: Mapping[str, Any], conditions: Mapping[str, int], lease: int = NO_LEASE) -> int:
         """Write several keys in one step if each key of `conditions` has the given revision.
@@ -98,6 +93,16 @@ class MetadataStore(Protocol):
             StorageError: nothing was written.
         Cancellation: all of it may have been written, or nothing.
         """
+
+
+class MetadataStore(MetadataEntries, Protocol):
+    """Small values by key, with revisions. One revision counts all writes of the store and never goes back.
+
+    Every method may be called from several tasks at a time.
+    """
+
+    def watch(self) -> AbstractAsyncContextManager[Watch]:
+        """Read all keys, and from then on all changes. Raises as `load`."""
 
     async def grant_lease(self, ttl_s: float) -> int:
         """Make a lease, which ends if it is not renewed for `ttl_s` seconds; returns its number.

@@ -225,6 +225,8 @@ class Plan:
         """Split a batch for a topic by partition; -1: its partitioner chooses."""
         if topic.is_own:
             raise Forbidden(f"only the broker writes to {topic.name}")
+        if topic.led_by is not None:
+            topic.check_led()
         if partition >= 0:
             topic.partition(partition)
         self._seen.append((topic, (topic.settings, topic.interceptors, len(topic.partitions))))

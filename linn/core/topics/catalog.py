@@ -30,6 +30,12 @@ class Catalog:
             raise TopicUnknown(f'there is no topic "{name[:80]}"')
         return topic
 
+    def led_topic(self, name: str) -> Topic:
+        """The topic of that name, if this broker leads it. Raises TopicUnknown, NotLeader."""
+        topic = self.topic(name)
+        topic.check_led()
+        return topic
+
     def router(self, name: str) -> Router:
         """The exchange of that name, also the default one. Raises ExchangeUnknown."""
         router = self.routers.get(name) if name != DEFAULT_EXCHANGE else self._default

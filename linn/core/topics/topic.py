@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import Protocol
 from uuid import UUID
 
 from linn.core.batch.batch import DELAYS_MS, PRIORITIES, SCATTERED, TRANSACTIONAL, TTLS_MS, RecordBatch
@@ -22,10 +21,10 @@ from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.env import Clock, Spawn
 from linn.core.errors.names import AUDIT_TOPIC
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     BatchMalformed,
-    DiskFull,
     FeatureUnsupported,
     LinnError,
     LogClosed,
@@ -50,7 +49,9 @@ from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
+from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
 from linn.core.topics.deletion import TopicDeletion
+from linn.core.topics.held_bytes import HeldBytes
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
@@ -97,6 +98,10 @@ class Topic:
         """The upper and the lower half of `id`."""
         self.is_own = name == AUDIT_TOPIC
         """Whether only the broker writes to the topic and changes it."""
+        self.leader_epoch = host.leader_epoch
+        """The epoch in which new logs are opened."""
+        self.led_by: Callable[[], str] | None = None
+        """In a cluster, while the topic is closed here: says who leads it, worded as the end of an error."""
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
@@ -148,6 +153,24 @@ class Topic:
             raise
         await self._adopt(change)
 
+    async def resign(self, led_by: Callable[[], str]) -> None:
+        """Close all logs, because another broker leads the topic: consumers end, and publishes are refused."""
+        self.led_by = led_by
+        await self.close()
+        self.partitions.clear()
+        self.subscriptions = {}
+
+    def lead_in(self, epoch: int) -> None:
+        """Append in a later epoch from now on."""
+        self.leader_epoch = epoch
+        for partition in (*self.partitions.values(), *(state.partition for state in self.state_logs())):
+            partition.leader_epoch = epoch
+
+    def check_led(self) -> None:
+        """Check that this broker leads the topic. Raises NotLeader."""
+        if self.led_by is not None:
+            raise NotLeader(f"topic {self.name} {self.led_by()}")
+
     async def make_durable(self) -> None:
         """Make the names of new logs durable. Raises StorageError."""
         await _sync_names(self.partitions.values(), self.state_logs())
@@ -155,7 +178,7 @@ class Topic:
     async def _open_log(self, id: PartitionId) -> Partition:
         log = await self._engine.open(id)
         host = self._host
-        return Partition(id, log, host.storage, host.clock, host.spawn, host.leader_epoch, host.formats)
+        return Partition(id, log, host.storage, host.clock, host.spawn, self.leader_epoch, host.formats)
 
     async def _open_state(self, number: int, index: int) -> StateLog | None:
         if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
@@ -169,6 +192,8 @@ class Topic:
         """
         self._clipped.check()
         change = TopicChange(settings, semantics, self._spawn)
+        if self.led_by is not None:
+            return change
         try:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
@@ -249,6 +274,7 @@ class Topic:
         """The shared subscription of that name. Raises SharedUnknown."""
         queue = self.subscriptions.get(name)
         if queue is None:
+            self.check_led()
             raise SharedUnknown(f'topic {self.name} has no shared subscription "{name[:80]}"')
         return queue
 
@@ -307,6 +333,7 @@ class Topic:
         """The partition of that number. Raises PartitionUnknown."""
         partition = self.partitions.get(index)
         if partition is None:
+            self.check_led()
             has = counted(len(self.partitions), "partition")
             raise PartitionUnknown(f"topic {self.name} has no partition {index}: it has {has}, counted from 0")
         return partition
@@ -543,56 +570,3 @@ async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> 
     of_topics = {log.id.topic: log for log in (*logs, *(state.partition for state in states))}
     for log in of_topics.values():
         await log.log.sync()
-
-
-class StateHolder(Protocol):
-    """The holder of a state log, which can replace it."""
-
-    clipped: bool
-    """Whether the log is ahead of the records; events about lost records were ignored when it was read."""
-
-
-class ClippedLogs:
-    """State logs of one topic that are ahead of its data logs after a power loss, and that a full disk can't replace.
-
-    Law: until they are replaced the topic stores nothing: after another crash they would mark new records as settled,
-    at the offsets of lost records.
-    """
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self.holders: list[StateHolder] = []
-        """Holders that were left at the last `check`."""
-
-    def add(self, holders: Iterable[StateHolder | None]) -> None:
-        """Add the holders whose logs are clipped."""
-        self.holders += [holder for holder in holders if holder is not None and holder.clipped]
-
-    def check(self) -> None:
-        """Check that no clipped log is left. Raises DiskFull."""
-        self.holders = [holder for holder in self.holders if holder.clipped]
-        if self.holders:
-            raise DiskFull(f"topic {self._topic} stores nothing before the disk has room for its state logs")
-
-
-class HeldBytes:
-    """A running sum of the bytes that a topic's partitions hold. A publish reads only changed partitions."""
-
-    __slots__ = ("_bytes_of", "_known", "_total", "changed")
-
-    def __init__(self, bytes_of: Callable[[int], int]) -> None:
-        """`bytes_of`: what the partition of an index holds now."""
-        self.changed: dict[int, None] = {}
-        """Partitions that may hold more or less than when `total` was last asked."""
-        self._bytes_of = bytes_of
-        self._known: dict[int, int] = {}
-        self._total = 0
-
-    def total(self) -> int:
-        """The bytes that are held now."""
-        for index in self.changed:
-            held = self._bytes_of(index)
-            self._total += held - self._known.get(index, 0)
-            self._known[index] = held
-        self.changed.clear()
-        return self._total

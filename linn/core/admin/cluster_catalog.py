@@ -1,0 +1,206 @@
+"""The catalog of a broker in a cluster: it follows the changes of other brokers, and opens the topics that it leads.
+
+Laws: changes of other brokers take effect in the order of the metadata store, under the lock of this broker's own
+changes. A topic is open at one broker, which leads all its partitions in its session; at the others it is closed, and
+requests for its records are refused with the name of its leader. A topic stays open while its leader's session is
+renewed: no other broker can be elected, as none has its records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import trio
+
+from linn.core.admin.entry_store import EntryStore
+from linn.core.admin.exchanges import ExchangeAdministration
+from linn.core.admin.led_logs import LedLogs
+from linn.core.admin.stored_entries import EXCHANGE, ROLE, TOPIC, USER, settings_of_topics
+from linn.core.admin.topics import TopicAdministration
+from linn.core.admin.users import UserAdministration
+from linn.core.cluster.entries import PartEntry
+from linn.core.cluster.node import ClusterNode
+from linn.core.cluster.placement import part_key
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.names import AUDIT_TOPIC
+from linn.core.errors.tree import LinnError, SyncFailed
+from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.metadata.store import Stored
+from linn.core.topics.catalog import Catalog
+from linn.core.topics.topic import Topic
+
+RETRY_S = 5.0
+"""Pause before what failed is tried again, such as opening a topic on a full disk."""
+LEADER_WAIT_S = 5.0
+"""Limit of the wait for the leader of a new topic: elections take milliseconds while the store answers."""
+
+logger = logging.getLogger("linn.cluster")
+
+
+class ClusterCatalog:
+    """The catalog as the cluster has it."""
+
+    def __init__(
+        self,
+        node: ClusterNode,
+        catalog: Catalog,
+        entries: EntryStore,
+        topics: TopicAdministration,
+        exchanges: ExchangeAdministration,
+        users: UserAdministration,
+        groups: GroupCoordinator,
+        logs: LedLogs,
+    ) -> None:
+        self._node = node
+        self._catalog = catalog
+        self._entries = entries
+        self._topics = topics
+        self._exchanges = exchanges
+        self._users = users
+        self._groups = groups
+        self._logs = logs
+        self._unsettled: dict[str, None] = {}
+        """Ids of topics that are to be opened or closed, perhaps."""
+
+    async def run(self, change: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
+        """Follow the cluster until cancelled. `change` carries out a change in its turn. Raises SyncFailed."""
+        view = self._node.view
+        while True:
+            version = view.version
+            await change(self._catch_up)
+            with trio.move_on_after(RETRY_S if self._unsettled else float("inf")):
+                await view.wait_newer(version)
+
+    async def _catch_up(self) -> None:
+        store = self._node.catalog
+        changes = store.take(self._entries.revisions)
+        for key in sorted(changes, key=lambda key: _rank(key, changes[key])):
+            await self._try_to_follow(key, changes[key])
+        store.followed()
+        self._unsettled |= dict.fromkeys(sorted(store.take_moved()))
+        by_id = {str(topic.id): topic for topic in self._catalog.topics.values()}
+        for id in list(self._unsettled):
+            if id not in by_id or await self._try_to_settle(by_id[id]):
+                del self._unsettled[id]
+
+    # --- following ---
+
+    async def _try_to_follow(self, key: str, stored: Stored | None) -> None:
+        """Put another broker's change into effect; a failure is logged. Raises SyncFailed."""
+        try:
+            await self._follow(key, stored.value if stored is not None else None)
+        except SyncFailed:
+            raise
+        except LinnError as error:
+            about = {"key": key} | log_fields(error)
+            logger.error("this broker can't follow a change of %(key)s: %(error)s", about)
+        self._entries.note(key, stored.revision if stored is not None else None)
+
+    async def _follow(self, key: str, entry: Any) -> None:
+        settings = settings_of_topics({key: entry}) if entry is not None else {}
+        prefix, slash, name = key.partition("/")
+        if prefix + slash == EXCHANGE:
+            await self._exchanges.follow(name, entry)
+        elif prefix + slash in (USER, ROLE):
+            await self._users.follow(key, entry)
+        elif prefix + slash == TOPIC:
+            topic = self._catalog.topics.get(name)
+            if topic is not None and (entry is None or entry["id"] != str(topic.id)):
+                await self._topics.drop(topic)
+                await self.forget(topic)
+            if entry is not None:
+                await self._topics.follow(name, settings[name], entry)
+                self._unsettled[entry["id"]] = None
+
+    async def forget(self, topic: Topic) -> None:
+        """Delete the logs of a topic that is gone, as far as possible: the next start goes on. Raises SyncFailed."""
+        try:
+            await self._logs.delete(topic)
+        except SyncFailed:
+            raise
+        except LinnError as error:
+            text = "some logs of the deleted topic %(topic)s are left until the next start: %(error)s"
+            logger.warning(text, {"topic": topic.name} | log_fields(error))
+
+    # --- leading ---
+
+    async def _try_to_settle(self, topic: Topic) -> bool:
+        """Open or close a topic as the cluster has decided; False: it failed, and is to be tried again."""
+        if topic.name == AUDIT_TOPIC:
+            return True
+        try:
+            await self._settle(topic)
+        except SyncFailed:
+            raise
+        except LinnError as error:
+            about = {"topic": topic.name} | log_fields(error)
+            logger.error("topic %(topic)s can't be opened yet: %(error)s", about)
+            return False
+        return True
+
+    async def _settle(self, topic: Topic) -> None:
+        parts = self._parts(topic)
+        led = [part for part in parts if part is not None and part.leader == self._node.number]
+        is_mine = len(led) == len(parts)
+        if topic.led_by is not None and is_mine and all(part.session == self._node.session for part in led):
+            await self._open(topic, max(part.epoch for part in led))
+        elif topic.led_by is None and not is_mine and None not in parts:
+            await topic.resign(partial(self._leader_text, topic))
+            self._topics.closed(topic)
+        elif topic.led_by is None and is_mine:
+            topic.lead_in(max(part.epoch for part in led))
+
+    async def _open(self, topic: Topic, epoch: int) -> None:
+        await self._logs.make_way(topic.name, str(topic.id))
+        await self._logs.record(topic.name, await self._topics.entry_of(topic))
+        topic.leader_epoch = epoch
+        led_by, topic.led_by = topic.led_by, None
+        try:
+            await topic.open()
+            await topic.make_durable()
+        except LinnError:
+            topic.led_by = led_by
+            raise
+        ends = {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
+        for _ in await self._groups.check_ends({topic.name: ends}):
+            topic.hold_back(self._groups)
+        self._topics.opened(topic)
+
+    def _parts(self, topic: Topic) -> list[PartEntry | None]:
+        parts = self._node.view.state.parts
+        return [parts.get(part_key(str(topic.id), index)) for index in range(topic.settings.partitions)]
+
+    def close(self, topic: Topic) -> None:
+        """Close a new topic until its leader is known."""
+        topic.led_by = partial(self._leader_text, topic)
+
+    def _leader_text(self, topic: Topic) -> str:
+        state, parts = self._node.view.state, self._parts(topic)
+        leaders = {part.leader if part is not None else 0 for part in parts}
+        leader = leaders.pop() if len(leaders) == 1 else 0
+        if not leader:
+            return "has no leader yet"
+        if leader not in state.sessions:
+            return f"has no leader: node {leader} is down"
+        return f"is led by node {leader}, at {', '.join(self._node.client_addresses(leader))}"
+
+    async def wait_led(self, name: str) -> None:
+        """Wait until a new topic is open at its leader, at most LEADER_WAIT_S."""
+        view = self._node.view
+        with trio.move_on_after(LEADER_WAIT_S):
+            while (topic := self._catalog.topics.get(name)) is not None:
+                version = view.version
+                leaders = {part.leader if part is not None else 0 for part in self._parts(topic)}
+                if topic.led_by is None or not leaders & {0, self._node.number}:
+                    return
+                await view.wait_newer(version)
+
+
+def _rank(key: str, stored: Stored | None) -> tuple[int, str]:
+    """The place of a change: new exchanges come first, because topics may be bound to them, and deleted ones last."""
+    if not key.startswith(EXCHANGE):
+        return 1, key
+    return (2 if stored is None else 0), key

@@ -1,0 +1,151 @@
+"""Whole brokers of one cluster in a simulation, beside a simulated metadata store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import trio
+from cluster_world import until
+from raw_client import RawClient
+
+from linn.core.broker.broker import Broker, running_broker
+from linn.core.config.config import load_config, plugin_settings
+from linn.core.config.toml_source import TomlSource
+from linn.core.env.env import Env
+from linn.core.metadata.store import MetadataStore, MetadataStoreKind
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.plugins.manager import PluginManager, installed
+from linn.testing.sim_env import SimEnv
+from linn.testing.sim_store import SimStore
+
+
+class NoSettings(msgspec.Struct, frozen=True):
+    """Of the simulated store."""
+
+
+class SimStorePlugin:
+    """An entry point, and the plugin behind it, for one simulated store."""
+
+    name = value = "simulated-store"
+    dist = None
+
+    def load(self) -> SimStorePlugin:
+        return self
+
+    def __init__(self, store: SimStore) -> None:
+        self._store = store
+
+    @hookimpl
+    def linn_register_metadata_store(self) -> MetadataStoreKind:
+        return MetadataStoreKind("simulated", NoSettings, self._make)
+
+    def _make(self, name: str, settings: Any, env: Env) -> MetadataStore:
+        assert isinstance(env, SimEnv)
+        return self._store.client(env)
+
+
+class SimBroker:
+    """One broker of a cluster, and the machine on which it runs."""
+
+    def __init__(self, world: BrokerWorld, number: int, toml: str) -> None:
+        self.number = number
+        self.toml = toml
+        self.env = SimEnv(world.seed, name=f"machine{number}", world=world.env.world)
+        self.broker: Broker
+        self._world = world
+        self._stop = trio.Event()
+        self._ended = trio.Event()
+
+    @property
+    def address(self) -> str:
+        return f"10.0.0.{self.number}:5466"
+
+    async def start(self) -> None:
+        """Start a process; return when it serves."""
+        if self.env.is_dead:
+            self.env = self.env.restart()
+        self._stop, self._ended = trio.Event(), trio.Event()
+        await self._world.nursery.start(self._live)
+
+    async def _live(self, task_status: trio.TaskStatus[None]) -> None:
+        head = f'[broker]\ndata_dir = "data"\ndrain_timeout = "2s"\n[cluster]\nname = "test"\nnode = {self.number}\n'
+        text = f'store = "simulated"\n[listeners.peers]\naddress = "{self.address}"\nplaintext = true\nlogin = "none"\n'
+        source = TomlSource(head + text + self.toml, "test.toml")
+        manager = PluginManager(plugin_settings(source), [*installed(), self._world.plugin])
+        config = load_config(source, manager)
+
+        async def process(env: SimEnv) -> None:
+            async with running_broker(config, env, manager) as self.broker:
+                task_status.started()
+                await self._stop.wait()
+
+        try:
+            await self.env.run_until_death(process)
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Stop the process in order."""
+        self._stop.set()
+        await self._ended.wait()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    async def client(self) -> RawClient:
+        """A client of this broker, on a machine of its own."""
+        client = RawClient(await self._world.env.net.connect(self.address))
+        await client.greet()
+        return client
+
+
+class BrokerWorld:
+    """A metadata store and brokers."""
+
+    def __init__(self, env: SimEnv, store: SimStore, nursery: trio.Nursery, seed: int) -> None:
+        self.env = env
+        self.store = store
+        self.nursery = nursery
+        self.seed = seed
+        self.plugin = SimStorePlugin(store)
+
+    async def brokers(self, count: int = 3, toml: str = "") -> list[SimBroker]:
+        """Start the brokers 1 to `count`, all with the same tables."""
+        found = [SimBroker(self, number, toml) for number in range(1, count + 1)]
+        for broker in found:
+            await broker.start()
+        return found
+
+
+@asynccontextmanager
+async def broker_world(env: SimEnv, seed: int = 0) -> AsyncIterator[BrokerWorld]:
+    """A world, whose brokers are cancelled at the end."""
+    async with trio.open_nursery() as nursery:
+        yield BrokerWorld(env, SimStore(seed, nursery.start_soon), nursery, seed)
+        nursery.cancel_scope.cancel()
+
+
+async def until_led(brokers: list[SimBroker], *topics: str) -> dict[str, SimBroker]:
+    """Wait until all brokers have the topics, and one has each open; returns it by topic."""
+
+    def open_at(topic: str) -> list[SimBroker]:
+        return [it for it in brokers if it.broker.topic(topic).led_by is None]
+
+    def all_led() -> bool:
+        known = all(topic in it.broker.topics for it in brokers for topic in topics)
+        return known and all(len(open_at(topic)) == 1 for topic in topics)
+
+    try:
+        await until(all_led)
+    except trio.TooSlowError as error:
+        raise AssertionError(
+            [{n: t.led_by and t.led_by() for n, t in it.broker.topics.items()} for it in brokers]
+        ) from error
+    return {topic: open_at(topic)[0] for topic in topics}

@@ -1,0 +1,164 @@
+"""Random changes at all brokers of a cluster, under faults of brokers, of their store, and between them.
+
+Afterwards, without faults: the catalogs of all brokers are that of the store, each topic is open at one broker, every
+confirmed record is where it was stored, and each change was made if its client was told so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import trio
+from broker_world import BrokerWorld, SimBroker, broker_world
+from cluster_world import until
+from raw_client import RawClient, Refused
+from simulated_time import simulated
+
+from linn.core.errors.tree import ConnectFailed, ConnectionLost
+from linn.testing.sim_env import SimEnv
+
+NAMES = ("a", "b", "c")
+CLIENTS = 3
+STEPS = 40
+FAULTS = 15
+QUIET_S = 120.0
+
+
+class Changes:
+    """Clients that change the catalog, and what they were told."""
+
+    def __init__(self, brokers: list[SimBroker], rng: random.Random) -> None:
+        self.brokers = brokers
+        self.rng = rng
+        self.confirmed: dict[str, list[str]] = {}
+        """Values by the id of the topic in which they were stored."""
+        self.told = 0
+        self.refused: dict[str, int] = {}
+
+    async def run(self) -> None:
+        for number in range(STEPS):
+            broker = self.rng.choice(self.brokers)
+            with trio.move_on_after(20):
+                try:
+                    client = await broker.client()
+                    await self.rng.choice([self.change, self.publish])(broker, client, number)
+                except Refused as refused:
+                    self.refused[refused.code] = self.refused.get(refused.code, 0) + 1
+                except (EOFError, ConnectFailed, ConnectionLost) as e:
+                    self.refused[type(e).__name__] = self.refused.get(type(e).__name__, 0) + 1
+            await trio.sleep(self.rng.uniform(0, 2))
+
+    async def change(self, broker: SimBroker, client: RawClient, number: int) -> None:
+        name, rng = self.rng.choice(NAMES), self.rng
+        kind = {"kind": rng.choice(["stream", "both"]), "partitions": rng.randint(1, 3)}
+        verb, settings = rng.choice(
+            [
+                *[("topic.create", kind)] * 4,
+                *[("topic.alter", {"retention": f"{number + 1}h"})] * 2,
+                ("topic.alter", {"partitions": 4}),
+                ("topic.delete", None),
+                *[("exchange.create", {"type": "fanout"})] * 2,
+                ("exchange.delete", None),
+                *[("exchange.bind", None)] * 2,
+            ]
+        )
+        if verb == "exchange.bind":
+            await client.administer(verb, exchange=self.rng.choice(NAMES), topic=name)
+        elif settings is None:
+            await client.administer(verb, name=name)
+        else:
+            await client.administer(verb, name=name, settings=settings)
+        self.told += 1
+
+    async def publish(self, broker: SimBroker, client: RawClient, number: int) -> None:
+        name = self.rng.choice(NAMES)
+        topic = broker.broker.topics.get(name)
+        await client.publish(name, [str(number)], partition=0)
+        if topic is not None and topic is broker.broker.topics.get(name):
+            self.confirmed.setdefault(str(topic.id), []).append(str(number))
+
+
+def do_nothing() -> None:
+    """Mend nothing."""
+
+
+async def trouble(world: BrokerWorld, brokers: list[SimBroker], rng: random.Random) -> None:
+    """Faults at random times, each mended after a while."""
+    for _ in range(FAULTS):
+        await trio.sleep(rng.uniform(0, 4))
+        broker = rng.choice(brokers)
+        node = broker.env.name
+        mend: Callable[[], None] = do_nothing
+        match rng.randrange(8):
+            case 0:
+                world.store.stop()
+                mend = world.store.start
+            case 1:
+                world.store.cut(node, requests=rng.random() < 0.5, answers=True)
+                mend = partial(world.store.heal, node)
+            case 2:
+                world.store.end_all_leases()
+            case 3:
+                world.store.lose_watches()
+            case 4:
+                world.store.slow_watches(node, (0.0, 5.0))
+                mend = partial(world.store.slow_watches, node, (0.0, 0.01))
+            case 5:
+                world.store.end_leases(node)
+            case 6:
+                broker.env.kill()
+                await broker.ended()
+            case 7:
+                await broker.stop()
+        await trio.sleep(rng.uniform(0, 8))
+        mend()
+        if broker.has_ended:
+            await broker.start()
+
+
+def catalog_of(broker: SimBroker) -> dict[str, object]:
+    """Settings and bindings by key, as one broker has them."""
+    found: dict[str, object] = {}
+    for name, topic in broker.broker.topics.items():
+        bound = sorted((it.exchange, it.key) for it in (*topic.settings.bindings, *topic.live_bindings))
+        found[f"topics/{name}"] = (str(topic.id), topic.settings, bound)
+    for name, router in broker.broker.routers.items():
+        found[f"exchanges/{name}"] = (router.kind, sorted(binding.target.name for binding in router.bindings()))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+@simulated
+async def test_all_brokers_have_the_catalog_of_the_store_after_faults(env: SimEnv, seed: int) -> None:
+    rng = random.Random(f"catalog {seed}")
+    async with broker_world(env, seed) as world:
+        brokers = await world.brokers()
+        changes = Changes(brokers, rng)
+        async with trio.open_nursery() as nursery:
+            for _ in range(CLIENTS):
+                nursery.start_soon(changes.run)
+            await trouble(world, brokers, rng)
+        await until(lambda: is_settled(world, brokers), QUIET_S)
+        assert changes.told
+        for id, values in changes.confirmed.items():
+            leader = next((it for it in brokers for topic in open_topics(it) if str(topic.id) == id), None)
+            if leader is not None:
+                name = next(name for name, topic in leader.broker.topics.items() if str(topic.id) == id)
+                found = await (await leader.client()).fetch(name)
+                assert [value for value in values if value not in found] == [], "confirmed records are lost"
+
+
+def open_topics(broker: SimBroker) -> list[object]:
+    return [topic for topic in broker.broker.topics.values() if topic.led_by is None]
+
+
+def is_settled(world: BrokerWorld, brokers: list[SimBroker]) -> bool:
+    stored = {key for key in world.store.content() if key.startswith(("topics/", "exchanges/"))}
+    first = catalog_of(brokers[0])
+    if any(catalog_of(it) != first for it in brokers) or first.keys() != stored:
+        return False
+    opened = [str(topic.id) for it in brokers for topic in open_topics(it)]
+    return sorted(opened) == sorted(str(topic.id) for topic in brokers[0].broker.topics.values())
