@@ -57,7 +57,7 @@ from linn.core.errors.metadata import (
 )
 from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.texts import counted, did_you_mean
-from linn.core.errors.tls import TlsFailed
+from linn.core.errors.tls import TlsFailed, TlsInvalid
 from linn.core.errors.tree import (
     AddressInvalid,
     BatchCorrupt,
@@ -343,6 +343,7 @@ __all__ = [
     "SyncFailed",
     "Target",
     "TlsFailed",
+    "TlsInvalid",
     "TlsStream",
     "TopicBounds",
     "TopicPartition",

@@ -32,6 +32,7 @@ LONG = [
     "metadata_stores/test_store_walks.py",
     "simulation/test_simulated_transactions.py",
     "storage/test_crash.py",
+    "models/test_controller_plan.py",
     "client/test_consumer.py",
     "client/test_seeking_consumers.py",
     "simulation/test_crashes.py",

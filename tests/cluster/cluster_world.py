@@ -59,6 +59,7 @@ class SimMember:
             self.env = self.env.restart()
         self._stop, self._ended, self.error = trio.Event(), trio.Event(), None
         self.env.disk.make_dir(DATA)
+        await self.env.disk.sync_dir("/")
         self.node = ClusterNode(settings_of(self.number), self._world.store.client(self.env), self.env, DATA)
         await self._world.nursery.start(self._live)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import trio
@@ -215,6 +216,11 @@ def test_of_two_new_brokers_with_one_number_only_one_stays(seed: int) -> None:
             nursery.cancel_scope.cancel()
         ended = [member for member in twins if member in refused or isinstance(member.error, NodeTaken)]
         assert len(ended) == 1
+        owner = ""
+        for write in world.store.history:
+            if "nodes/1" in write.changes and write.changes["nodes/1"]["handled"] == "":
+                owner = write.node
+            assert not write.node or "sessions/1" not in write.changes or write.node == owner, "another's number"
 
     run(scenario, seed)
 
@@ -264,6 +270,32 @@ def test_a_loss_is_told_until_the_controller_has_handled_it() -> None:
     def noted(member: SimMember) -> str:
         note = member.node._folder.note
         return note.lost if note is not None else ""
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_handled_loss_is_not_told_again_by_a_node_that_has_not_heard_of_it(dies: bool) -> None:
+    async def scenario(world: ClusterWorld) -> None:
+        await world.member(1).start()
+        member = world.member(2)
+        world.store.slow_watches("machine2", (30.0, 30.0))
+        await member.start()
+
+        def entry(key: str) -> dict[str, Any]:
+            found: dict[str, Any] = world.store.content()[key].value
+            return found
+
+        told = entry("sessions/2")
+        assert told["lost"] == "all"
+        await until(lambda: bool(entry("nodes/2")["handled"] == told["session"]))
+        if dies:
+            member.env.kill()
+            await member.start()
+        else:
+            world.store.end_leases("machine2")
+            await until(lambda: "sessions/2" in world.store.content() and entry("sessions/2") != told)
+        assert entry("sessions/2")["lost"] == ("memory" if dies else "none")
 
     run(scenario)
 

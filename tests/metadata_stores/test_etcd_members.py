@@ -528,6 +528,21 @@ def test_it_speaks_tls_with_members_whose_certificate_it_trusts(by: str, works: 
     run_with([member], scenario, prepare, "https", ca="ca.pem")
 
 
+def test_a_file_that_is_not_there_is_no_end_of_the_store() -> None:
+    """It may be replaced just now."""
+    files: dict[str, Any] = {"user": "linn", "password": Secret(file="password")}
+
+    async def scenario(store: Any, env: SimEnv) -> None:
+        with pytest.raises(MetadataUnavailable, match="ca.pem" if files.get("ca") else "password"):
+            await store.put_all({"a": 1}, {})
+        assert TXN not in member.paths()
+
+    member = Member("localhost:1", {TXN: says(WRITTEN)})
+    run_with([member], scenario, **files)
+    files = {"ca": "ca.pem"}
+    run_with([member], scenario, scheme="https", **files)
+
+
 # --- settings --------------------------------------------------------------------------------------------------------
 
 

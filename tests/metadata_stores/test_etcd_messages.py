@@ -15,6 +15,7 @@ from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavaila
 from linn.core.errors.tree import LimitExceeded
 from linn.core.metadata.store import ABSENT, REMOVED, Changes, Snapshot, Stored
 from linn.metadata_stores.etcd.messages import (
+    PIECE_KEYS,
     REQUEST_BYTES_MAX,
     GrantAnswer,
     HeaderAnswer,
@@ -44,7 +45,9 @@ def entry(key: str = "a", value: Any = 1, revision: Any = "7", **more: Any) -> d
 
 
 def snapshot_of(body: bytes) -> Snapshot:
-    return KEYS.snapshot(decoded(body, RangeAnswer))
+    answer = decoded(body, RangeAnswer)
+    pieces = list(KEYS.read(answer))
+    return Snapshot(answer.header.revision, {key: stored for piece in pieces for key, stored in piece.items()})
 
 
 def in_json(value: Any) -> bytes:
@@ -59,6 +62,12 @@ def test_all_keys_are_read_with_their_revisions() -> None:
         {"header": HEADER, "kvs": [entry("a", {"x": [1, None]}, "7", lease="5"), entry("b/\u00fc", "", "9")]}
     )
     assert snapshot_of(body) == Snapshot(9, {"a": Stored(7, {"x": [1, None]}), "b/\u00fc": Stored(9, "")})
+
+
+def test_many_keys_are_read_in_pieces() -> None:
+    body = in_json({"header": HEADER, "kvs": [entry(f"key-{number}", number) for number in range(2 * PIECE_KEYS + 1)]})
+    assert [len(piece) for piece in KEYS.read(decoded(body, RangeAnswer))] == [PIECE_KEYS, PIECE_KEYS, 1]
+    assert len(snapshot_of(body).entries) == 2 * PIECE_KEYS + 1
 
 
 def test_fields_that_are_zero_are_missing() -> None:

@@ -17,6 +17,7 @@ import msgspec
 from linn.core.routing.exchange import ExchangeKind
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.log.storage import EngineKind
+from linn.core.metadata.store import MetadataStoreKind
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speed: int = 1
@@ -29,6 +30,9 @@ class Unset(msgspec.Struct, frozen=True):
 
 class Greedy(msgspec.Struct, frozen=True):
     engine: str = ""
+
+class Node(msgspec.Struct, frozen=True):
+    node: int = 1
 
 def make(*args):
     raise AssertionError("made while plugins were loaded")
@@ -121,6 +125,10 @@ BROKEN = [
     (engine("EngineKind('a', Mutable, make)"), "Mutable is not frozen"),
     (engine("EngineKind('a', Unset, make)"), "Unset.speed has no default"),
     (engine("EngineKind('a', Greedy, make)"), 'Greedy has the key "engine", which linn itself uses'),
+    (
+        "@hookimpl\ndef linn_register_metadata_store():\n    return MetadataStoreKind('a', Node, make)",
+        'Node has the key "node", which linn itself uses',
+    ),
     (engine("[EngineKind('a', Settings, make)] * 2"), '"a", which plugin "tape" provides already'),
     ("@hookimpl\ndef linn_register_observer():\n    return object()", "a object without broker_started()"),
 ]  # fmt: skip

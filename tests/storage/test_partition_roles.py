@@ -22,6 +22,10 @@ from linn.core.log.producers import Numbered
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionLog
 from linn.core.log.storage_stats import StorageStats
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.subscription import SharedSubscription
+from linn.core.queue.subscription_log import SubscriptionLog
+from linn.semantics.at_least_once import AtLeastOnce
 from linn.testing.engines import PARTITION, EngineHarness, make_batch, messages_of
 
 LEADER, EPOCH = 3, 5
@@ -224,6 +228,22 @@ async def test_compaction_keeps_the_old_events_until_the_snapshot_is_committed(w
         assert partition.log.bounds() == (0, 2)
         partition.commit(2)
     assert partition.log.bounds() == (1, 2)
+
+
+async def test_a_queue_that_has_lost_its_log_ends_without_a_snapshot(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    env, partition = RealEnv(), world.partition
+    subscription = SharedSubscription(AtLeastOnce(LeaseSettings()), 0)
+    log = SubscriptionLog(partition, subscription, StateLog(partition, env.clock), env.clock, ignore)
+    world.lead()
+    subscription.acquire(7, 1, 1, 0.0)
+    log.flush()
+    end = partition.log.bounds()[1]
+    assert end == 1
+    world.follow(EPOCH + 1)
+    await log.close([])
+    assert (partition.log.bounds(), caplog.records) == ((0, end), [])
 
 
 async def test_a_follower_stores_the_leaders_batches_and_hears_the_watermark(world: World) -> None:

@@ -27,22 +27,26 @@ class FolderNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     boot_id: str
     """The boot of the machine in which the node last ran; "": it was stopped in order, and all of it was synced."""
     lost: Loss
-    """Loss that the controller has not handled."""
+    """Loss that the controller has not handled, as far as the node knows."""
+    told: str = ""
+    """The session that has told it; "": none has."""
 
 
-def loss_at_start(note: FolderNote, boot_id: str) -> Loss:
+def loss_at_start(note: FolderNote, boot_id: str, handled: str) -> Loss:
     """The loss that a process tells when it starts on a folder that was used before.
+
+    `handled`: the session whose loss the controller has handled; "": none.
 
     Every restart loses the data in memory. A power failure loses the unsynced ends of logs: the machine has booted
     again, and the node was not stopped in order before.
     """
     lost_now: Loss = "memory" if note.boot_id in ("", boot_id) else "tail"
-    return greater(note.lost, lost_now)
+    return lost_now if is_handled(note, handled) else max(note.lost, lost_now, key=LOSSES.index)
 
 
-def greater(one: Loss, other: Loss) -> Loss:
-    """The greater of two losses."""
-    return max(one, other, key=LOSSES.index)
+def is_handled(note: FolderNote, handled: str) -> bool:
+    """Whether the loss in a note was told by the session whose loss the controller has handled."""
+    return note.told != "" and note.told == handled
 
 
 class Folder:

@@ -27,7 +27,7 @@ from linn.core.cluster.entries import (
     unnoted_session,
     with_end,
 )
-from linn.core.cluster.folder import Folder, FolderNote
+from linn.core.cluster.folder import Folder, FolderNote, is_handled
 from linn.core.cluster.plan import end_write
 from linn.core.cluster.session import RENEWALS_PER_TTL, SessionLease
 from linn.core.cluster.view import BackOff, ClusterView
@@ -162,8 +162,10 @@ class Member:
             await self._note_loss("all")  # What the cluster knows of this number is another folder's.
         if not await self._put_node(state):
             return  # Read again, for its revision.
-        if self.current is not None and state.nodes[number].handled == self.current.session:
+        if is_handled(self._note, state.nodes[number].handled):
             await self._note_loss("none")
+        if self._note.lost != "none":
+            await self._folder.save(msgspec.structs.replace(self._note, told=session))
         key, node = f"{SESSIONS}{number}", f"{NODES}{number}"
         lost, levels = self._note.lost, (LEVEL, LEVEL)
         value = SessionEntry(session, self._clock.now_ms(), dict(self.addresses), levels, lost)
@@ -194,7 +196,7 @@ class Member:
 
     async def _note_loss(self, lost: Loss) -> None:
         """Note a loss durably, before it is told or after it was handled. Raises StorageError."""
-        await self._folder.save(msgspec.structs.replace(self._note, lost=lost))
+        await self._folder.save(msgspec.structs.replace(self._note, lost=lost, told=""))
 
     # --- keeping ---
 

@@ -101,7 +101,9 @@ class ClusterNode:
             folder_id = self._env.rng.bytes(ID_BYTES).hex()
             note = FolderNote(folder_id, state.cluster.id, self._settings.node, boot_id, lost="all")
         else:
-            note = msgspec.structs.replace(note, boot_id=boot_id, lost=loss_at_start(note, boot_id))
+            entry = state.nodes.get(self.number)
+            lost = loss_at_start(note, boot_id, entry.handled if entry is not None else "")
+            note = msgspec.structs.replace(note, boot_id=boot_id, lost=lost, told="")
         await self._folder.save(note)
 
     async def _load_patiently(self) -> ClusterState:

@@ -96,9 +96,12 @@ class SubscriptionLog:
             raise
 
     async def close(self, unsettled: Sequence[Lease]) -> None:
-        """Write a snapshot, so that the next start is quick. The settlements of `unsettled` are undone."""
+        """Write a snapshot, so that the next start is quick. The settlements of `unsettled` are undone.
+
+        Where another broker leads the log now, it is that one's to write.
+        """
         self.is_open = False
-        if self.state is None or not (self.ids_noted or not self.is_empty()):
+        if self.state is None or not self.state.partition.leads or not (self.ids_noted or not self.is_empty()):
             return  # There is nothing to write down.
         for lease in unsettled:
             self._subscription.take_back(lease)

@@ -22,7 +22,10 @@ from linn.api import (
     MetadataError,
     MetadataUnavailable,
     MetadataUnknown,
+    SecretUnusable,
+    StorageError,
     TlsFailed,
+    TlsInvalid,
     TlsStream,
 )
 from linn.metadata_stores.etcd.endpoint import Endpoint
@@ -97,11 +100,11 @@ class EtcdClient:
             bytes_max: limit of the answer.
 
         Raises:
-            MetadataUnavailable: no member answers; if `changes`, nothing was done.
+            MetadataUnavailable: no member answers, or a file of the settings can't be used; if `changes`, nothing was
+                done.
             MetadataUnknown: no answer came, and it may have been done, or may still be; only if `changes`.
             LeaseLost, LimitExceeded, MetadataError: etcd refuses; nothing was done. MetadataError, also: the answer is
                 none of etcd's.
-            SecretUnusable, TlsInvalid: a file of the settings can't be used.
         Cancellation: it may have been done.
         """
         end_s = self._env.clock.monotonic() + REQUEST_S
@@ -160,7 +163,7 @@ class EtcdClient:
         """Ask for an answer without an end, at the first member that gives one; returns its connection, which the
         caller closes.
 
-        Raises MetadataUnavailable, MetadataError, SecretUnusable, TlsInvalid.
+        Raises MetadataUnavailable, MetadataError.
         """
         failure = _Failure(MetadataUnavailable("etcd does not answer"))
         for _ in range(len(self._endpoints) + 1):
@@ -211,6 +214,10 @@ class EtcdClient:
         address = self._endpoints[place].address
         return _Failure(MetadataUnavailable(f"{address} did not answer within {waited_s:.1f} s"))
 
+    def _unusable(self, error: LinnError) -> _Failure:
+        """A file of the settings, which may be replaced just now, can't be used."""
+        return _Failure(MetadataUnavailable(f"etcd is not asked: {error.text}"), did_nothing=True, is_final=True)
+
     def _as_metadata_error(self, place: int, error: LinnError) -> MetadataError:
         if isinstance(error, MetadataError):
             return MetadataError(f"{self._endpoints[place].address}: {error.text}")
@@ -239,6 +246,8 @@ class EtcdClient:
             raise self._silent(place, limit_s)
         except _Failure as failure:
             raise _Failure(failure.error, did_nothing=True) from failure
+        except (TlsInvalid, StorageError) as error:
+            raise self._unusable(error) from error
         except (ConnectFailed, ConnectionLost, TlsFailed) as error:
             self._move_on(place)
             raise _Failure(MetadataUnavailable(error.text), did_nothing=True) from error
@@ -286,7 +295,10 @@ class EtcdClient:
     async def _log_in(self, connection: HttpConnection, limit_s: float) -> str:
         """Return a new token. Raises _Failure."""
         assert self._login is not None
-        user, password = self._login()
+        try:
+            user, password = self._login()
+        except SecretUnusable as error:
+            raise self._unusable(error) from error
         try:
             with trio.move_on_after(limit_s):
                 answer = await connection.ask("/v3/auth/authenticate", login_request(user, password), (), 1 << 16)

@@ -10,15 +10,16 @@ Laws: whatever comes is a value of its type or a MetadataError; nothing is guess
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from linn.api import NO_LEASE, REMOVED, LeaseLost, LimitExceeded, LinnError, MetadataError, Snapshot, Stored
+from linn.api import NO_LEASE, REMOVED, LeaseLost, LimitExceeded, LinnError, MetadataError, Stored
 
 REQUEST_BYTES_MAX = 4 << 20
 """Limit of a request: etcd refuses writes of more than 1.5 MiB unless it is told otherwise (`--max-request-bytes`)."""
+PIECE_KEYS = 500
 SAID_CHARACTERS_MAX = 200
 """Limit of etcd's words in an error of ours."""
 _LINEARIZABLE = {"serializable": False}
@@ -209,14 +210,15 @@ class Keys:
         """Ask for the revision, as it is now."""
         return msgspec.json.encode({"key": self.prefix, "count_only": True, **_LINEARIZABLE})
 
-    def snapshot(self, answer: RangeAnswer) -> Snapshot:
-        """Return the keys of an answer. Raises MetadataError."""
+    def read(self, answer: RangeAnswer) -> Iterator[Mapping[str, Stored]]:
+        """Yield the keys of an answer, in pieces that take some milliseconds each. Raises MetadataError."""
         if answer.more:
             raise MetadataError("it answered with a part of the keys")
         revision = answer.header.revision
         if revision < 1 or any(entry.mod_revision > revision for entry in answer.kvs):
             raise MetadataError(f"it answered with keys that are newer than its revision {revision}")
-        return Snapshot(revision, {self.inside(entry.key): self.stored(entry) for entry in answer.kvs})
+        for at in range(0, len(answer.kvs), PIECE_KEYS):
+            yield {self.inside(entry.key): self.stored(entry) for entry in answer.kvs[at : at + PIECE_KEYS]}
 
     def write_request(self, changes: Mapping[str, Any], conditions: Mapping[str, int], lease: int) -> bytes:
         """Ask for a write under conditions. Raises LimitExceeded: it has more than REQUEST_BYTES_MAX."""

@@ -25,6 +25,7 @@ from linn.api import (
     MetadataUnavailable,
     RevisionConflict,
     Snapshot,
+    Stored,
 )
 from linn.metadata_stores.etcd.client import EtcdClient
 from linn.metadata_stores.etcd.http_connection import HttpConnection
@@ -67,7 +68,11 @@ class EtcdStore:
     async def load(self) -> Snapshot:
         """See `MetadataStore.load`."""
         answer = await self._ask("range", self._keys.range_request(), RangeAnswer, SNAPSHOT_BYTES_MAX)
-        return self._keys.snapshot(answer)
+        entries = dict[str, Stored]()
+        for piece in self._keys.read(answer):
+            entries.update(piece)
+            await trio.lowlevel.checkpoint()
+        return Snapshot(answer.header.revision, entries)
 
     async def check_revision(self) -> None:
         """Check that etcd can be reached, and still has everything that it has told. Raises as `load`."""
