@@ -22,12 +22,11 @@ from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.sim_env import SimEnv
 from linn.testing.sim_store import SimStore
 
-
-SECRET = "CLUSTER_SECRET"  # noqa: S105  The name of a variable.
+SECRET = "CLUSTER_SECRET"
 
 
 class NoSettings(msgspec.Struct, frozen=True):
-    """Of the simulated store."""
+    """The settings of the simulated store: there are none."""
 
 
 class SimStorePlugin:

@@ -24,7 +24,7 @@ class AnswerlessStore(EmbeddedMetadata):
     """A store that loses its answer to some writes, which it has made, or makes later, or never."""
 
     lost = ""
-    """What becomes of the next write: made, late or never."""
+    """The fate of the next write: made, late or never."""
 
     def __init__(self, env: SimEnv) -> None:
         super().__init__(env.disk, "data", env.clock, no_tasks)

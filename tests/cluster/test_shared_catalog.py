@@ -257,3 +257,25 @@ async def test_a_verb_for_a_leader_that_is_gone_says_so(env: SimEnv) -> None:
         with pytest.raises(Refused, match="has no leader: node 2 is down") as refusal:
             await client.administer("topic.purge", name=there)
         assert (await client.administer("topic.show", name=there))["name"] == there
+
+
+@simulated
+async def test_lists_have_the_topics_of_all_brokers_as_their_leaders_know_them(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers()
+        clients = [await it.client() for it in brokers]
+        for name in ("a", "b", "c"):
+            await clients[0].administer("topic.create", name=name, settings={"kind": "both"})
+        for name, leader in (await until_led(brokers, "a", "b", "c")).items():
+            await (await leader.client()).publish(name, ["x", "y"])
+        for client in clients:
+            topics = await client.administer("topic.list")
+            assert [(it["name"], [part["end"] for part in it["partitions"]]) for it in topics] == [
+                ("a", [2]),
+                ("b", [2]),
+                ("c", [2]),
+            ]
+            queues = await client.administer("subscription.list")
+            assert [(it["topic"], it["unsettled"]) for it in queues] == [("a", 2), ("b", 2), ("c", 2)]
+        brokers[2].env.kill()
+        assert [it["name"] for it in await clients[0].administer("topic.list")] == ["a", "b", "c"]

@@ -40,6 +40,7 @@ from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
 from linn.core.cluster.node import ALONE, ClusterNode
 from linn.core.cluster.peers import PeerLinks
+from linn.core.cluster.plan import PartPolicy
 from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
 from linn.core.config.tables import ExchangeTable
@@ -74,6 +75,11 @@ from linn.verbs import VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
 
+MERGED: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, ...]]] = {
+    verbs.LIST_TOPICS.name: lambda topic: (topic["name"],),
+    verbs.LIST_SUBSCRIPTIONS.name: lambda queue: (queue["topic"], queue["subscription"]),
+}
+"""Lists to which each broker of a cluster adds the topics that it leads, with the key of an entry."""
 CONFLICTS_MAX = 10
 """Times that a change is checked again because others have changed the catalog of the cluster meanwhile."""
 CONFLICT_WAIT_S = 2.0
@@ -155,12 +161,20 @@ class Administration:
             rooms = self._topics, self._exchanges, self._users, self.groups
             self._follower = ClusterCatalog(self.cluster, self.catalog, self._entries, *rooms, self._logs)
             self._topics.elsewhere = self._follower
+            self.cluster.policy_of_storage = self._part_policy
         self.links: PeerLinks | None = None
         """The links to the other brokers of the cluster, set by the composition root; None: there are none."""
         self._lock = trio.Lock()
         self.change_scope = trio.CancelScope()
         """The scope of the change in progress, which is shielded until the broker fails."""
         self._handlers = self._verb_handlers()
+
+    def _part_policy(self, storage: str | None) -> PartPolicy:
+        name = storage or self.config.broker.default_storage
+        if name not in self.config.storage:
+            return PartPolicy()
+        promises = self.topic_maker.engine(name).capabilities
+        return PartPolicy(is_synced=promises.confirm_after_sync, is_in_memory=not promises.survives_restart)
 
     def _verb_handlers(self) -> dict[str, Handler]:
         topics, groups, subscriptions = self._topics, self._groups, self._subscriptions
@@ -229,12 +243,40 @@ class Administration:
         Cancellation: a change that has begun is completed; otherwise nothing happened.
         """
         try:
-            return await self._perform_here(verb, arguments, caller, forwards=forwards)
+            done = await self._perform_here(verb, arguments, caller, forwards=forwards)
+            if forwards and self.links is not None and verb in MERGED:
+                return await self._merged(verb, arguments, caller, json.loads(done), self.links)
+            return done
         except NotLeader as error:
             if not forwards or self.links is None or error.leader in (0, self._own_number):
                 raise
             # Not under the lock of this broker's changes: the other one may ask this one.
             return await self.links.perform(error.leader, verb, arguments, caller)
+
+    async def _merged(
+        self, verb: str, arguments: str, caller: Principal, own: list[dict[str, Any]], links: PeerLinks
+    ) -> str:
+        """Add to a list what the other brokers know: an entry of its leader stands for a topic.
+
+        A broker that can't be asked adds nothing.
+        """
+        found = {MERGED[verb](item): item for item in own}
+
+        async def ask(node: int) -> None:
+            try:
+                there = json.loads(await links.perform(node, verb, arguments, caller))
+            except LinnError as error:
+                logger.debug("node %(node)d was not asked: %(error)s", {"node": node} | log_fields(error))
+                return
+            for item in there:
+                if item.get("partitions", True):
+                    found[MERGED[verb](item)] = item
+
+        async with trio.open_nursery() as nursery:
+            for node in sorted(self.cluster.view.state.sessions if self.cluster is not None else ()):
+                if node != self._own_number:
+                    nursery.start_soon(ask, node)
+        return json.dumps([found[key] for key in sorted(found)])
 
     @property
     def _own_number(self) -> int:

@@ -297,8 +297,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
-        link_peers(self.gateway, self.config, self.cluster, self.plugins)
-        self.administration.links = self.gateway.links
+        self.administration.links = link_peers(self.gateway, self.config, self.cluster, self.plugins)
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys

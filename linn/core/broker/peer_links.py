@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from linn.core.cluster.membership import NodeMembership
 from linn.core.cluster.node import ClusterNode
-from linn.core.cluster.peers import SECRET_BYTES_MIN
+from linn.core.cluster.peers import SECRET_BYTES_MIN, PeerLinks
 from linn.core.config.config import Config
 from linn.core.errors.tree import SecretUnusable
 from linn.core.gateway.gateway import Gateway
 from linn.core.plugins.manager import PluginManager
 
 
-def link_peers(gateway: Gateway, config: Config, node: ClusterNode | None, plugins: PluginManager) -> None:
-    """Give a gateway its membership and links, if its broker is in a cluster with a listener for brokers.
+def link_peers(gateway: Gateway, config: Config, node: ClusterNode | None, plugins: PluginManager) -> PeerLinks | None:
+    """Give a gateway its membership and links, and return the links; None: its broker has no listener for brokers.
 
     Raises SecretUnusable: the secret can't be read, or is too short.
     """
     settings = config.cluster
     if node is None or settings is None or settings.listener is None or settings.secret is None:
-        return
+        return None
     listener = config.listeners[settings.listener]
     secret = settings.secret.reveal(gateway.env).encode()
     if len(secret) < SECRET_BYTES_MIN:
@@ -27,3 +27,4 @@ def link_peers(gateway: Gateway, config: Config, node: ClusterNode | None, plugi
     make = plugins.protocols[listener.protocol].links
     assert make is not None, "the configuration was checked"
     gateway.links = make(gateway)
+    return gateway.links
