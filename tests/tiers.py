@@ -53,6 +53,7 @@ WHERE = {
     "metadata_stores/test_etcd_conformance.py": "system",
     "metadata_stores/test_etcd_faults.py": "system",
     "metadata_stores/test_etcd_messages.py": "quick",
+    "metadata_stores/test_etcd_security.py": "system",
     "models": "test",
     "mutations": "system",
     "mutations/test_mutation_seam.py": "test",

@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,10 @@ def free_ports(count: int) -> list[int]:
 class EtcdMember:
     """One process of etcd's, and its folder."""
 
-    def __init__(self, name: str, folder: Path, ports: tuple[int, int], flags: Sequence[str]) -> None:
+    def __init__(self, name: str, folder: Path, ports: tuple[int, int], flags: Sequence[str], scheme: str) -> None:
         self.name = name
         self.folder = folder
-        self.url = f"http://127.0.0.1:{ports[0]}"
+        self.url = f"{scheme}://127.0.0.1:{ports[0]}"
         self.peer_url = f"http://127.0.0.1:{ports[1]}"
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,14 +91,14 @@ class EtcdMember:
 class Etcd:
     """An etcd of one or several members."""
 
-    def __init__(self, folder: Path, count: int, flags: Sequence[str] = ()) -> None:
-        ports = free_ports(2 * count)
+    def __init__(self, folder: Path, count: int, flags: Sequence[str] = (), scheme: str = "http") -> None:
+        ports, self._scheme = free_ports(2 * count), scheme
         self.members = list[EtcdMember]()
         for number in range(count):
             place = folder / f"member-{number}"
             place.mkdir(parents=True)
             pair = ports[2 * number], ports[2 * number + 1]
-            self.members.append(EtcdMember(f"member-{number}", place, pair, flags))
+            self.members.append(EtcdMember(f"member-{number}", place, pair, flags, scheme))
         self._cluster = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
 
     @property
@@ -106,21 +106,26 @@ class Etcd:
         return tuple(member.url for member in self.members)
 
     def start(self) -> None:
-        """Start all members that do not run, and wait until they have a leader."""
+        """Start all members that do not run, and wait until they have a leader; with TLS, do not wait."""
         for member in self.members:
             if member.has_ended():
                 member.kill()
                 member.start(self._cluster)
-        for member in self.members:
+        for member in self.members if self._scheme == "http" else ():
             self.wait_ready(member)
 
     def wait_ready(self, member: EtcdMember) -> None:
         """Wait until a member answers reads."""
         end_s = time.monotonic() + START_S_MAX
         while time.monotonic() < end_s:
-            with suppress(OSError, ValueError):
+            try:
                 member.ask("/v3/kv/range", {"key": "AA=="})
                 return
+            except urllib.error.HTTPError as error:
+                if error.code == 400:  # It wants a login.
+                    return
+            except (OSError, ValueError):
+                pass
             if member.has_ended():
                 pytest.fail(f"etcd ended: {(member.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.05)
@@ -135,11 +140,11 @@ class Etcd:
 
 
 @contextmanager
-def running_etcd(folder: Path, count: int = 1, flags: Sequence[str] = ()) -> Iterator[Etcd]:
+def running_etcd(folder: Path, count: int = 1, flags: Sequence[str] = (), scheme: str = "http") -> Iterator[Etcd]:
     """Run an etcd while the block runs; skips the test where etcd is not installed."""
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not installed: apt install etcd-server")
-    etcd = Etcd(folder, count, flags)
+    etcd = Etcd(folder, count, flags, scheme)
     try:
         etcd.start()
         yield etcd
