@@ -449,4 +449,11 @@ struct OpenLane {
   user       @2 :Text;
   login      @3 :Text;           # how the user has logged in
   roles      @4 :List(Text);     # those that the login gave
+  producers  @5 :List(ProducerKey);  # producer ids that the lane publishes with
+}
+
+# A block of producer ids, with the key that proves whose it is.
+struct ProducerKey {
+  id  @0 :Int64;
+  key @1 :UInt64;
 }

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import trio
 
 from linn.cluster.channel import Channel
 from linn.cluster.introduction import is_present
 from linn.cluster.requests import Outcome, Requests
 from linn.cluster.window import Limits, size_of
+from linn.core.batch.batch import RecordBatch
 from linn.core.cluster.peers import Membership
+from linn.core.errors.codes import error_from_code
 from linn.core.errors.peers import PeerStale, PeerUnknown, PeerUnreachable
 from linn.core.errors.tree import LinnError, ProtocolError
 from linn.core.ports.principal import Principal
+from linn.core.publish.request import PublishRequest, PublishResult, RefusedRecords
 from linn.verbs import VERBS
 from linn.wire import codec
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
+
+ACKS = ("none", "leader", "all")
+"""Acks by their number in the schema."""
 
 
 class Link:
@@ -92,11 +100,30 @@ class Link:
             self._close(lane)
         if isinstance(answer, m.Administered):
             return answer.result
-        error = ProtocolError(f"node {self._node} answered a verb with {type(answer).__name__}")
-        self._channel.lose(error)
-        raise PeerUnknown(error.text)
+        raise self._unexpected(answer, "a verb")
 
-    async def _open(self, principal: Principal) -> int:
+    async def publish(
+        self, request: PublishRequest, principal: Principal, producers: Mapping[int, int]
+    ) -> Sequence[PublishResult]:
+        """Let the other broker publish to one of its topics. Raises and is cancelled as `PublishLinks.publish`."""
+        lane = await self._open(principal, [m.ProducerKey(id, key) for id, key in producers.items()])
+        acks = ACKS.index(request.acks)
+        asked = m.Publish(request.target, False, acks, request.partition, request.wants_returned)
+        try:
+            answer = await self._ask(lane, asked, request.batches, is_repeatable=False)
+        finally:
+            self._close(lane)
+        if isinstance(answer, m.Published) and len(answer.placements) == len(request.batches):
+            return [result_of(placement) for placement in answer.placements]
+        raise self._unexpected(answer, "a publish")
+
+    def _unexpected(self, answer: m.Message, asked: str) -> PeerUnknown:
+        """End the link for an answer that is none; returns the error of the request."""
+        error = ProtocolError(f"node {self._node} answered {asked} with {type(answer).__name__}")
+        self._channel.lose(error)
+        return PeerUnknown(error.text)
+
+    async def _open(self, principal: Principal, producers: Sequence[m.ProducerKey] = ()) -> int:
         """Open a lane for a principal, when there is room for one. Raises PeerUnreachable."""
         while True:
             self._check_lives()
@@ -104,15 +131,17 @@ class Link:
                 break
             await self._channel.changed.park()
         connection, client, user, _, login, roles = principal
-        self._put(lane, m.OpenLane(connection, client, user, login, [*roles]))
+        self._put(lane, m.OpenLane(connection, client, user, login, [*roles], [*producers]))
         return lane
 
-    async def _ask(self, lane: int, message: m.Message, *, is_repeatable: bool) -> m.Message:
+    async def _ask(
+        self, lane: int, message: m.Message, batches: Sequence[RecordBatch] = (), *, is_repeatable: bool
+    ) -> m.Message:
         """Make a request when there is room for it, and wait for its answer.
 
         Raises the error of its answer; PeerUnreachable, PeerUnknown.
         """
-        size, answered, outcomes = size_of(message), trio.Event(), list[Outcome]()
+        size, answered, outcomes = size_of(message, batches), trio.Event(), list[Outcome]()
 
         def tell(outcome: Outcome) -> None:
             outcomes.append(outcome)
@@ -124,7 +153,7 @@ class Link:
             if correlation is not None:
                 break
             await self._channel.changed.park()
-        self._put(lane, message, correlation)
+        self._put(lane, message, correlation, batches)
         ends_at = self._channel.put_bytes
         self._requests.asked(lane, correlation, size, ends_at, tell, is_repeatable=is_repeatable)
         await answered.wait()
@@ -137,11 +166,27 @@ class Link:
             self._requests.close_lane(lane)
             self._put(lane, m.CloseLane())
 
-    def _put(self, lane: int, message: m.Message, correlation: int = 0) -> None:
-        self._channel.put([codec.put_in_lane(frames_of(message, correlation)[0], lane)])
+    def _put(self, lane: int, message: m.Message, correlation: int = 0, batches: Sequence[RecordBatch] = ()) -> None:
+        first, *rest = frames_of(message, correlation, list(batches))
+        self._channel.put([codec.put_in_lane(first, lane), *rest])
 
     def _check_lives(self) -> None:
         if self.error is not None:
             raise PeerUnreachable(f"nothing was done: {self.error.text}")
         if self._is_leaving:
             raise PeerUnreachable(f"nothing was done: node {self._node} is stopping")
+
+
+def result_of(placement: m.Placement) -> PublishResult:
+    """The result of a batch that another broker has published."""
+    refused = [RefusedRecords(error_from_code(each.code, each.text), each.records) for each in placement.refused]
+    return PublishResult(
+        placement.partition,
+        placement.base_offset,
+        placement.copies,
+        placement.returned,
+        placement.leader_epoch,
+        placement.topic_id_high,
+        placement.topic_id_low,
+        refused,
+    )

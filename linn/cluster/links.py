@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+from collections.abc import Mapping, Sequence
 
 import trio
 
@@ -23,6 +24,7 @@ from linn.core.errors.peers import PeerError, PeerRefused, PeerUnreachable
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.gateway import Gateway
 from linn.core.ports.principal import Principal
+from linn.core.publish.request import PublishRequest, PublishResult
 
 logger = logging.getLogger("linn.peers")
 
@@ -36,7 +38,7 @@ FRAME_BYTES_MAX = 64 << 20
 
 
 class Links:
-    """The links of this broker: the port `PeerLinks`."""
+    """The links of this broker: the ports `PeerLinks` and `PublishLinks`."""
 
     def __init__(self, gateway: Gateway) -> None:
         """`gateway`: of this broker, which has a membership."""
@@ -45,14 +47,25 @@ class Links:
 
     async def perform(self, node: int, verb: str, arguments: str, principal: Principal) -> str:
         """See `PeerLinks.perform`."""
+        link = await self._link(node)
+        return await link.perform(verb, arguments, principal)
+
+    async def _link(self, node: int) -> Link:
+        """Return the link to a node, which may have to be made. Raises PeerUnreachable, PeerRefused, PeerStale."""
         membership = self._gateway.membership
         assert membership is not None, "the broker is in a cluster"
         assert node != membership.node, "what this broker does itself is not asked over a link"
         way = self._ways.get(node)
         if way is None:
             way = self._ways[node] = _Way(self._gateway, membership, node)
-        link = await way.link()
-        return await link.perform(verb, arguments, principal)
+        return await way.link()
+
+    async def publish(
+        self, node: int, request: PublishRequest, principal: Principal, producers: Mapping[int, int]
+    ) -> Sequence[PublishResult]:
+        """See `PublishLinks.publish`."""
+        link = await self._link(node)
+        return await link.publish(request, principal, producers)
 
 
 class _Way:

@@ -14,6 +14,7 @@ from linn.core.errors.tree import BrokerStopping, LinnError, ProtocolError, Requ
 from linn.core.gateway.gateway import Gateway
 from linn.core.ports.principal import Principal
 from linn.protocols.capnp.administering import Administering
+from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import codec
@@ -51,7 +52,10 @@ class ServedLane:
         self._responder.on_answer = self._give_back
         self._responder.session = gateway.session(principal)
         self._responder.session.forwards = False
-        self._administering = Administering(self._responder, Subscribing(self._responder))
+        self._producers = opened.producers
+        subscribing = Subscribing(self._responder)
+        self._administering = Administering(self._responder, subscribing)
+        self._publishing = Publishing(self._responder, subscribing)
 
     async def run(self) -> None:
         """Carry out requests until the lane is closed, and tell the other side that it has ended.
@@ -66,6 +70,7 @@ class ServedLane:
                 await self._closed.wait()
                 self._responder.nursery.cancel_scope.cancel()
         finally:
+            self._publishing.close()
             await self._responder.session.aclose()
             for size in self._sizes.values():
                 self._answered(size)
@@ -94,9 +99,14 @@ class ServedLane:
         try:
             if self._gateway.connections.draining.is_set():
                 raise BrokerStopping("the broker is stopping")
-            if not isinstance(event.message, m.Administer):
+            if isinstance(event.message, m.Publish):
+                for producer in self._producers:
+                    self._responder.session.claim_producer_id(producer.id, producer.key)
+                self._publishing.publish(event)
+            elif isinstance(event.message, m.Administer):
+                self._administering.administer(event)
+            else:
                 raise RequestUnknown(f"{type(event.message).__name__} is not forwarded by this version")
-            self._administering.administer(event)
         except LinnError as error:
             self._responder.fail(event.correlation, error)
         except Exception as error:

@@ -412,12 +412,18 @@ class PeerWelcome(Message):
     bytes_max: int
 
 
+class ProducerKey(Message):
+    id: int
+    key: int
+
+
 class OpenLane(Message):
     connection: str
     client: str
     user: str
     login: str
     roles: list[str] = []
+    producers: list[ProducerKey] = []
 
 
 class CloseLane(Message):

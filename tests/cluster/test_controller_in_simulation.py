@@ -64,12 +64,13 @@ def check_election(before: PartEntry, after: PartEntry, sessions: dict[int, str]
 
 
 async def add_parts(world: ClusterWorld, members: list[SimMember], leader: SimMember) -> None:
-    """Write partitions that a node leads, as creating topics will."""
+    """Write partitions of a topic that a node leads."""
     session = world.store.content()[f"sessions/{leader.number}"].value["session"]
     numbers = [member.number for member in members]
     replicas = (leader.number, *(number for number in numbers if number != leader.number))
     part = PartEntry(leader.number, session, 1, replicas, replicas)
     admin = world.store.client(SimEnv(0, name="admin"))
+    await admin.put_all({"topics/t": {"id": "t", "settings": {"partitions": 0}}}, {})
     for first in range(0, PARTS, 50):
         await admin.put_all({f"parts/t/{number}": part for number in range(first, first + 50)}, {})
 

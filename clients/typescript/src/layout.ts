@@ -256,13 +256,14 @@ export const STRUCTS = {
   },
   OpenLane: {
     words: 0,
-    pointers: 5,
+    pointers: 6,
     fields: {
       connection: ["text", 0],
       client: ["text", 1],
       user: ["text", 2],
       login: ["text", 3],
       roles: ["texts", 4],
+      producers: ["structs", 5, "ProducerKey"],
     },
   },
   OpenTransactions: {
@@ -341,6 +342,14 @@ export const STRUCTS = {
       topicIdHigh: ["u64", 24],
       topicIdLow: ["u64", 32],
       refused: ["structs", 1, "RefusedRecords"],
+    },
+  },
+  ProducerKey: {
+    words: 2,
+    pointers: 0,
+    fields: {
+      id: ["i64", 0],
+      key: ["u64", 8],
     },
   },
   Publish: {

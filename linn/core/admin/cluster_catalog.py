@@ -158,16 +158,16 @@ class ClusterCatalog:
         await self._logs.make_way(topic.name, str(topic.id))
         await self._logs.record(topic.name, await self._topics.entry_of(topic))
         topic.leader_epoch = epoch
-        led_by, topic.led_by = topic.led_by, None
         try:
             await topic.open()
             await topic.make_durable()
         except LinnError:
-            topic.led_by = led_by
+            await topic.resign(partial(self._not_leader, topic))
             raise
         ends = {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
         for _ in await self._groups.check_ends({topic.name: ends}):
             topic.hold_back(self._groups)
+        topic.led_by = None
         self._topics.opened(topic)
 
     def _parts(self, topic: Topic) -> list[PartEntry | None]:
@@ -184,6 +184,8 @@ class ClusterCatalog:
         leader = leaders.pop() if len(leaders) == 1 else 0
         if not leader:
             return NotLeader(f"topic {topic.name} has no leader yet")
+        if leader == self._node.number:
+            return NotLeader(f"topic {topic.name} is not open yet at this broker, which leads it")
         if leader not in self._node.view.state.sessions:
             return NotLeader(f"topic {topic.name} has no leader: node {leader} is down")
         epoch = max([part.epoch for part in parts if part is not None])

@@ -297,7 +297,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
-        self.administration.links = link_peers(self.gateway, self.config, self.cluster, self.plugins)
+        self.administration.links = link_peers(self.gateway, self.publisher, self.config, self.cluster, self.plugins)
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys

@@ -9,9 +9,12 @@ from linn.core.config.config import Config
 from linn.core.errors.tree import SecretUnusable
 from linn.core.gateway.gateway import Gateway
 from linn.core.plugins.manager import PluginManager
+from linn.core.publish.publisher import Publisher
 
 
-def link_peers(gateway: Gateway, config: Config, node: ClusterNode | None, plugins: PluginManager) -> PeerLinks | None:
+def link_peers(
+    gateway: Gateway, publisher: Publisher, config: Config, node: ClusterNode | None, plugins: PluginManager
+) -> PeerLinks | None:
     """Give a gateway its membership and links, and return the links; None: its broker has no listener for brokers.
 
     Raises SecretUnusable: the secret can't be read, or is too short.
@@ -27,4 +30,5 @@ def link_peers(gateway: Gateway, config: Config, node: ClusterNode | None, plugi
     make = plugins.protocols[listener.protocol].links
     assert make is not None, "the configuration was checked"
     gateway.links = make(gateway)
+    publisher.links = gateway.links
     return gateway.links

@@ -7,7 +7,7 @@ other work is done through a `Session`, which is made for a principal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 from linn.core.cluster.peers import Membership, PeerLinks
 from linn.core.config.tables import BrokerSettings
@@ -21,6 +21,7 @@ from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.ports.principal import Principal
+from linn.core.publish.forwarding import PublishLinks
 from linn.core.security.logins import Login, Logins, Peer
 from linn.rights import Need
 
@@ -35,6 +36,10 @@ def peer_of(stream: AcceptedStream) -> Peer:
     certificate, binding = stream.peer_certificate(), stream.server_end_point or b""
     names = (*certificate.uris, *certificate.dns_names) if certificate is not None else ()
     return Peer(stream.peer, is_private=True, names=names, binding=binding)
+
+
+class BrokerLinks(PeerLinks, PublishLinks, Protocol):
+    """Links to the other brokers of the cluster, for all that may be passed on."""
 
 
 class Gateway:
@@ -72,7 +77,7 @@ class Gateway:
         """Names the plugin, or the part of linn, that raised an unforeseen error."""
         self.membership: Membership | None = None
         """The broker as one of a cluster, set by the composition root; None: it is in none, or has no links."""
-        self.links: PeerLinks | None = None
+        self.links: BrokerLinks | None = None
         """The links to the other brokers, set together with `membership`."""
         self._rooms = rooms
         self._logins = logins

@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from linn.core.cluster.peers import PeerLinks
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import LinnError
-from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.gateway import BrokerLinks, Gateway
 
 
 class ProtocolServer(Protocol):
@@ -47,7 +46,7 @@ class ProtocolKind:
     """The `methods` by which it lets clients log in, by `Gateway.login`; none: `login = "required"` is refused.
 
     By default a listener takes all of them, but "plain" only where there is no "scram"."""
-    links: Callable[[Gateway], PeerLinks] | None = None
+    links: Callable[[Gateway], BrokerLinks] | None = None
     """Makes the links to the other brokers of a cluster, if it is a protocol between brokers. Does no I/O."""
     url_scheme: str = "linn"
     """Scheme of the URLs that `linn serve` prints for its listeners."""

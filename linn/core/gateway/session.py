@@ -92,7 +92,7 @@ class Session:
         self._fetching: trio.Lock | None = None  # Most sessions fetch nothing.
         self._ended = False
         self.forwards = True
-        """Whether verbs may be passed on to the broker that leads their topic: not if they came from another broker."""
+        """Whether requests may go on to the broker that leads their topic: not if they came from another broker."""
 
     # --- rights that an authorizer decides ---
 
@@ -175,14 +175,15 @@ class Session:
     def publish_lane(self, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
         """Make a lane that carries out publishes in order and reports each to `answers`; `spawn` starts a task that
         ends with the connection."""
-        return self._rooms.publisher.lane(answers, spawn, self._access, self._producers)
+        publisher, forwards = self._rooms.publisher, self.forwards
+        return publisher.lane(answers, spawn, self.principal, self._producers, forwards=forwards)
 
     async def publish(self, request: PublishRequest) -> Sequence[PublishResult]:
         """Publish, and wait until everything is confirmed; for protocols that carry out one request at a time.
 
         Raises the publish's LinnErrors. Cancellation: the batches may or may not be stored.
         """
-        return await self._rooms.publisher.publish(request, self._access, self._producers)
+        return await self._rooms.publisher.publish(request, self.principal, self._producers)
 
     # --- consuming ---
 

@@ -26,11 +26,14 @@ from linn.core.batch.format import Formats
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import BrokerStopping, LinnError, ProducerOutOfOrder, TopicUnknown
 from linn.core.log.mark import Mark
 from linn.core.log.producers import numbers_of
 from linn.core.loop.long_work import LongTask, LongWork
 from linn.core.loop.memory_budget import ReceivedShare
+from linn.core.ports.principal import Principal
+from linn.core.publish.forwarding import PublishLinks
 from linn.core.publish.plan import Destination, Plan, Planned, recognize, without_room
 from linn.core.publish.producer_ids import PRODUCER_BITS, OwnedProducers
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
@@ -83,22 +86,36 @@ class Publisher:
         """Failed requests, by the error's code."""
         self.unrouted_batches = 0
         """Batches that were published and stored nowhere."""
+        self.links: PublishLinks | None = None
+        """The links to the other brokers of the cluster, set by the composition root; None: there are none."""
 
-    def lane(self, answers: PublishAnswers, spawn: Spawn, access: Access, owned: OwnedProducers) -> PublishLane:
-        """A lane for the publishes of one connection. `spawn` starts a task that ends with the connection."""
-        return PublishLane(self, answers, spawn, access, owned)
+    def lane(
+        self, answers: PublishAnswers, spawn: Spawn, principal: Principal, owned: OwnedProducers, *, forwards: bool
+    ) -> PublishLane:
+        """Make a lane for the publishes of one connection. `spawn` starts a task that ends with the connection.
 
-    async def publish(self, request: PublishRequest, access: Access, owned: OwnedProducers) -> Sequence[PublishResult]:
+        `forwards`: whether publishes may go on to the broker that leads their topic.
+        """
+        return PublishLane(self, answers, spawn, principal, owned, self.links if forwards else None)
+
+    async def publish(
+        self, request: PublishRequest, principal: Principal, owned: OwnedProducers
+    ) -> Sequence[PublishResult]:
         """Publish, and wait until everything is confirmed.
 
         Raises LinnError. Cancellation: batches stored by then stay.
         """
+        access = principal.access
         for batch in request.batches:
             if batch.producer_id and batch.producer_id >> PRODUCER_BITS not in owned.blocks:
                 raise self.foreign(request, batch, owned)
         with self._counted(_held_bytes(request)):
             try:
                 results, awaits = await self.carry_out(request, access)
+            except NotLeader as error:
+                if self.links is None or not _is_led(request, error):
+                    raise
+                return await forwarded(self.links, error.leader, request, principal, owned)
             except LinnError as error:
                 self.count_refused(request, error)
                 raise
@@ -279,15 +296,23 @@ class PublishLane:
     """The publishes of one connection, in order."""
 
     def __init__(
-        self, publisher: Publisher, answers: PublishAnswers, spawn: Spawn, access: Access, owned: OwnedProducers
+        self,
+        publisher: Publisher,
+        answers: PublishAnswers,
+        spawn: Spawn,
+        principal: Principal,
+        owned: OwnedProducers,
+        links: PublishLinks | None,
     ) -> None:
+        self._principal = principal
+        self._links = links
         self._publisher = publisher
         self._owned = owned
         self._memory = publisher.memory
         self._monotonic = publisher.long_work.monotonic
         self._answers = answers
         self._spawn = spawn
-        self._access = access
+        self._access = principal.access
         self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
         """Bytes of waiting publishes, which count in the share `received` and against the connection's limit."""
@@ -328,10 +353,10 @@ class PublishLane:
                             order.settled(request)
                         return
         except LinnError as error:
-            if not (isinstance(error, Forbidden) and error.undecided):
+            if not self._can_wait(request, error):
                 self._refuse(request, ticket, error)
                 return
-            begun = None  # The authorizer is being asked: the lane waits for its answer.
+            begun = None  # Another broker, or the authorizer, is being asked: the lane waits for its answer.
         self._wait(request, ticket, begun)
 
     def _planned_inline(self, steps: Steps[list[Planned]]) -> list[Planned] | None:
@@ -347,6 +372,12 @@ class PublishLane:
             planned: list[Planned] = end.value
             return planned
         return None
+
+    def _can_wait(self, request: PublishRequest, error: LinnError) -> bool:
+        """Whether a publish that was refused at once may succeed in its turn."""
+        if isinstance(error, NotLeader):
+            return self._links is not None and _is_led(request, error)
+        return isinstance(error, Forbidden) and bool(error.undecided)
 
     def count_error(self, topic: str | None, error: LinnError) -> None:
         """Count, for the metrics, a request that was refused before it came here: to a topic, or an exchange (None)."""
@@ -375,7 +406,7 @@ class PublishLane:
             try:
                 self._publisher.order.check(request)
                 # No checkpoint between the two: what is stored is answered.
-                self._answers.stored(ticket, *await self._publisher.carry_out(request, self._access, begun))
+                self._answers.stored(ticket, *await self._carry_out(request, begun))
                 self._publisher.order.settled(request)
             except LinnError as error:
                 self._refuse(request, ticket, error)
@@ -385,6 +416,29 @@ class PublishLane:
             self.waiting_bytes -= size
             self._memory.give_back(size)
             self._answers.room()
+
+    async def _carry_out(self, request: PublishRequest, begun: BegunPlan | None) -> Stored:
+        """Publish here, or at the broker that leads the topic. Raises LinnError."""
+        try:
+            return await self._publisher.carry_out(request, self._access, begun)
+        except NotLeader as error:
+            if self._links is None or not _is_led(request, error):
+                raise
+            owned = self._principal, self._owned
+            return [*await forwarded(self._links, error.leader, request, *owned)], []
+
+
+def _is_led(request: PublishRequest, error: NotLeader) -> bool:
+    """Whether one other broker can carry out a publish: an exchange may lead to topics of several."""
+    return bool(error.leader) and not request.to_exchange
+
+
+async def forwarded(
+    links: PublishLinks, leader: int, request: PublishRequest, principal: Principal, owned: OwnedProducers
+) -> Sequence[PublishResult]:
+    """Let the broker that leads a topic carry out a publish. Raises as `PublishLinks.publish`."""
+    ids = dict.fromkeys(batch.producer_id for batch in request.batches if batch.producer_id)
+    return await links.publish(leader, request, principal, {id: owned.key(id) for id in ids})
 
 
 def _held_bytes(request: PublishRequest) -> int:
