@@ -278,3 +278,45 @@ async def test_lists_have_the_topics_of_all_brokers_as_their_leaders_know_them(e
             assert [(it["topic"], it["unsettled"]) for it in queues] == [("a", 2), ("b", 2), ("c", 2)]
         brokers[2].env.kill()
         assert [it["name"] for it in await clients[0].administer("topic.list")] == ["a", "b", "c"]
+
+
+@simulated
+async def test_a_change_that_a_full_disk_refuses_at_the_leader_is_made_when_there_is_room(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers(2)
+        clients = [await it.client() for it in brokers]
+        for name in ("t", "u"):
+            await clients[0].administer("topic.create", name=name, settings={"kind": "queue"})
+        led = await until_led(brokers, "t", "u")
+        name, leader = next((name, leader) for name, leader in led.items() if leader is brokers[1])
+        room = leader.env.disk.capacity_bytes
+        leader.env.disk.capacity_bytes = leader.env.disk.used_bytes
+        await clients[0].administer("topic.alter", name=name, settings={"partitions": 3})
+        await trio.sleep(12)
+        assert len(leader.broker.topic(name).partitions) == 1
+        leader.env.disk.capacity_bytes = room
+        await until(lambda: len(leader.broker.topic(name).partitions) == 3)
+        assert (await clients[0].publish(name, ["x"], partition=2)).base_offset == 0
+
+
+@simulated
+async def test_a_topic_whose_broker_came_back_without_its_disk_says_so_and_can_be_deleted(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers(2)
+        client = await brokers[0].client()
+        for name in ("t", "u"):
+            await client.administer("topic.create", name=name, settings={"kind": "stream"})
+        led = await until_led(brokers, "t", "u")
+        (name,) = [name for name, leader in led.items() if leader is brokers[1]]
+        await brokers[1].stop()
+        await until(lambda: 2 not in brokers[0].broker.cluster.view.state.sessions)
+        brokers[1].env = SimEnv(world.seed, name="another machine", world=world.env.world)
+        await brokers[1].start()
+        await until(lambda: 2 in brokers[0].broker.cluster.view.state.sessions)
+        await trio.sleep(2)
+        with pytest.raises(Refused, match="has no leader: node 2, which held its records, has lost them"):
+            await client.publish(name, ["x"])
+        await client.administer("topic.delete", name=name)
+        await client.administer("topic.create", name=name, settings={"kind": "stream"})
+        await until_led(brokers, name)
+        await client.publish(name, ["x"])

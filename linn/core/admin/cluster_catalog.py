@@ -65,6 +65,8 @@ class ClusterCatalog:
         self._logs = logs
         self._unsettled: dict[str, None] = {}
         """Ids of topics that are to be opened or closed, perhaps."""
+        self._failed: dict[str, tuple[Stored | None, str]] = {}
+        """Changes that could not be put into effect yet, by key, with the last error."""
 
     async def run(self, change: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
         """Follow the cluster until cancelled. `change` carries out a change in its turn. Raises SyncFailed."""
@@ -72,12 +74,12 @@ class ClusterCatalog:
         while True:
             version = view.version
             await change(self._catch_up)
-            with trio.move_on_after(RETRY_S if self._unsettled else float("inf")):
+            with trio.move_on_after(RETRY_S if self._unsettled or self._failed else float("inf")):
                 await view.wait_newer(version)
 
     async def _catch_up(self) -> None:
         store = self._node.catalog
-        changes = store.take(self._entries.revisions)
+        changes = {key: stored for key, (stored, _) in self._failed.items()} | store.take(self._entries.revisions)
         for key in sorted(changes, key=lambda key: _rank(key, changes[key])):
             await self._try_to_follow(key, changes[key])
         store.followed()
@@ -90,14 +92,17 @@ class ClusterCatalog:
     # --- following ---
 
     async def _try_to_follow(self, key: str, stored: Stored | None) -> None:
-        """Put another broker's change into effect; a failure is logged. Raises SyncFailed."""
+        """Put another broker's change into effect; after a failure it is tried again later. Raises SyncFailed."""
+        _, known = self._failed.pop(key, (None, ""))
         try:
             await self._follow(key, stored.value if stored is not None else None)
         except SyncFailed:
             raise
         except LinnError as error:
-            about = {"key": key} | log_fields(error)
-            logger.error("this broker can't follow a change of %(key)s: %(error)s", about)
+            self._failed[key] = stored, error.text
+            if error.text != known:
+                about = {"key": key} | log_fields(error)
+                logger.error("this broker can't follow a change of %(key)s yet: %(error)s", about)
         self._entries.note(key, stored.revision if stored is not None else None)
 
     async def _follow(self, key: str, entry: Any) -> None:
@@ -184,6 +189,9 @@ class ClusterCatalog:
         leader = leaders.pop() if len(leaders) == 1 else 0
         if not leader:
             return NotLeader(f"topic {topic.name} has no leader yet")
+        if not all(part.isr for part in parts if part is not None):
+            text = f"topic {topic.name} has no leader: node {leader}, which held its records, has lost them"
+            return NotLeader(text)
         if leader == self._node.number:
             return NotLeader(f"topic {topic.name} is not open yet at this broker, which leads it")
         if leader not in self._node.view.state.sessions:
