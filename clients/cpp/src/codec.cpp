@@ -186,6 +186,11 @@ Incoming read_member(Frame::Reader root) {
     case Frame::SETTLE:
     case Frame::DESCRIBE:
     case Frame::ADMINISTER: malformed_frame("the broker sent a message that only clients send");
+    case Frame::PEER_CHALLENGE:
+    case Frame::PEER_PROOF:
+    case Frame::PEER_WELCOME:
+    case Frame::OPEN_LANE:
+    case Frame::CLOSE_LANE: malformed_frame("the broker sent a message that only brokers send to one another");
   }
   return Unknown{};
 }
