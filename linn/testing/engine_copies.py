@@ -48,7 +48,7 @@ def sealed_parts(batches: Sequence[RecordBatch]) -> list[bytes]:
     return found
 
 
-class CopyConformance:
+class CopyTests:
     """The promises of `append_copy` and `restart_at`, and of `trim(after=)` about facts."""
 
     # --- copies ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import pick_batch, wrap_body
 from linn.core.errors.tree import LogClosed, OffsetOutOfRange
 from linn.core.log.storage import READ_BATCHES_MAX, PartitionId, PartitionLog
-from linn.testing.engine_copies import CopyConformance
+from linn.testing.engine_copies import CopyTests
 from linn.testing.engine_harness import (
     HELD_BYTES_MORE,
     PARTITION,
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-class EngineConformance(CopyConformance):
+class EngineConformance(CopyTests):
     """The promises of `linn.core.log.storage`. A subclass gives the fixture `harness`."""
 
     # --- producers ---------------------------------------------------------------------------------------------------
