@@ -454,6 +454,6 @@ struct OpenLane {
 
 # A block of producer ids, with the key that proves whose it is.
 struct ProducerKey {
-  id  @0 :Int64;
-  key @1 :UInt64;
+  producerId  @0 :Int64;
+  producerKey @1 :UInt64;
 }

@@ -101,7 +101,7 @@ class ServedLane:
                 raise BrokerStopping("the broker is stopping")
             if isinstance(event.message, m.Publish):
                 for producer in self._producers:
-                    self._responder.session.claim_producer_id(producer.id, producer.key)
+                    self._responder.session.claim_producer_id(producer.producer_id, producer.producer_key)
                 self._publishing.publish(event)
             elif isinstance(event.message, m.Administer):
                 self._administering.administer(event)

@@ -413,8 +413,8 @@ class PeerWelcome(Message):
 
 
 class ProducerKey(Message):
-    id: int
-    key: int
+    producer_id: int
+    producer_key: int
 
 
 class OpenLane(Message):

@@ -348,8 +348,8 @@ export const STRUCTS = {
     words: 2,
     pointers: 0,
     fields: {
-      id: ["i64", 0],
-      key: ["u64", 8],
+      producerId: ["i64", 0],
+      producerKey: ["u64", 8],
     },
   },
   Publish: {
