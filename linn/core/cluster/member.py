@@ -69,6 +69,8 @@ class Member:
         self.addresses: Mapping[str, str] = {}
         self.session = ""
         """The last session that was begun, registered or not; "": none."""
+        self._begun: Registered | None = None
+        """The same with its lease, without the revision."""
         self.current: Registered | None = None
         """The last session; None: there is none yet."""
         self.store_latency_s = 0.0
@@ -119,6 +121,7 @@ class Member:
             await self._store.grant_lease(self._self.session_timeout_s), self._self.session_timeout_s, sent_s
         )
         self.session = session = self._env.rng.bytes(SESSION_BYTES).hex()
+        self._begun = Registered(session, lease, 0)
         key = f"{SESSIONS}{self._self.number}"
         while True:
             state = await self._checked_state()
@@ -256,13 +259,14 @@ class Member:
 
     async def leave(self) -> None:
         """End the session, so that no node has to wait for its end. Waits at most 2 s; a failure is only logged."""
-        current, self.current = self.current, None
-        if current is None or current.lease.is_lost:
+        # Also one that is being registered: others may see it before this node knows that it is.
+        leaving, self._begun, self.current = self._begun, None, None
+        if leaving is None or leaving.lease.is_lost:
             return
         with trio.move_on_after(LEAVE_S_MAX, shield=True) as scope:
             try:
-                await self._note_leave(current)
-                await self._store.revoke_lease(current.lease.lease)
+                await self._note_leave(leaving)
+                await self._store.revoke_lease(leaving.lease.lease)
             except MetadataError as error:
                 logger.warning("the cluster was not told that this node leaves: %(error)s", log_fields(error))
         if scope.cancelled_caught:
