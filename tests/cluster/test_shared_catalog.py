@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import trio
-from broker_world import broker_world, until_led
+from broker_world import SimBroker, broker_world, until_led
 from cluster_world import until
 from raw_client import RawClient, Refused, records
 from simulated_time import simulated
@@ -15,6 +15,14 @@ from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
 TO_EXCHANGE = m.Publish("e", to_exchange=True)
+
+
+async def made_at(broker: SimBroker, client: RawClient, brokers: list[SimBroker], kind: str) -> str:
+    """Make topics through a client until one of two brokers leads one; its name."""
+    for name in ("t", "u"):
+        await client.administer("topic.create", name=name, settings={"kind": kind})
+    led = await until_led(brokers, "t", "u")
+    return next(name for name, leader in led.items() if leader is broker)
 
 
 @simulated
@@ -244,10 +252,7 @@ async def test_a_verb_for_a_leader_that_is_gone_says_so(env: SimEnv) -> None:
     async with broker_world(env) as world:
         brokers = await world.brokers(2)
         client = await brokers[0].client()
-        for name in ("t", "u"):
-            await client.administer("topic.create", name=name, settings={"kind": "queue"})
-        led = await until_led(brokers, "t", "u")
-        (there,) = [name for name, leader in led.items() if leader is brokers[1]]
+        there = await made_at(brokers[1], client, brokers, "queue")
         brokers[1].env.kill()
         with pytest.raises(Refused) as refusal:
             await client.administer("topic.purge", name=there)
@@ -284,19 +289,16 @@ async def test_lists_have_the_topics_of_all_brokers_as_their_leaders_know_them(e
 async def test_a_change_that_a_full_disk_refuses_at_the_leader_is_made_when_there_is_room(env: SimEnv) -> None:
     async with broker_world(env) as world:
         brokers = await world.brokers(2)
-        clients = [await it.client() for it in brokers]
-        for name in ("t", "u"):
-            await clients[0].administer("topic.create", name=name, settings={"kind": "queue"})
-        led = await until_led(brokers, "t", "u")
-        name, leader = next((name, leader) for name, leader in led.items() if leader is brokers[1])
+        client, leader = await brokers[0].client(), brokers[1]
+        name = await made_at(leader, client, brokers, "queue")
         room = leader.env.disk.capacity_bytes
         leader.env.disk.capacity_bytes = leader.env.disk.used_bytes
-        await clients[0].administer("topic.alter", name=name, settings={"partitions": 3})
+        await client.administer("topic.alter", name=name, settings={"partitions": 3})
         await trio.sleep(12)
         assert len(leader.broker.topic(name).partitions) == 1
         leader.env.disk.capacity_bytes = room
         await until(lambda: len(leader.broker.topic(name).partitions) == 3)
-        assert (await clients[0].publish(name, ["x"], partition=2)).base_offset == 0
+        assert (await client.publish(name, ["x"], partition=2)).base_offset == 0
 
 
 @simulated
@@ -304,10 +306,7 @@ async def test_a_topic_whose_broker_came_back_without_its_disk_says_so_and_can_b
     async with broker_world(env) as world:
         brokers = await world.brokers(2)
         client = await brokers[0].client()
-        for name in ("t", "u"):
-            await client.administer("topic.create", name=name, settings={"kind": "stream"})
-        led = await until_led(brokers, "t", "u")
-        (name,) = [name for name, leader in led.items() if leader is brokers[1]]
+        name = await made_at(brokers[1], client, brokers, "stream")
         await brokers[1].stop()
         await until(lambda: 2 not in brokers[0].broker.cluster.view.state.sessions)
         brokers[1].env = SimEnv(world.seed, name="another machine", world=world.env.world)
