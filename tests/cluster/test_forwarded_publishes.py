@@ -115,3 +115,26 @@ async def test_the_other_broker_says_what_became_of_a_publish_when_the_leader_di
         await client.publish("t", ["c"])
         found = await (await leader.client()).fetch("t")
         assert found in (["a", "c"], ["a", "b", "c"])
+
+
+@simulated
+async def test_a_user_without_the_right_publishes_through_no_broker(env: SimEnv) -> None:
+    rights = '[roles.r]\n"topic:t" = ["see", "consume"]\n[users.anonymous]\nroles = ["r"]\n'
+    toml = '[topics.t]\nkind = "stream"\n' + rights
+    async with broker_world(env) as world:
+        brokers = await world.brokers(toml=toml)
+        (leader,) = (await until_led(brokers, "t")).values()
+        for broker in brokers:
+            with pytest.raises(Refused) as refusal:
+                await (await broker.client()).publish("t", ["x"])
+            assert refusal.value.code == "auth.forbidden"
+        # The leader checks it again: the other broker may have other users in its file.
+        other = next(it for it in brokers if it is not leader)
+        other.toml = toml.replace('"consume"', '"consume", "publish"')
+        await other.stop()
+        await other.start()
+        await until(lambda: len(other.broker.cluster.view.state.sessions) == 3)
+        with pytest.raises(Refused) as refusal:
+            await (await other.client()).publish("t", ["x"])
+        assert refusal.value.code == "auth.forbidden"
+        assert await (await leader.client()).fetch("t") == []
