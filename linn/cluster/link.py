@@ -92,12 +92,12 @@ class Link:
     async def perform(self, verb: str, arguments: str, principal: Principal) -> str:
         """Let the other broker carry out a verb. Raises and is cancelled as `PeerLinks.perform`."""
         known = VERBS.get(verb)
-        lane = await self._open(principal)
+        lane = await self.open_lane(principal)
         try:
             asked = m.Administer(verb, arguments)
-            answer = await self._ask(lane, asked, is_repeatable=known is not None and not known.acts)
+            answer = (await self.ask(lane, asked, is_repeatable=known is not None and not known.acts)).message
         finally:
-            self._close(lane)
+            self.close_lane(lane)
         if isinstance(answer, m.Administered):
             return answer.result
         raise self._unexpected(answer, "a verb")
@@ -106,24 +106,28 @@ class Link:
         self, request: PublishRequest, principal: Principal, producers: Mapping[int, int]
     ) -> Sequence[PublishResult]:
         """Let the other broker publish to one of its topics. Raises and is cancelled as `PublishLinks.publish`."""
-        lane = await self._open(principal, [m.ProducerKey(id, key) for id, key in producers.items()])
+        lane = await self.open_lane(principal, [m.ProducerKey(id, key) for id, key in producers.items()])
         acks = ACKS.index(request.acks)
         asked = m.Publish(request.target, False, acks, request.partition, request.wants_returned)
         try:
-            answer = await self._ask(lane, asked, request.batches, is_repeatable=False)
+            answer = (await self.ask(lane, asked, request.batches, is_repeatable=False)).message
         finally:
-            self._close(lane)
+            self.close_lane(lane)
         if isinstance(answer, m.Published) and len(answer.placements) == len(request.batches):
             return [result_of(placement) for placement in answer.placements]
         raise self._unexpected(answer, "a publish")
 
     def _unexpected(self, answer: m.Message, asked: str) -> PeerUnknown:
         """End the link for an answer that is none; returns the error of the request."""
-        error = ProtocolError(f"node {self._node} answered {asked} with {type(answer).__name__}")
-        self._channel.lose(error)
-        return PeerUnknown(error.text)
+        return PeerUnknown(self.distrust(f"answered {asked} with {type(answer).__name__}"))
 
-    async def _open(self, principal: Principal, producers: Sequence[m.ProducerKey] = ()) -> int:
+    def distrust(self, deed: str) -> str:
+        """End the link for a deed of the other side that breaks the protocol; returns it as a sentence."""
+        error = ProtocolError(f"node {self._node} {deed}")
+        self._channel.lose(error)
+        return error.text
+
+    async def open_lane(self, principal: Principal, producers: Sequence[m.ProducerKey] = ()) -> int:
         """Open a lane for a principal, when there is room for one. Raises PeerUnreachable."""
         while True:
             self._check_lives()
@@ -134,9 +138,9 @@ class Link:
         self._put(lane, m.OpenLane(connection, client, user, login, [*roles], [*producers]))
         return lane
 
-    async def _ask(
+    async def ask(
         self, lane: int, message: m.Message, batches: Sequence[RecordBatch] = (), *, is_repeatable: bool
-    ) -> m.Message:
+    ) -> Event:
         """Make a request when there is room for it, and wait for its answer.
 
         Raises the error of its answer; PeerUnreachable, PeerUnknown.
@@ -161,7 +165,8 @@ class Link:
             raise outcomes[0]
         return outcomes[0]
 
-    def _close(self, lane: int) -> None:
+    def close_lane(self, lane: int) -> None:
+        """Close a lane. Its requests without an answer get none."""
         if self.error is None:
             self._requests.close_lane(lane)
             self._put(lane, m.CloseLane())

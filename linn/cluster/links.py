@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from linn.cluster.channel import SILENCE_S, Channel
+from linn.cluster.follow_lane import LinkFollowLane
 from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
 from linn.core.cluster.peers import Membership, PeerPlace
@@ -25,6 +26,7 @@ from linn.core.errors.tree import LinnError
 from linn.core.gateway.gateway import Gateway
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest, PublishResult
+from linn.core.security.users import SERVICE
 
 logger = logging.getLogger("linn.peers")
 
@@ -66,6 +68,14 @@ class Links:
         """See `PublishLinks.publish`."""
         link = await self._link(node)
         return await link.publish(request, principal, producers)
+
+    async def open_follow_lane(self, node: int) -> LinkFollowLane:
+        """See `PeerLinks.open_follow_lane`."""
+        link = await self._link(node)
+        membership = self._gateway.membership
+        assert membership is not None
+        broker = Principal("", self._gateway.name, f"{SERVICE}node/{membership.node}", login="secret")
+        return LinkFollowLane(link, await link.open_lane(broker))
 
 
 class _Way:

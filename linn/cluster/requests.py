@@ -18,7 +18,8 @@ from linn.wire import messages as m
 from linn.wire.connection import Event
 from linn.wire.failure import error_of
 
-Outcome = m.Message | LinnError
+Outcome = Event | LinnError
+"""An answer, or why there is none."""
 Tell = Callable[[Outcome], None]
 """Called once, with the outcome of a request."""
 
@@ -104,8 +105,7 @@ class Requests:
             raise ProtocolError(f"{type(event.message).__name__} answers nothing that was asked")
         lane.window.give_back(request.size)
         self._window.give_back(request.size)
-        failed = event.message
-        request.tell(error_of(failed) if isinstance(failed, m.Failed) else failed)
+        request.tell(error_of(event.message) if isinstance(event.message, m.Failed) else event)
 
     def _ended(self, number: int, lane: _Lane) -> None:
         if not lane.is_closing:
