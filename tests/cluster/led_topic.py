@@ -158,6 +158,7 @@ class LedSeat:
     async def take(self, bytes_max: int) -> Sequence[LogNews]:
         """See `FollowerSeat.take`."""
         self.taken += 1
+        await trio.lowlevel.checkpoint()  # As an engine that reads a file.
         news, room = list[LogNews](), NEWS_BATCHES_MAX
         for number in self._sent:
             if self._has_news(number) and bytes_max > 0:
