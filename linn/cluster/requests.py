@@ -18,7 +18,8 @@ from linn.wire import messages as m
 from linn.wire.connection import Event
 from linn.wire.failure import error_of
 
-Outcome = m.Message | LinnError
+Outcome = Event | LinnError
+"""The answer, or the error of a request."""
 Tell = Callable[[Outcome], None]
 """Called once, with the outcome of a request."""
 
@@ -105,7 +106,7 @@ class Requests:
         lane.window.give_back(request.size)
         self._window.give_back(request.size)
         failed = event.message
-        request.tell(error_of(failed) if isinstance(failed, m.Failed) else failed)
+        request.tell(error_of(failed) if isinstance(failed, m.Failed) else event)
 
     def _ended(self, number: int, lane: _Lane) -> None:
         if not lane.is_closing:

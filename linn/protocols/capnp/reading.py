@@ -34,7 +34,7 @@ class Reading:
         if not outbox.is_short and outbox.has_room():  # Serve readers as soon as publishers, if possible.
             fetched = fetch.read_nowait()
             if fetched is not None:
-                responder.answer(frames_to(_answer(fetched), event.correlation, fetched.batches))
+                responder.answer(event.correlation, frames_to(_answer(fetched), event.correlation, fetched.batches))
                 return
 
         async def work() -> None:
@@ -44,7 +44,7 @@ class Reading:
                 fetched = await fetch.read(deadline, self._room)
             finally:
                 del self._waits[deadline]
-            outbox.put(frames_to(_answer(fetched), event.correlation, fetched.batches))
+            responder.answer(event.correlation, frames_to(_answer(fetched), event.correlation, fetched.batches))
 
         responder.in_task(event, work)
 
