@@ -97,12 +97,12 @@ class Link:
     async def perform(self, verb: str, arguments: str, principal: Principal) -> str:
         """Let the other broker carry out a verb. Raises and is cancelled as `PeerLinks.perform`."""
         known = VERBS.get(verb)
-        lane = await self.open(principal)
+        lane = await self.open_lane(principal)
         try:
             asked = m.Administer(verb, arguments)
             answer = (await self.ask(lane, asked, is_repeatable=known is not None and not known.acts)).message
         finally:
-            self.close(lane)
+            self.close_lane(lane)
         if isinstance(answer, m.Administered):
             return answer.result
         raise self.unexpected(answer, "a verb")
@@ -111,34 +111,40 @@ class Link:
         self, request: PublishRequest, principal: Principal, producers: Mapping[int, int]
     ) -> Sequence[PublishResult]:
         """Let the other broker publish to one of its topics. Raises and is cancelled as `PublishLinks.publish`."""
-        lane = await self.open(principal, producers)
+        lane = await self.open_lane(principal, producers)
         acks = ACKS.index(request.acks)
         asked = m.Publish(request.target, False, acks, request.partition, request.wants_returned)
         try:
             answer = (await self.ask(lane, asked, request.batches, is_repeatable=False)).message
         finally:
-            self.close(lane)
+            self.close_lane(lane)
         if isinstance(answer, m.Published) and len(answer.placements) == len(request.batches):
             return [result_of(placement) for placement in answer.placements]
         raise self.unexpected(answer, "a publish")
 
     def unexpected(self, answer: m.Message, asked: str, *, is_repeatable: bool = False) -> LinnError:
         """End the link for an answer that is none; returns the error of the request."""
-        error = ProtocolError(f"node {self._node} answered {asked} with {type(answer).__name__}")
-        self._channel.lose(error)
-        return PeerUnreachable(f"nothing was done: {error.text}") if is_repeatable else PeerUnknown(error.text)
+        text = self.distrust(f"answered {asked} with {type(answer).__name__}")
+        return PeerUnreachable(f"nothing was done: {text}") if is_repeatable else PeerUnknown(text)
 
-    async def open(self, principal: Principal, producers: Mapping[int, int] | None = None) -> int:
+    def distrust(self, deed: str) -> str:
+        """End the link for a deed of the other side that breaks the protocol; returns it as a sentence."""
+        error = ProtocolError(f"node {self._node} {deed}")
+        self._channel.lose(error)
+        return error.text
+
+    async def open_lane(self, principal: Principal, producers: Mapping[int, int] | None = None) -> int:
         """Open a lane for a principal, when there is room for one; returns its number.
 
         `producers`: the producer ids that its publishes use, with their keys. Raises PeerUnreachable.
         """
         while True:
             self._check_lives()
-            if self._channel.has_room() and (lane := self._requests.open_lane()) is not None:
-                break
-            if self._resting:
-                self._evict()
+            if self._channel.has_room():
+                if (lane := self._requests.open_lane()) is not None:
+                    break
+                if self._resting:
+                    self._evict()
             await self._channel.changed.park()
         connection, client, user, _, login, roles = principal
         keys = [m.ProducerKey(id, key) for id, key in (producers or {}).items()]
@@ -159,7 +165,7 @@ class Link:
         """Close the lane that has rested for the longest time."""
         lane = next(iter(self._resting))
         self._resting.pop(lane)()
-        self.close(lane)
+        self.close_lane(lane)
 
     async def ask(
         self, lane: int, message: m.Message, batches: Sequence[RecordBatch] = (), *, is_repeatable: bool
@@ -195,8 +201,8 @@ class Link:
         ends_at = self._channel.put_bytes
         self._requests.asked(lane, correlation, size, ends_at, tell, is_repeatable=is_repeatable)
 
-    def close(self, lane: int) -> None:
-        """Close a lane. Requests without an answer get none."""
+    def close_lane(self, lane: int) -> None:
+        """Close a lane. Its requests without an answer get none."""
         if self.error is None:
             self._resting.pop(lane, None)
             self._requests.close_lane(lane)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from linn.cluster.channel import SILENCE_S, Channel
+from linn.cluster.follow_lane import LinkFollowLane
 from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
 from linn.cluster.reading import Reading
@@ -26,6 +27,7 @@ from linn.core.errors.tree import LinnError
 from linn.core.gateway.gateway import Gateway
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest, PublishResult
+from linn.core.security.users import SERVICE
 
 logger = logging.getLogger("linn.peers")
 
@@ -71,6 +73,14 @@ class Links:
     def reading(self, principal: Principal) -> Reading:
         """See `ReadLinks.reading`."""
         return Reading(self._link, principal)
+
+    async def open_follow_lane(self, node: int) -> LinkFollowLane:
+        """See `PeerLinks.open_follow_lane`."""
+        link = await self._link(node)
+        membership = self._gateway.membership
+        assert membership is not None
+        broker = Principal("", self._gateway.name, f"{SERVICE}node/{membership.node}", login="secret")
+        return LinkFollowLane(link, await link.open_lane(broker))
 
 
 class _Way:

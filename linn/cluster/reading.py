@@ -74,7 +74,7 @@ class Reading:
         self._is_closed = True
         resting, self._resting = self._resting, {}
         for link, lane in resting.values():
-            link.close(lane)
+            link.close_lane(lane)
 
     async def _ask(self, node: int, message: m.Message, answer: type[m.Message]) -> Event:
         """Ask a node. Raises LinnError: the answer, or the other broker could not be asked."""
@@ -85,7 +85,7 @@ class Reading:
             self._rest(node, link, lane)
             raise
         except BaseException:
-            link.close(lane)
+            link.close_lane(lane)
             raise
         if not isinstance(event.message, answer):
             raise link.unexpected(event.message, type(message).__name__, is_repeatable=True)
@@ -98,11 +98,11 @@ class Reading:
             link.use(lane)
             return link, lane
         link = await self._link(node)
-        return link, await link.open(self._principal)
+        return link, await link.open_lane(self._principal)
 
     def _rest(self, node: int, link: Link, lane: int) -> None:
         if self._is_closed or node in self._resting:
-            link.close(lane)
+            link.close_lane(lane)
         elif link.error is None:
             self._resting[node] = link, lane
             link.rest(lane, partial(self._resting.pop, node, None))

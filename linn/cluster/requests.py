@@ -19,7 +19,7 @@ from linn.wire.connection import Event
 from linn.wire.failure import error_of
 
 Outcome = Event | LinnError
-"""The answer, or the error of a request."""
+"""An answer, or why there is none."""
 Tell = Callable[[Outcome], None]
 """Called once, with the outcome of a request."""
 
@@ -105,8 +105,7 @@ class Requests:
             raise ProtocolError(f"{type(event.message).__name__} answers nothing that was asked")
         lane.window.give_back(request.size)
         self._window.give_back(request.size)
-        failed = event.message
-        request.tell(error_of(failed) if isinstance(failed, m.Failed) else event)
+        request.tell(error_of(event.message) if isinstance(event.message, m.Failed) else event)
 
     def _ended(self, number: int, lane: _Lane) -> None:
         if not lane.is_closing:

@@ -20,6 +20,9 @@ BYTES_MAX = 16 << 20
 OPEN_CHARACTERS_MAX = 16 << 10
 """Limit of the texts that open a lane. A token with its roles has at most 8 KiB."""
 
+LOG_BYTES, ROW_BYTES = 32, 16
+"""Sizes of a log's table without its rows, and of one row, or of one end of a log."""
+
 
 class Limits(NamedTuple):
     """The limits of one link."""
@@ -60,6 +63,12 @@ class Window:
 
 
 def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:
-    """The size of a request, as windows count it: its batches, and the text of a verb's arguments."""
-    text = len(message.arguments) if isinstance(message, m.Administer) else 0
-    return text + sum([batch.size for batch in batches])
+    """The size of a request, as windows count it: its batches, the text of a verb's arguments, a follower's tables."""
+    size = sum([batch.size for batch in batches])
+    if isinstance(message, m.Administer):
+        size += len(message.arguments)
+    elif isinstance(message, m.Follow):
+        size += sum([LOG_BYTES + ROW_BYTES * len(table.epochs) for table in message.logs])
+    elif isinstance(message, m.Replicate):
+        size += ROW_BYTES * len(message.ends)
+    return size

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
+from linn.core.cluster.following import FollowedLogs
 from linn.core.cluster.peers import Membership, PeerLinks
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
@@ -80,6 +81,8 @@ class Gateway:
         """The broker as one of a cluster, set by the composition root; None: it is in none, or has no links."""
         self.links: BrokerLinks | None = None
         """The links to the other brokers, set together with `membership`."""
+        self.followed_logs: FollowedLogs | None = None
+        """The logs that other brokers follow here, set by the composition root; None: it leads none."""
         self._rooms = rooms
         self._logins = logins
         self._read_state = read_state
