@@ -65,9 +65,10 @@ class Window:
 def counts_in_link(message: m.Message) -> bool:
     """Whether a request counts in the window of its link, not only in that of its lane.
 
-    A follower waits for news for ever, in a lane of its own: many of them would leave no room for other requests.
+    Followers, and fetches that wait for records, wait for long, each in a lane of its own: many of them would leave no
+    room for other requests.
     """
-    return not isinstance(message, m.Replicate)
+    return not isinstance(message, m.Replicate) and not (isinstance(message, m.Fetch) and message.wait_max_ms)
 
 
 def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from raw_peer import (
+    ANN,
     CLIENTS,
     CONFIG,
     ONE,
@@ -28,6 +29,7 @@ from raw_peer import (
 from linn.cluster import channel
 from linn.cluster.channel import SILENCE_S
 from linn.cluster.introduction import Dialer
+from linn.cluster.links import Links
 from linn.cluster.server import INTRODUCTION_S
 from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, LANES_MAX, OPEN_CHARACTERS_MAX, Limits
 from linn.core.broker.broker import Broker
@@ -35,6 +37,7 @@ from linn.core.cluster.peers import PeerPlace
 from linn.core.env.env import Stream
 from linn.core.errors.peers import PeerRefused, PeerUnknown, PeerUnreachable
 from linn.core.errors.tree import ConnectionLost
+from linn.core.gateway.requests import FetchRequest
 from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import plugin_broker
 from linn.testing.protocols import ProtocolConformance, ProtocolHarness, memory_below
@@ -279,7 +282,7 @@ def test_an_unknown_request_in_a_lane_is_refused_and_ends_nothing() -> None:
     async def scenario(env: SimEnv, broker: Broker, peer: RawPeer) -> None:
         await peer.greet()
         await peer.say(OPEN, lane=1)
-        await peer.say(m.Describe([]), lane=1, correlation=1)
+        await peer.say(m.OpenTransactions("t", 1000), lane=1, correlation=1)
         event = await peer.next()
         assert isinstance(event.message, m.Failed)
         assert (event.lane, event.correlation, event.message.code) == (1, 1, "protocol.request_unknown")
@@ -336,6 +339,18 @@ def test_a_broker_that_asks_without_reading_fills_no_memory(monkeypatch: pytest.
 # --- hostile listeners ------------------------------------------------------------------------------------------------
 
 
+async def read(links: Links) -> None:
+    await links.reading(ANN).fetch(2, FetchRequest("t", 0, 0, 1000), 0)
+
+
+async def find(links: Links) -> None:
+    await links.reading(ANN).find_offset(2, "t", 0, 0, 0)
+
+
+async def look(links: Links) -> None:
+    await links.reading(ANN).bounds(2, ["t"])
+
+
 def test_a_listener_that_says_nothing_is_given_up() -> None:
     async def silent(peer: RawPeer) -> None:
         await peer.next()
@@ -384,6 +399,21 @@ def test_a_listener_that_answers_nonsense_is_given_up(answer: tuple[m.Message, i
         await peer.say(answer[0], lane=answer[1], correlation=answer[2])
 
     dialing(nonsense, PeerUnknown, "it may have been done or not")
+
+
+@pytest.mark.parametrize("answer", [m.Administered("{}"), m.Done(), m.Published([]), m.Fetch("t", 0, 0)])
+@pytest.mark.parametrize("ask", [read, find, look])
+def test_a_listener_that_answers_a_read_with_something_else_is_given_up(
+    answer: m.Message, ask: Callable[[Links], Awaitable[None]]
+) -> None:
+    async def nonsense(peer: RawPeer) -> None:
+        await let_in(peer)
+        await peer.next()
+        asked = await peer.next()
+        await peer.say(answer, lane=1, correlation=asked.correlation)
+        await trio.sleep_forever()
+
+    dialing(nonsense, PeerUnreachable, "nothing was done", ask)
 
 
 def test_a_listener_that_floods_a_broker_with_pings_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
