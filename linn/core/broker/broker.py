@@ -160,7 +160,6 @@ class Broker:
         self.services: Services = self._new_services()
         self.administration: Administration = self._new_administration()
         self.gateway: Gateway = self._new_gateway()
-        self._dead_letters = DeadLetters(self.gateway, env, self.producer_ids, self.topic)
         self.listening = Listening(config, plugins, self.gateway, self.certificates, nursery)
         self._decision_watch = DecisionWatch()
         self.stopping = self._started = self._is_drained = self._is_synced = False
@@ -299,6 +298,7 @@ class Broker:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
         self.administration.links = link_peers(self.gateway, self.publisher, self.config, self.cluster, self.plugins)
+        self._dead_letters = DeadLetters(self.gateway, self.env, self.producer_ids, self.topic)
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys

@@ -52,7 +52,7 @@ class DeadLetters:
         await copy_dead_letters(partition_queue, self._targets(name, partition_queue) if name else {}, self._env)
 
     def _targets(self, name: str, source: PartitionQueue) -> dict[int, CopyTarget]:
-        """The partitions of the dead-letter topic. Raises TopicUnknown; NotLeader: nobody leads it."""
+        """The partitions of the dead-letter topic. Raises TopicUnknown; NotLeader: it has no leader."""
         target = self._topic(name)
         if target.led_by is None:
             append = target.append_copy
