@@ -15,7 +15,6 @@ import msgspec
 import trio
 
 from linn.cli.exit_code import ExitCode, boundary
-from linn.cli.main import open_closed_streams
 from linn.cli.server.log import Log
 from linn.cli.server.server import Server, end
 from linn.cli.workers.crew import RELOAD, STATUS_VARIABLE, Ready
@@ -60,7 +59,6 @@ class Worker(Server):
 
 def main() -> None:
     """Run the worker that the first argument orders."""
-    open_closed_streams()
     with boundary():
         order = msgspec.json.decode(sys.argv[1], type=WorkerOrder)
         log = Log(sys.stderr, level=order.level, format="json" if order.is_json else "human", worker=order.number)
