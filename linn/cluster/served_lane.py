@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 import trio
 
 from linn.cluster.channel import Channel
-from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window
+from linn.cluster.served_copies import ServedCopies
+from linn.cluster.served_follower import FollowerNode, ServedFollower
+from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window, counts_in_link
 from linn.core.batch.flat_message import Buffer
 from linn.core.env.file_region import Sendable
 from linn.core.errors.tree import BrokerStopping, LinnError, ProtocolError, RequestUnknown
 from linn.core.gateway.gateway import Gateway
 from linn.core.ports.principal import Principal
+from linn.core.security.users import node_user
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.publishing import Publishing
+from linn.protocols.capnp.reading import Reading
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import codec
@@ -26,9 +30,18 @@ class ServedLane:
     """One lane: a session whose requests and answers go through the link."""
 
     def __init__(
-        self, gateway: Gateway, channel: Channel, number: int, opened: m.OpenLane, answered: Callable[[int], None]
+        self,
+        gateway: Gateway,
+        channel: Channel,
+        number: int,
+        opened: m.OpenLane,
+        who: FollowerNode,
+        answered: Callable[[int], None],
     ) -> None:
-        """`answered` is called with the size of each request that has got its answer.
+        """
+        Args:
+            who: the broker that has opened it.
+            answered: called with the size of each request that has got its answer and counts in the link's window.
 
         Raises ProtocolError: the texts are too long.
         """
@@ -39,8 +52,8 @@ class ServedLane:
         self._gateway = gateway
         self._channel = channel
         self._window = Window(LANE_REQUESTS_MAX, LANE_BYTES_MAX)
-        self._sizes: dict[int, int] = {}
-        """Sizes of the requests without an answer, by correlation."""
+        self._sizes: dict[int, tuple[int, bool]] = {}
+        """Requests without an answer, by correlation: the size of each, and whether it counts in the link's window."""
         self._answered = answered
         self._early: list[Event] | None = []
         """Requests that came before the task of the lane has begun; None: it has."""
@@ -56,6 +69,12 @@ class ServedLane:
         subscribing = Subscribing(self._responder)
         self._administering = Administering(self._responder, subscribing)
         self._publishing = Publishing(self._responder, subscribing)
+        self._reading = Reading(self._responder)
+        self._follower = ServedFollower(self._responder, channel, who)
+        self._copies: ServedCopies | None = None
+        """Set in a lane of the other broker itself: its publishes are copies of dead letters."""
+        if opened.user == node_user(who.node):
+            self._copies = ServedCopies(self._responder, gateway, who)
 
     async def run(self) -> None:
         """Carry out requests until the lane is closed, and tell the other side that it has ended.
@@ -71,10 +90,15 @@ class ServedLane:
                 self._responder.nursery.cancel_scope.cancel()
         finally:
             self._publishing.close()
+            self._follower.leave()
             await self._responder.session.aclose()
-            for size in self._sizes.values():
-                self._answered(size)
+            for correlation in list(self._sizes):
+                self._give_back(correlation)
             self._channel.put([codec.put_in_lane(frames_of(m.CloseLane())[0], self._number)])
+
+    def drain(self) -> None:
+        """Answer fetches that wait for records now."""
+        self._reading.end_waits()
 
     def close(self) -> None:
         """Let `run` end. Requests in progress get no answer."""
@@ -89,7 +113,7 @@ class ServedLane:
                 f"a lane has more than {LANE_REQUESTS_MAX} requests, or {LANE_BYTES_MAX:,} bytes of them"
             )
         self._window.take(size)
-        self._sizes[event.correlation] = size
+        self._sizes[event.correlation] = size, counts_in_link(event.message)
         if self._early is not None:
             self._early.append(event)
         else:
@@ -97,14 +121,29 @@ class ServedLane:
 
     def _begin(self, event: Event) -> None:
         try:
+            if isinstance(event.message, m.Replicate):  # Publishes in progress wait for acknowledgements.
+                self._follower.replicate(event)
+                return
             if self._gateway.connections.draining.is_set():
                 raise BrokerStopping("the broker is stopping")
-            if isinstance(event.message, m.Publish):
+            if self._copies is not None and isinstance(event.message, m.Publish):
+                self._copies.store(event)
+            elif self._copies is not None and isinstance(event.message, m.FindOffset):
+                self._copies.find_place(event)
+            elif isinstance(event.message, m.Publish):
                 for producer in self._producers:
                     self._responder.session.claim_producer_id(producer.producer_id, producer.producer_key)
                 self._publishing.publish(event)
             elif isinstance(event.message, m.Administer):
                 self._administering.administer(event)
+            elif isinstance(event.message, m.Fetch):
+                self._reading.fetch(event)
+            elif isinstance(event.message, m.FindOffset):
+                self._reading.find_offset(event)
+            elif isinstance(event.message, m.Describe):
+                self._administering.describe(event)
+            elif isinstance(event.message, m.Follow):
+                self._follower.follow(event)
             else:
                 raise RequestUnknown(f"{type(event.message).__name__} is not forwarded by this version")
         except LinnError as error:
@@ -113,9 +152,10 @@ class ServedLane:
             self._responder.fail_unforeseen(event.correlation, error)
 
     def _give_back(self, correlation: int) -> None:
-        size = self._sizes.pop(correlation)
+        size, counts = self._sizes.pop(correlation)
         self._window.give_back(size)
-        self._answered(size)
+        if counts:
+            self._answered(size)
 
 
 class _LaneOutput:
@@ -129,9 +169,9 @@ class _LaneOutput:
 
     def put(self, frames: Sequence[Sendable]) -> None:
         """See `Output.put`."""
-        plain = [frame for frame in frames if isinstance(frame, Buffer)]
-        assert len(plain) == len(frames), "nothing in a lane is sent from a file"
-        self._channel.put([codec.put_in_lane(plain[0], self._number), *plain[1:]])
+        first, *rest = frames
+        assert isinstance(first, Buffer), "a message begins with its own bytes"
+        self._channel.put([codec.put_in_lane(first, self._number), *rest])
 
     def hold(self, frames: Sequence[Sendable]) -> None:
         """See `Output.hold`. A link's writer joins what waits anyway."""
@@ -153,12 +193,7 @@ class _LaneResponder(Responder):
 
     on_answer: Callable[[int], None]
 
-    def reply(self, correlation: int, message: m.Message) -> None:
-        """See `Responder.reply`."""
-        super().reply(correlation, message)
-        self.on_answer(correlation)
-
-    def fail(self, correlation: int, error: LinnError) -> None:
-        """See `Responder.fail`."""
-        super().fail(correlation, error)
+    def answer(self, correlation: int, frames: Sequence[Sendable]) -> None:
+        """See `Responder.answer`."""
+        super().answer(correlation, frames)
         self.on_answer(correlation)

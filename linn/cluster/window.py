@@ -20,6 +20,9 @@ BYTES_MAX = 16 << 20
 OPEN_CHARACTERS_MAX = 16 << 10
 """Limit of the texts that open a lane. A token with its roles has at most 8 KiB."""
 
+LOG_BYTES, ROW_BYTES = 32, 16
+"""Sizes of a log's table without its rows, and of one row, or of one end of a log."""
+
 
 class Limits(NamedTuple):
     """The limits of one link."""
@@ -59,7 +62,22 @@ class Window:
         self._bytes -= size
 
 
+def counts_in_link(message: m.Message) -> bool:
+    """Whether a request counts in the window of its link, not only in that of its lane.
+
+    Followers, and fetches that wait for records, wait for long, each in a lane of its own: many of them would leave no
+    room for other requests.
+    """
+    return not isinstance(message, m.Replicate) and not (isinstance(message, m.Fetch) and message.wait_max_ms)
+
+
 def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:
-    """The size of a request, as windows count it: its batches, and the text of a verb's arguments."""
-    text = len(message.arguments) if isinstance(message, m.Administer) else 0
-    return text + sum([batch.size for batch in batches])
+    """The size of a request, as windows count it: its batches, the text of a verb's arguments, a follower's tables."""
+    size = sum([batch.size for batch in batches])
+    if isinstance(message, m.Administer):
+        size += len(message.arguments)
+    elif isinstance(message, m.Follow):
+        size += sum([LOG_BYTES + ROW_BYTES * len(table.epochs) for table in message.logs])
+    elif isinstance(message, m.Replicate):
+        size += ROW_BYTES * len(message.ends)
+    return size

@@ -28,7 +28,7 @@ NARROW = {
     "attempt": 16, "id": 32, "timeout_ms": 32, "number": 64, "sequence": 64, "opening": 64,
     "producer_key": 64,
     "lanes_max": 32, "lane_requests_max": 32, "lane_bytes_max": 32, "requests_max": 32, "node": 32, "to_node": 32,
-    "leader": 32, "returned": 32, "formats": 32, "reason": 16,
+    "leader": 32, "returned": 32, "formats": 32, "reason": 16, "log": 32, "batches": 16,
 }  # fmt: skip
 ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2, "place": 3}
 SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch")
