@@ -38,7 +38,7 @@ class WorkerOrder(msgspec.Struct, frozen=True):
     """The number of workers."""
     file: str | None
     data_dir: str | None
-    """Of all workers, instead of the file's."""
+    """The data folder of all workers, instead of the file's."""
     listen: tuple[str, ...]
     level: str | None
     is_json: bool

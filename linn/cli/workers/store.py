@@ -15,7 +15,7 @@ NAME = "supervisor"
 
 
 class SupervisorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the supervisor serves the store."""
+    """The place at which the supervisor serves the store."""
 
     address: Annotated[str, msgspec.Meta(description="The address of a Unix socket.")] = ""
 

@@ -175,7 +175,7 @@ def _command(order: WorkerOrder, number: int) -> list[str]:
 
 
 def _bound(crew: Crew, config: Config) -> list[tuple[str, str]]:
-    """The addresses of all listeners of the file, each once: those that workers share, and their own."""
+    """The addresses of all listeners of the file, each once: shared ones, and the own ones of each worker."""
     found = [(name, address) for _, bound in sorted(crew.addresses.items()) for name, address in bound.items()]
     return [pair for pair in dict.fromkeys(found) if pair[0] in config.listeners]
 

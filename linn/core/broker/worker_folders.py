@@ -5,9 +5,9 @@
     FOLDER/__workers/N      the data of worker N
 
 Laws: a folder with the data of one broker becomes that of workers, and back, in steps of which each may be the last one
-before a crash: the next start goes on with it. The metadata is handed over in one write. A topic is given to worker 1
-with the records that it has there. No topic is hidden: where another number of workers, or none, would have topics that
-nobody leads, the start is refused.
+before a crash: the next start goes on with it. The metadata moves in one write. A topic is given to worker 1
+with the records that it has there. No topic is hidden: where another number of workers, or none, would have topics
+without a leader, the start is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def worker_folder(data_dir: str, number: int) -> str:
 
 
 class WorkerFolders:
-    """The folders of all workers. Nobody else may use them meanwhile."""
+    """The folders of all workers. The caller holds the lock of the shared one."""
 
     def __init__(self, config: Config, env: Env, spawn: Spawn) -> None:
         self._config = config
@@ -145,14 +145,14 @@ def was_alone(found: Snapshot) -> bool:
 
 
 def _is_whole(key: str, value: Any) -> bool:
-    """Whether an entry is for all workers. Each has an audit trail of its own, and what is half made is gone."""
+    """Whether an entry is for all workers. Each has an audit trail of its own, and a half made topic is gone."""
     if not key.startswith(TOPIC):
         return key.startswith(PREFIXES)
     return key != TOPIC + AUDIT_TOPIC and not value.get("deleted") and not value.get("unfinished")
 
 
 def _entries_alone(found: Snapshot, kept: Mapping[str, Stored]) -> dict[str, Any]:
-    """The entries of a broker alone, from those that workers shared. `kept`: topics with logs at worker 1."""
+    """The entries of a broker alone, from the shared ones. `kept`: topics with logs at worker 1."""
     entries = {key: value for key, (_, value) in found.entries.items() if key.startswith(PREFIXES)}
     for key, (_, value) in kept.items():
         if key.startswith(TOPIC) and key not in entries and key != TOPIC + AUDIT_TOPIC:
