@@ -9,7 +9,7 @@ import trio
 from linn.cluster.channel import Channel
 from linn.cluster.introduction import is_present
 from linn.cluster.requests import Outcome, Requests
-from linn.cluster.window import Limits, size_of
+from linn.cluster.window import Limits, counts_in_link, size_of
 from linn.core.batch.batch import RecordBatch
 from linn.core.cluster.peers import Membership
 from linn.core.errors.codes import error_from_code
@@ -145,21 +145,23 @@ class Link:
 
         Raises the error of its answer; PeerUnreachable, PeerUnknown.
         """
-        size, answered, outcomes = size_of(message, batches), trio.Event(), list[Outcome]()
+        size, counts = size_of(message, batches), counts_in_link(message)
+        answered, outcomes = trio.Event(), list[Outcome]()
 
         def tell(outcome: Outcome) -> None:
             outcomes.append(outcome)
             answered.set()
 
         while True:
-            self._check_lives()
-            correlation = self._requests.next_correlation(lane, size) if self._channel.has_room() else None
+            self._check_lives(message)
+            has_room = self._channel.has_room()
+            correlation = self._requests.next_correlation(lane, size, counts=counts) if has_room else None
             if correlation is not None:
                 break
             await self._channel.changed.park()
         self._put(lane, message, correlation, batches)
         ends_at = self._channel.put_bytes
-        self._requests.asked(lane, correlation, size, ends_at, tell, is_repeatable=is_repeatable)
+        self._requests.asked(lane, correlation, size, ends_at, tell, is_repeatable=is_repeatable, counts=counts)
         await answered.wait()
         if isinstance(outcomes[0], LinnError):
             raise outcomes[0]
@@ -175,10 +177,12 @@ class Link:
         first, *rest = frames_of(message, correlation, list(batches))
         self._channel.put([codec.put_in_lane(first, lane), *rest])
 
-    def _check_lives(self) -> None:
+    def _check_lives(self, message: m.Message | None = None) -> None:
+        """Check that the other side takes a request. Raises PeerUnreachable."""
         if self.error is not None:
             raise PeerUnreachable(f"nothing was done: {self.error.text}")
-        if self._is_leaving:
+        # A leader that stops still takes acknowledgements, for which its last publishes wait.
+        if self._is_leaving and not isinstance(message, m.Replicate):
             raise PeerUnreachable(f"nothing was done: node {self._node} is stopping")
 
 

@@ -35,10 +35,12 @@ class _Lane:
 
 
 class _Request:
-    __slots__ = ("ends_at", "is_repeatable", "size", "tell")
+    __slots__ = ("counts", "ends_at", "is_repeatable", "size", "tell")
 
-    def __init__(self, size: int, ends_at: int, is_repeatable: bool, tell: Tell) -> None:
+    def __init__(self, size: int, counts: bool, ends_at: int, is_repeatable: bool, tell: Tell) -> None:
         self.size = size
+        self.counts = counts
+        """Whether it counts in the window of the link."""
         self.ends_at = ends_at
         self.is_repeatable = is_repeatable
         self.tell = tell
@@ -71,26 +73,38 @@ class Requests:
         """Ask for no more in a lane. Requests without an answer get none; their callers no longer wait."""
         self._lanes[lane].is_closing = True
 
-    def next_correlation(self, lane: int, size: int) -> int | None:
-        """Take the number of the lane's next request; None: a window has no room for it."""
+    def next_correlation(self, lane: int, size: int, *, counts: bool = True) -> int | None:
+        """Take the number of the lane's next request; None: a window has no room for it. `counts`: see `asked`."""
         found = self._lanes[lane]
         assert not found.is_closing, "the lane is closed"
-        if not (found.window.has_room(size) and self._window.has_room(size)):
+        if not found.window.has_room(size) or (counts and not self._window.has_room(size)):
             return None
         self._last_correlation += 1
         return self._last_correlation
 
-    def asked(self, lane: int, correlation: int, size: int, ends_at: int, tell: Tell, *, is_repeatable: bool) -> None:
+    def asked(
+        self,
+        lane: int,
+        correlation: int,
+        size: int,
+        ends_at: int,
+        tell: Tell,
+        *,
+        is_repeatable: bool,
+        counts: bool = True,
+    ) -> None:
         """Note a request that was put into the output.
 
         Args:
             ends_at: the number of bytes of the link's output up to its end.
             is_repeatable: whether it changes nothing, so that it can be made again if its outcome is unknown.
+            counts: whether it counts in the window of the link, not only in that of its lane.
         """
         found = self._lanes[lane]
         found.window.take(size)
-        self._window.take(size)
-        found.requests[correlation] = _Request(size, ends_at, is_repeatable, tell)
+        if counts:
+            self._window.take(size)
+        found.requests[correlation] = _Request(size, counts, ends_at, is_repeatable, tell)
 
     def take(self, event: Event) -> None:
         """Take a message of the other side. Raises ProtocolError: it fits nothing that was asked."""
@@ -104,7 +118,7 @@ class Requests:
         if request is None:
             raise ProtocolError(f"{type(event.message).__name__} answers nothing that was asked")
         lane.window.give_back(request.size)
-        self._window.give_back(request.size)
+        self._give_back(request)
         request.tell(error_of(event.message) if isinstance(event.message, m.Failed) else event)
 
     def _ended(self, number: int, lane: _Lane) -> None:
@@ -112,6 +126,10 @@ class Requests:
             raise ProtocolError("the other side has ended a lane that was not closed")
         del self._lanes[number]
         for request in lane.requests.values():
+            self._give_back(request)
+
+    def _give_back(self, request: _Request) -> None:
+        if request.counts:
             self._window.give_back(request.size)
 
     def lose(self, handed_bytes: int, error: LinnError) -> None:

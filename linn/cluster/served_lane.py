@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 import trio
 
 from linn.cluster.channel import Channel
-from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window
+from linn.cluster.served_follower import FollowerNode, ServedFollower
+from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window, counts_in_link
+from linn.core.batch.batch import RecordBatch
 from linn.core.batch.flat_message import Buffer
 from linn.core.env.file_region import Sendable
 from linn.core.errors.tree import BrokerStopping, LinnError, ProtocolError, RequestUnknown
 from linn.core.gateway.gateway import Gateway
+from linn.core.log.storage import StoredBatch
 from linn.core.ports.principal import Principal
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.publishing import Publishing
@@ -26,9 +29,18 @@ class ServedLane:
     """One lane: a session whose requests and answers go through the link."""
 
     def __init__(
-        self, gateway: Gateway, channel: Channel, number: int, opened: m.OpenLane, answered: Callable[[int], None]
+        self,
+        gateway: Gateway,
+        channel: Channel,
+        number: int,
+        opened: m.OpenLane,
+        who: FollowerNode,
+        answered: Callable[[int], None],
     ) -> None:
-        """`answered` is called with the size of each request that has got its answer.
+        """
+        Args:
+            who: the broker that has opened it.
+            answered: called with the size of each request that has got its answer and counts in the link's window.
 
         Raises ProtocolError: the texts are too long.
         """
@@ -39,8 +51,8 @@ class ServedLane:
         self._gateway = gateway
         self._channel = channel
         self._window = Window(LANE_REQUESTS_MAX, LANE_BYTES_MAX)
-        self._sizes: dict[int, int] = {}
-        """Sizes of the requests without an answer, by correlation."""
+        self._sizes: dict[int, tuple[int, bool]] = {}
+        """Requests without an answer, by correlation: the size of each, and whether it counts in the link's window."""
         self._answered = answered
         self._early: list[Event] | None = []
         """Requests that came before the task of the lane has begun; None: it has."""
@@ -56,6 +68,7 @@ class ServedLane:
         subscribing = Subscribing(self._responder)
         self._administering = Administering(self._responder, subscribing)
         self._publishing = Publishing(self._responder, subscribing)
+        self._follower = ServedFollower(self._responder, channel, who)
 
     async def run(self) -> None:
         """Carry out requests until the lane is closed, and tell the other side that it has ended.
@@ -71,9 +84,10 @@ class ServedLane:
                 self._responder.nursery.cancel_scope.cancel()
         finally:
             self._publishing.close()
+            self._follower.leave()
             await self._responder.session.aclose()
-            for size in self._sizes.values():
-                self._answered(size)
+            for correlation in list(self._sizes):
+                self._give_back(correlation)
             self._channel.put([codec.put_in_lane(frames_of(m.CloseLane())[0], self._number)])
 
     def close(self) -> None:
@@ -89,7 +103,7 @@ class ServedLane:
                 f"a lane has more than {LANE_REQUESTS_MAX} requests, or {LANE_BYTES_MAX:,} bytes of them"
             )
         self._window.take(size)
-        self._sizes[event.correlation] = size
+        self._sizes[event.correlation] = size, counts_in_link(event.message)
         if self._early is not None:
             self._early.append(event)
         else:
@@ -97,6 +111,9 @@ class ServedLane:
 
     def _begin(self, event: Event) -> None:
         try:
+            if isinstance(event.message, m.Replicate):  # Publishes in progress wait for acknowledgements.
+                self._follower.replicate(event)
+                return
             if self._gateway.connections.draining.is_set():
                 raise BrokerStopping("the broker is stopping")
             if isinstance(event.message, m.Publish):
@@ -105,6 +122,8 @@ class ServedLane:
                 self._publishing.publish(event)
             elif isinstance(event.message, m.Administer):
                 self._administering.administer(event)
+            elif isinstance(event.message, m.Follow):
+                self._follower.follow(event)
             else:
                 raise RequestUnknown(f"{type(event.message).__name__} is not forwarded by this version")
         except LinnError as error:
@@ -113,9 +132,10 @@ class ServedLane:
             self._responder.fail_unforeseen(event.correlation, error)
 
     def _give_back(self, correlation: int) -> None:
-        size = self._sizes.pop(correlation)
+        size, counts = self._sizes.pop(correlation)
         self._window.give_back(size)
-        self._answered(size)
+        if counts:
+            self._answered(size)
 
 
 class _LaneOutput:
@@ -156,6 +176,11 @@ class _LaneResponder(Responder):
     def reply(self, correlation: int, message: m.Message) -> None:
         """See `Responder.reply`."""
         super().reply(correlation, message)
+        self.on_answer(correlation)
+
+    def reply_with(self, correlation: int, message: m.Message, batches: Sequence[StoredBatch | RecordBatch]) -> None:
+        """See `Responder.reply_with`."""
+        super().reply_with(correlation, message, batches)
         self.on_answer(correlation)
 
     def fail(self, correlation: int, error: LinnError) -> None:

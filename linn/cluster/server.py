@@ -14,8 +14,9 @@ import trio
 from linn.cluster.channel import Channel
 from linn.cluster.introduction import NONCE_BYTES, Admitted, Doorkeeper, is_present
 from linn.cluster.links import binding_of
+from linn.cluster.served_follower import FollowerNode
 from linn.cluster.served_lane import ServedLane
-from linn.cluster.window import Limits, Window, size_of
+from linn.cluster.window import Limits, Window, counts_in_link, size_of
 from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
 from linn.core.cluster.peers import Membership
 from linn.core.connections.listener_traffic import no_subscriptions
@@ -88,6 +89,7 @@ class _ServedLink:
         self._gateway = gateway
         self._membership = membership
         self._admitted = admitted
+        self._who = FollowerNode(admitted.node, admitted.session, trio.Lock())
         limits = Limits()
         self._lanes_max = limits.lanes_max
         self._window = Window(limits.requests_max, limits.bytes_max)
@@ -141,9 +143,10 @@ class _ServedLink:
             lane.close()
             return
         size = size_of(event.message, event.batches)
-        if not self._window.has_room(size):
-            raise ProtocolError("more requests without an answer than a link may have")
-        self._window.take(size)
+        if counts_in_link(event.message):
+            if not self._window.has_room(size):
+                raise ProtocolError("more requests without an answer than a link may have")
+            self._window.take(size)
         lane.handle(event, size)
 
     def _open(self, number: int, opened: m.OpenLane) -> None:
@@ -152,7 +155,7 @@ class _ServedLink:
         if len(self._lanes) >= self._lanes_max:
             raise ProtocolError(f"more than {self._lanes_max:,} lanes")
         self._last_lane = number
-        lane = ServedLane(self._gateway, self._channel, number, opened, self._window.give_back)
+        lane = ServedLane(self._gateway, self._channel, number, opened, self._who, self._window.give_back)
         self._lanes[number] = lane
         self._nursery.start_soon(self._run_lane, number, lane)
 

@@ -62,6 +62,14 @@ class Window:
         self._bytes -= size
 
 
+def counts_in_link(message: m.Message) -> bool:
+    """Whether a request counts in the window of its link, not only in that of its lane.
+
+    A follower waits for news for ever, in a lane of its own: many of them would leave no room for other requests.
+    """
+    return not isinstance(message, m.Replicate)
+
+
 def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:
     """The size of a request, as windows count it: its batches, the text of a verb's arguments, a follower's tables."""
     size = sum([batch.size for batch in batches])

@@ -34,7 +34,7 @@ class Reading:
         if not outbox.is_short and outbox.has_room():  # Serve readers as soon as publishers, if possible.
             fetched = fetch.read_nowait()
             if fetched is not None:
-                responder.answer(frames_to(_answer(fetched), event.correlation, fetched.batches))
+                responder.reply_with(event.correlation, _answer(fetched), fetched.batches)
                 return
 
         async def work() -> None:

@@ -10,10 +10,20 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from linn.api import Gateway, InternalError, LinnError, Mark, Sendable, Session, log_fields
+from linn.api import (
+    Gateway,
+    InternalError,
+    LinnError,
+    Mark,
+    RecordBatch,
+    Sendable,
+    Session,
+    StoredBatch,
+    log_fields,
+)
 from linn.protocols.capnp.outbox import Output
 from linn.wire import messages as m
-from linn.wire.connection import Event, frames_of
+from linn.wire.connection import Event, frames_of, frames_to
 from linn.wire.failure import failed_by
 
 logger = logging.getLogger("linn.capnp")
@@ -62,6 +72,10 @@ class Responder:
         """Answer a request, if it expects an answer."""
         if correlation:
             self.answer(frames_of(message, correlation))
+
+    def reply_with(self, correlation: int, message: m.Message, batches: Sequence[StoredBatch | RecordBatch]) -> None:
+        """Answer a request with batches."""
+        self.answer(frames_to(message, correlation, batches))
 
     def fail(self, correlation: int, error: LinnError) -> None:
         """Answer a request with an error; the error is logged if the request expects no answer."""
