@@ -8,7 +8,7 @@ sends unasked arrives in order with its answers; anything that is no consumer's 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 import trio
@@ -35,6 +35,7 @@ ANSWERS: Mapping[type[m.Message], type[m.Message]] = {
     m.Goodbye: m.Done,
 }
 """The answer to each request of a leg."""
+GONE = "the consumer at the other broker is gone"
 PUSHES = m.Deliver, m.Assigned, m.LeaseEnded, m.Ended, m.Ping
 
 
@@ -75,7 +76,7 @@ class ConsumerLeg:
     def ask(self, message: Any, answered: Callable[[Any], None]) -> None:
         """See `Leg.ask`."""
         if self._is_over:
-            answered(PeerUnreachable("nothing was done: the consumer at the other broker is gone"))
+            answered(PeerUnreachable(GONE))
             return
         asked = _Asked(message, answered)
         if self._waiting or self._link is None or not self._begin(self._link, asked):
@@ -104,7 +105,7 @@ class ConsumerLeg:
         if isinstance(outcome, LinnError):
             return outcome
         kind, message = type(asked.message), outcome.message
-        if isinstance(message, ANSWERS[kind]) and getattr(message, "subscription", m.LANE_SUBSCRIPTION) == 1:
+        if isinstance(message, ANSWERS[kind]) and getattr(message, "subscription", m.LANE_SUBSCRIPTION) == m.LANE_SUBSCRIPTION:
             return outcome
         return PeerUnknown(link.distrust(f"answered {kind.__name__} with {type(message).__name__} of another kind"))
 
@@ -141,7 +142,7 @@ class ConsumerLeg:
         if self._is_over or link is None:
             return
         message = event.message
-        if not isinstance(message, PUSHES) or getattr(message, "subscription", m.LANE_SUBSCRIPTION) != 1:
+        if not isinstance(message, PUSHES) or getattr(message, "subscription", m.LANE_SUBSCRIPTION) != m.LANE_SUBSCRIPTION:
             link.distrust(f"sent {type(message).__name__} to a consumer that has not asked for it")
             return
         self._door.pushed(event)
@@ -151,34 +152,40 @@ class ConsumerLeg:
         if isinstance(error, PeerError) and error.retriable:
             self._end_for(error)
         else:
-            self._end_for(PeerUnreachable(f"the consumer at the other broker is gone: {error.text}"))
+            self._end_for(PeerUnreachable(f"{GONE}: {error.text}"))
 
     def _end_for(self, error: LinnError) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        self._scope.cancel()
-        self._door.ended(error)
-        while self._waiting:
-            self._waiting.popleft().answered(error)
+        if not self._is_over:
+            self._is_over = True
+            self._scope.cancel()
+            self._door.ended(error)
+            self._refuse(self._waiting, error)
+
+    def _refuse(self, requests: Collection[_Asked], error: LinnError) -> None:
+        refused = list(requests)
+        self._waiting.clear()
+        for asked in refused:
+            self._unanswered.pop(asked, None)
+            asked.answered(error)
 
     # --- the end from this side ---
 
     def end(self, reason: LinnError) -> None:
         """See `Leg.end`."""
         self._end_for(reason)
-        unanswered, self._unanswered = self._unanswered, {}
-        for asked in unanswered:
-            asked.answered(reason)
+        self._refuse(self._unanswered, reason)
 
     def close(self) -> None:
         """See `Leg.close`."""
+        if not self._is_over:
+            self._is_over = True
+            self._scope.cancel()
+            self._refuse([*self._unanswered, *self._waiting], PeerUnreachable(GONE))
+
+    def disconnect(self) -> Steps[None]:
+        """See `Leg.disconnect`."""
         self._is_over = True
         self._scope.cancel()
         self._waiting.clear()
         self._unanswered.clear()
-
-    def disconnect(self) -> Steps[None]:
-        """See `Leg.disconnect`."""
-        self.close()
         return no_steps()

@@ -44,10 +44,10 @@ class Leg(Protocol):
         """End the leg for a reason here. The consumer ends as with the loss of its connection."""
 
     def close(self) -> None:
-        """End the leg: nobody waits for answers, or takes what is pushed. Idempotent."""
+        """End the leg: requests without an answer get PeerUnreachable, and nothing is pushed any more. Idempotent."""
 
     def disconnect(self) -> Steps[None]:
-        """Close, because the client's connection was lost. Idempotent."""
+        """End the leg without answers, because the client's connection was lost. Idempotent."""
 
 
 class ConsumerLinks(Protocol):

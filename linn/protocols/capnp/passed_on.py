@@ -74,6 +74,16 @@ class PassedOn:
                 message.subscription = self.id
             self._responder.answer(correlation, frames_to(message, correlation, outcome.batches))
 
+    def pull(self, event: Event) -> None:
+        """Pass a pull on. It is answered without records if the other broker is lost: the subscription is over then."""
+        self._ask(event, self._pulled)
+
+    def _pulled(self, correlation: int, outcome: Any) -> None:
+        if isinstance(outcome, PeerError):
+            self._responder.reply(correlation, m.Deliver(self.id, 0, 0, 0))
+        else:
+            self._answered(correlation, outcome)
+
     def unsubscribe(self, event: Event) -> None:
         """Unsubscribe. If the other broker is lost meanwhile, the subscription is over as well."""
         self._ask(event, self._unsubscribed)
