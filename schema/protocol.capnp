@@ -163,7 +163,7 @@ struct Fetch {
   partition @1 :Int32;
   offset    @2 :Int64;
   bytesMin  @3 :UInt32;          # answer when this much can be read, or
-  bytesMax  @4 :UInt32;
+  bytesMax  @4 :UInt32;          # 0: answer without batches
   waitMaxMs @5 :UInt32;          # when this time has passed
   where     @6 :Text;            # a predicate over routing key and labels: only these records; "": all
   unsettled @7 :Bool;            # of a queue: only records that are not settled

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
 from linn.cluster.channel import Channel
 from linn.cluster.introduction import is_present
-from linn.cluster.requests import Outcome, Requests
+from linn.cluster.requests import Outcome, Requests, Tell
 from linn.cluster.window import Limits, counts_in_link, size_of
 from linn.core.batch.batch import RecordBatch
 from linn.core.cluster.peers import Membership
@@ -44,6 +44,8 @@ class Link:
         self._sessions = session, own_session
         self._is_leaving = False
         """Whether the other side has said goodbye: it answers earlier requests, and takes no more."""
+        self._resting: dict[int, Callable[[], object]] = {}
+        """Open lanes without a request, least recently used first, each with what its end is told to."""
         self._requests = Requests(
             Limits(
                 welcome.lanes_max,
@@ -66,6 +68,7 @@ class Link:
             return await channel.run(self._handle, self.check_sessions)
         finally:
             error = channel.error or PeerUnreachable("the broker is stopping")
+            self._resting.clear()
             self._requests.lose(channel.handed_bytes, error)
             with trio.CancelScope(shield=True):
                 await channel.aclose()
@@ -81,6 +84,8 @@ class Link:
             self._channel.changed.unpark_all()
         elif isinstance(event.message, m.Goodbye):
             self._is_leaving = True
+            while self._resting:
+                self._evict()
             self._channel.changed.unpark_all()
         else:
             raise ProtocolError(f"{type(event.message).__name__} outside of a lane")
@@ -100,13 +105,13 @@ class Link:
             self.close_lane(lane)
         if isinstance(answer, m.Administered):
             return answer.result
-        raise self._unexpected(answer, "a verb")
+        raise self.unexpected(answer, "a verb")
 
     async def publish(
         self, request: PublishRequest, principal: Principal, producers: Mapping[int, int]
     ) -> Sequence[PublishResult]:
         """Let the other broker publish to one of its topics. Raises and is cancelled as `PublishLinks.publish`."""
-        lane = await self.open_lane(principal, [m.ProducerKey(id, key) for id, key in producers.items()])
+        lane = await self.open_lane(principal, producers)
         acks = ACKS.index(request.acks)
         asked = m.Publish(request.target, False, acks, request.partition, request.wants_returned)
         try:
@@ -115,11 +120,12 @@ class Link:
             self.close_lane(lane)
         if isinstance(answer, m.Published) and len(answer.placements) == len(request.batches):
             return [result_of(placement) for placement in answer.placements]
-        raise self._unexpected(answer, "a publish")
+        raise self.unexpected(answer, "a publish")
 
-    def _unexpected(self, answer: m.Message, asked: str) -> PeerUnknown:
+    def unexpected(self, answer: m.Message, asked: str, *, is_repeatable: bool = False) -> LinnError:
         """End the link for an answer that is none; returns the error of the request."""
-        return PeerUnknown(self.distrust(f"answered {asked} with {type(answer).__name__}"))
+        text = self.distrust(f"answered {asked} with {type(answer).__name__}")
+        return PeerUnreachable(f"nothing was done: {text}") if is_repeatable else PeerUnknown(text)
 
     def distrust(self, deed: str) -> str:
         """End the link for a deed of the other side that breaks the protocol; returns it as a sentence."""
@@ -127,16 +133,39 @@ class Link:
         self._channel.lose(error)
         return error.text
 
-    async def open_lane(self, principal: Principal, producers: Sequence[m.ProducerKey] = ()) -> int:
-        """Open a lane for a principal, when there is room for one. Raises PeerUnreachable."""
+    async def open_lane(self, principal: Principal, producers: Mapping[int, int] | None = None) -> int:
+        """Open a lane for a principal, when there is room for one; returns its number.
+
+        `producers`: the producer ids that its publishes use, with their keys. Raises PeerUnreachable.
+        """
         while True:
             self._check_lives()
-            if self._channel.has_room() and (lane := self._requests.open_lane()) is not None:
-                break
+            if self._channel.has_room():
+                if (lane := self._requests.open_lane()) is not None:
+                    break
+                if self._resting:
+                    self._evict()
             await self._channel.changed.park()
         connection, client, user, _, login, roles = principal
-        self._put(lane, m.OpenLane(connection, client, user, login, [*roles], [*producers]))
+        keys = [m.ProducerKey(id, key) for id, key in (producers or {}).items()]
+        self._put(lane, m.OpenLane(connection, client, user, login, [*roles], keys))
         return lane
+
+    def rest(self, lane: int, closed: Callable[[], object]) -> None:
+        """Keep a lane for later: it is closed if others need its place, which is told to `closed`."""
+        if self.error is None:
+            self._resting[lane] = closed
+            self._channel.changed.unpark_all()
+
+    def use(self, lane: int) -> None:
+        """Use a lane that rests again."""
+        del self._resting[lane]
+
+    def _evict(self) -> None:
+        """Close the lane that has rested for the longest time."""
+        lane = next(iter(self._resting))
+        self._resting.pop(lane)()
+        self.close_lane(lane)
 
     async def ask(
         self, lane: int, message: m.Message, batches: Sequence[RecordBatch] = (), *, is_repeatable: bool
@@ -145,13 +174,23 @@ class Link:
 
         Raises the error of its answer; PeerUnreachable, PeerUnknown.
         """
-        size, counts = size_of(message, batches), counts_in_link(message)
         answered, outcomes = trio.Event(), list[Outcome]()
 
         def tell(outcome: Outcome) -> None:
             outcomes.append(outcome)
             answered.set()
 
+        await self.begin(lane, message, batches, tell, is_repeatable=is_repeatable)
+        await answered.wait()
+        if isinstance(outcomes[0], LinnError):
+            raise outcomes[0]
+        return outcomes[0]
+
+    async def begin(
+        self, lane: int, message: m.Message, batches: Sequence[RecordBatch], tell: Tell, *, is_repeatable: bool
+    ) -> None:
+        """Make a request when there is room for it. Raises PeerUnreachable. Cancellation: it was not made."""
+        size, counts = size_of(message, batches), counts_in_link(message)
         while True:
             self._check_lives(message)
             has_room = self._channel.has_room()
@@ -162,14 +201,11 @@ class Link:
         self._put(lane, message, correlation, batches)
         ends_at = self._channel.put_bytes
         self._requests.asked(lane, correlation, size, ends_at, tell, is_repeatable=is_repeatable, counts=counts)
-        await answered.wait()
-        if isinstance(outcomes[0], LinnError):
-            raise outcomes[0]
-        return outcomes[0]
 
     def close_lane(self, lane: int) -> None:
         """Close a lane. Its requests without an answer get none."""
         if self.error is None:
+            self._resting.pop(lane, None)
             self._requests.close_lane(lane)
             self._put(lane, m.CloseLane())
 

@@ -16,6 +16,7 @@ from linn.cluster.channel import SILENCE_S, Channel
 from linn.cluster.follow_lane import LinkFollowLane
 from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
+from linn.cluster.reading import Reading
 from linn.core.cluster.peers import Membership, PeerPlace
 from linn.core.env.env import Stream
 from linn.core.env.log_fields import log_fields
@@ -40,7 +41,7 @@ FRAME_BYTES_MAX = 64 << 20
 
 
 class Links:
-    """The links of this broker: the ports `PeerLinks` and `PublishLinks`."""
+    """The links of this broker: the ports `PeerLinks`, `PublishLinks` and `ReadLinks`."""
 
     def __init__(self, gateway: Gateway) -> None:
         """`gateway`: of this broker, which has a membership."""
@@ -68,6 +69,10 @@ class Links:
         """See `PublishLinks.publish`."""
         link = await self._link(node)
         return await link.publish(request, principal, producers)
+
+    def reading(self, principal: Principal) -> Reading:
+        """See `ReadLinks.reading`."""
+        return Reading(self._link, principal)
 
     async def open_follow_lane(self, node: int) -> LinkFollowLane:
         """See `PeerLinks.open_follow_lane`."""

@@ -9,15 +9,14 @@ import trio
 from linn.cluster.channel import Channel
 from linn.cluster.served_follower import FollowerNode, ServedFollower
 from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window, counts_in_link
-from linn.core.batch.batch import RecordBatch
 from linn.core.batch.flat_message import Buffer
 from linn.core.env.file_region import Sendable
 from linn.core.errors.tree import BrokerStopping, LinnError, ProtocolError, RequestUnknown
 from linn.core.gateway.gateway import Gateway
-from linn.core.log.storage import StoredBatch
 from linn.core.ports.principal import Principal
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.publishing import Publishing
+from linn.protocols.capnp.reading import Reading
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import codec
@@ -69,6 +68,7 @@ class ServedLane:
         self._administering = Administering(self._responder, subscribing)
         self._publishing = Publishing(self._responder, subscribing)
         self._follower = ServedFollower(self._responder, channel, who)
+        self._reading = Reading(self._responder)
 
     async def run(self) -> None:
         """Carry out requests until the lane is closed, and tell the other side that it has ended.
@@ -89,6 +89,10 @@ class ServedLane:
             for correlation in list(self._sizes):
                 self._give_back(correlation)
             self._channel.put([codec.put_in_lane(frames_of(m.CloseLane())[0], self._number)])
+
+    def drain(self) -> None:
+        """Answer fetches that wait for records now."""
+        self._reading.end_waits()
 
     def close(self) -> None:
         """Let `run` end. Requests in progress get no answer."""
@@ -124,6 +128,12 @@ class ServedLane:
                 self._administering.administer(event)
             elif isinstance(event.message, m.Follow):
                 self._follower.follow(event)
+            elif isinstance(event.message, m.Fetch):
+                self._reading.fetch(event)
+            elif isinstance(event.message, m.FindOffset):
+                self._reading.find_offset(event)
+            elif isinstance(event.message, m.Describe):
+                self._administering.describe(event)
             else:
                 raise RequestUnknown(f"{type(event.message).__name__} is not forwarded by this version")
         except LinnError as error:
@@ -149,9 +159,9 @@ class _LaneOutput:
 
     def put(self, frames: Sequence[Sendable]) -> None:
         """See `Output.put`."""
-        plain = [frame for frame in frames if isinstance(frame, Buffer)]
-        assert len(plain) == len(frames), "nothing in a lane is sent from a file"
-        self._channel.put([codec.put_in_lane(plain[0], self._number), *plain[1:]])
+        first, *rest = frames
+        assert isinstance(first, Buffer), "a message begins with its own bytes"
+        self._channel.put([codec.put_in_lane(first, self._number), *rest])
 
     def hold(self, frames: Sequence[Sendable]) -> None:
         """See `Output.hold`. A link's writer joins what waits anyway."""
@@ -173,17 +183,7 @@ class _LaneResponder(Responder):
 
     on_answer: Callable[[int], None]
 
-    def reply(self, correlation: int, message: m.Message) -> None:
-        """See `Responder.reply`."""
-        super().reply(correlation, message)
-        self.on_answer(correlation)
-
-    def reply_with(self, correlation: int, message: m.Message, batches: Sequence[StoredBatch | RecordBatch]) -> None:
-        """See `Responder.reply_with`."""
-        super().reply_with(correlation, message, batches)
-        self.on_answer(correlation)
-
-    def fail(self, correlation: int, error: LinnError) -> None:
-        """See `Responder.fail`."""
-        super().fail(correlation, error)
+    def answer(self, correlation: int, frames: Sequence[Sendable]) -> None:
+        """See `Responder.answer`."""
+        super().answer(correlation, frames)
         self.on_answer(correlation)

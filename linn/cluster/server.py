@@ -122,6 +122,8 @@ class _ServedLink:
         """When the broker stops, answer earlier requests, and end the link."""
         await self._gateway.connections.draining.wait()
         self._channel.put(frames_of(m.Goodbye("the broker is stopping")))
+        for lane in self._lanes.values():
+            lane.drain()
         while self._window.requests or self._channel.waiting_bytes:
             await self._gateway.env.clock.sleep(DRAIN_POLL_S)
         await self._gateway.env.clock.sleep(LEAVE_S)

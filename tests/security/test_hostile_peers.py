@@ -22,6 +22,7 @@ from linn.core.cluster.peers import PeerPlace
 from linn.core.env.env import Stream
 from linn.core.errors.peers import PeerError, PeerRefused, PeerUnknown, PeerUnreachable
 from linn.core.errors.tree import ConnectionLost
+from linn.core.gateway.requests import FetchRequest
 from linn.core.ports.principal import Principal
 from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import plugin_broker
@@ -378,7 +379,7 @@ def test_an_unknown_request_in_a_lane_is_refused_and_ends_nothing() -> None:
     async def scenario(env: SimEnv, broker: Broker, peer: RawPeer) -> None:
         await peer.greet()
         await peer.say(OPEN, lane=1)
-        await peer.say(m.Describe([]), lane=1, correlation=1)
+        await peer.say(m.OpenTransactions("t", 1000), lane=1, correlation=1)
         event = await peer.next()
         assert isinstance(event.message, m.Failed)
         assert (event.lane, event.correlation, event.message.code) == (1, 1, "protocol.request_unknown")
@@ -438,7 +439,28 @@ def test_a_broker_that_asks_without_reading_fills_no_memory(monkeypatch: pytest.
 ANN = Principal("10.0.0.9:1", "tests", "ann", login="scram")
 
 
-def dialing(listen: Callable[[RawPeer], Awaitable[None]], error: type[PeerError], text: str) -> None:
+async def make_topic(links: Links) -> None:
+    await links.perform(2, "topic.create", '{"name": "t"}', ANN)
+
+
+async def read(links: Links) -> None:
+    await links.reading(ANN).fetch(2, FetchRequest("t", 0, 0, 1000), 0)
+
+
+async def find(links: Links) -> None:
+    await links.reading(ANN).find_offset(2, "t", 0, 0, 0)
+
+
+async def look(links: Links) -> None:
+    await links.reading(ANN).bounds(2, ["t"])
+
+
+def dialing(
+    listen: Callable[[RawPeer], Awaitable[None]],
+    error: type[PeerError],
+    text: str,
+    ask: Callable[[Links], Awaitable[None]] = make_topic,
+) -> None:
     """Let a broker dial a listener that does what a test tells it; the broker's caller gets this error in time."""
 
     async def main(env: SimEnv) -> None:
@@ -458,7 +480,7 @@ def dialing(listen: Callable[[RawPeer], Awaitable[None]], error: type[PeerError]
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve, nursery)
                 with trio.fail_after(3 * SILENCE_S), pytest.raises(error, match=text):
-                    await Links(broker.gateway).perform(2, "topic.create", '{"name": "t"}', ANN)
+                    await ask(Links(broker.gateway))
                 nursery.cancel_scope.cancel()
 
     run_simulation(3, main, virtual_s_max=600)
@@ -520,6 +542,21 @@ def test_a_listener_that_answers_nonsense_is_given_up(answer: tuple[m.Message, i
         await peer.say(answer[0], lane=answer[1], correlation=answer[2])
 
     dialing(nonsense, PeerUnknown, "it may have been done or not")
+
+
+@pytest.mark.parametrize("answer", [m.Administered("{}"), m.Done(), m.Published([]), m.Fetch("t", 0, 0)])
+@pytest.mark.parametrize("ask", [read, find, look])
+def test_a_listener_that_answers_a_read_with_something_else_is_given_up(
+    answer: m.Message, ask: Callable[[Links], Awaitable[None]]
+) -> None:
+    async def nonsense(peer: RawPeer) -> None:
+        await let_in(peer)
+        await peer.next()
+        asked = await peer.next()
+        await peer.say(answer, lane=1, correlation=asked.correlation)
+        await trio.sleep_forever()
+
+    dialing(nonsense, PeerUnreachable, "nothing was done", ask)
 
 
 def test_a_listener_that_floods_a_broker_with_pings_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

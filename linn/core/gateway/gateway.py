@@ -16,6 +16,7 @@ from linn.core.connections.connections import Connections
 from linn.core.env.env import AcceptedStream, Env, Spawn
 from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.auth import Forbidden
+from linn.core.gateway.elsewhere import ReadLinks
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.session import Session
 from linn.core.loop.fair_turns import FairTurns
@@ -39,7 +40,7 @@ def peer_of(stream: AcceptedStream) -> Peer:
     return Peer(stream.peer, is_private=True, names=names, binding=binding)
 
 
-class BrokerLinks(PeerLinks, PublishLinks, Protocol):
+class BrokerLinks(PeerLinks, PublishLinks, ReadLinks, Protocol):
     """Links to the other brokers of the cluster, for all that may be passed on."""
 
 
@@ -111,4 +112,4 @@ class Gateway:
         def refused(need: Need) -> None:
             self._rooms.audit.seen(f"{need.operation} {need.kind}", principal, need.name, Forbidden.code)
 
-        return Session(self._rooms, principal._replace(access=access.of_session(refused)))
+        return Session(self._rooms, principal._replace(access=access.of_session(refused)), self.links)

@@ -6,7 +6,6 @@ Both have the numbers of this connection here, and those of the lane there. Noth
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from linn.api import ConsumerKind, Leg, LinnError, PeerError, SubscribeRequest, SubscriptionOf

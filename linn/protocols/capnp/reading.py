@@ -44,7 +44,7 @@ class Reading:
                 fetched = await fetch.read(deadline, self._room)
             finally:
                 del self._waits[deadline]
-            outbox.put(frames_to(_answer(fetched), event.correlation, fetched.batches))
+            responder.answer(event.correlation, frames_to(_answer(fetched), event.correlation, fetched.batches))
 
         responder.in_task(event, work)
 
