@@ -96,7 +96,7 @@ class ConsumerLeg:
                 del self._unanswered[asked]
                 asked.answered(self._checked(link, asked, outcome))
 
-        if not link.begin_nowait(self._lane, asked.message, tell, is_repeatable=asked.is_repeatable):
+        if not link.begin_nowait(self._lane, asked.message, (), tell, is_repeatable=asked.is_repeatable):
             return False
         self._unanswered[asked] = None
         return True
@@ -105,9 +105,10 @@ class ConsumerLeg:
         if isinstance(outcome, LinnError):
             return outcome
         kind, message = type(asked.message), outcome.message
-        if isinstance(message, ANSWERS[kind]) and getattr(message, "subscription", m.LANE_SUBSCRIPTION) == m.LANE_SUBSCRIPTION:
+        if isinstance(message, ANSWERS[kind]) and _is_of_lane(message):
             return outcome
-        return PeerUnknown(link.distrust(f"answered {kind.__name__} with {type(message).__name__} of another kind"))
+        deed = f"answered {kind.__name__} with {type(message).__name__}, or for another consumer"
+        return PeerUnknown(link.distrust(deed))
 
     # --- life ---
 
@@ -142,7 +143,7 @@ class ConsumerLeg:
         if self._is_over or link is None:
             return
         message = event.message
-        if not isinstance(message, PUSHES) or getattr(message, "subscription", m.LANE_SUBSCRIPTION) != m.LANE_SUBSCRIPTION:
+        if not (isinstance(message, PUSHES) and _is_of_lane(message)):
             link.distrust(f"sent {type(message).__name__} to a consumer that has not asked for it")
             return
         self._door.pushed(event)
@@ -189,3 +190,8 @@ class ConsumerLeg:
         self._waiting.clear()
         self._unanswered.clear()
         return no_steps()
+
+
+def _is_of_lane(message: m.Message) -> bool:
+    """Whether a message is about the lane's only subscription, or about none."""
+    return bool(getattr(message, "subscription", m.LANE_SUBSCRIPTION) == m.LANE_SUBSCRIPTION)

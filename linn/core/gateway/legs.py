@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from linn.core.batch.steps import Steps
 from linn.core.errors.tree import LinnError
+from linn.core.gateway.elsewhere import ReadLinks
 from linn.core.ports.principal import Principal
 
 
@@ -59,3 +60,7 @@ class ConsumerLinks(Protocol):
         It ends with PeerUnreachable, PeerRefused or PeerStale if there is no link, or none any more, and with
         LimitExceeded if there are too many legs to the node.
         """
+
+
+class SessionLinks(ReadLinks, ConsumerLinks, Protocol):
+    """What a session passes on by itself."""

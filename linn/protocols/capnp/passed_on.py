@@ -61,8 +61,13 @@ class PassedOn:
         self._responder.outbox.put(frames_of(subscribed, correlation))
 
     def pass_on(self, event: Event) -> None:
-        """Pass a request on; its answer comes back as it is."""
-        self._ask(event, self._answered)
+        """Pass a request on; its answer comes back as it is, unless the other broker is lost."""
+        if isinstance(event.message, m.Pull):
+            self._ask(event, self._pulled)
+        elif isinstance(event.message, m.Unsubscribe):
+            self._ask(event, self._unsubscribed)
+        else:
+            self._ask(event, self._answered)
 
     def _answered(self, correlation: int, outcome: Any) -> None:
         if isinstance(outcome, LinnError):
@@ -73,21 +78,15 @@ class PassedOn:
                 message.subscription = self.id
             self._responder.answer(correlation, frames_to(message, correlation, outcome.batches))
 
-    def pull(self, event: Event) -> None:
-        """Pass a pull on. It is answered without records if the other broker is lost: the subscription is over then."""
-        self._ask(event, self._pulled)
-
     def _pulled(self, correlation: int, outcome: Any) -> None:
+        """Answer a pull: without records if the other broker is lost, because the subscription is over then."""
         if isinstance(outcome, PeerError):
             self._responder.reply(correlation, m.Deliver(self.id, 0, 0, 0))
         else:
             self._answered(correlation, outcome)
 
-    def unsubscribe(self, event: Event) -> None:
-        """Unsubscribe. If the other broker is lost meanwhile, the subscription is over as well."""
-        self._ask(event, self._unsubscribed)
-
     def _unsubscribed(self, correlation: int, outcome: Any) -> None:
+        """Answer an unsubscribe. If the other broker is lost, the subscription is over as well."""
         if isinstance(outcome, LinnError) and not isinstance(outcome, PeerError):
             self._responder.fail(correlation, outcome)
         else:
