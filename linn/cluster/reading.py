@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
-from typing import TypeVar
+
+import trio
 
 from linn.cluster.link import Link
 from linn.core.errors.tree import LinnError
@@ -19,7 +20,9 @@ from linn.core.ports.principal import Principal
 from linn.wire import messages as m
 from linn.wire.connection import Event
 
-T = TypeVar("T", bound=m.Message)
+WAITS_MAX = 64
+"""Limit of one session's fetches that wait at other brokers, each in a lane: otherwise a few clients could take all
+lanes of a link. Further ones wait for one of them to end."""
 
 
 class Reading:
@@ -31,6 +34,7 @@ class Reading:
         self._principal = principal
         self._resting: dict[int, tuple[Link, int]] = {}
         """The lane that rests, by node."""
+        self._waits = trio.Semaphore(WAITS_MAX)
         self._is_closed = False
 
     async def fetch(self, node: int, request: FetchRequest, wait_s: float) -> Fetched:
@@ -49,7 +53,11 @@ class Reading:
             list(request.accepts),
             request.is_uncommitted,
         )
-        event = await self._ask(node, asked, m.Fetched)
+        if wait_s:
+            async with self._waits:
+                event = await self._ask(node, asked, m.Fetched)
+        else:
+            event = await self._ask(node, asked, m.Fetched)
         found = event.message
         assert isinstance(found, m.Fetched), "it was checked"
         return Fetched(event.batches, found.next_offset, found.start_offset, found.high_watermark, found.leader_epoch)

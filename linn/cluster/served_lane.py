@@ -161,14 +161,14 @@ class ServedLane:
                 self._publishing.publish(event)
             elif isinstance(event.message, m.Administer):
                 self._administering.administer(event)
-            elif isinstance(event.message, m.Follow):
-                self._follower.follow(event)
             elif isinstance(event.message, m.Fetch):
                 self._reading.fetch(event)
             elif isinstance(event.message, m.FindOffset):
                 self._reading.find_offset(event)
             elif isinstance(event.message, m.Describe):
                 self._administering.describe(event)
+            elif isinstance(event.message, m.Follow):
+                self._follower.follow(event)
             elif isinstance(event.message, m.Subscribe):
                 self._subscribe(event)
             else:

@@ -67,9 +67,11 @@ class Window:
 def counts_in_link(message: m.Message) -> bool:
     """Whether a request counts in the window of its link, not only in that of its lane.
 
-    A follower waits for news for ever, a consumer for records, each in a lane of its own: many of them would leave no
-    room for other requests.
+    Followers, consumers, and fetches that wait for records, wait for long, each in a lane of its own: many of them would
+    leave no room for other requests.
     """
+    if isinstance(message, m.Fetch):
+        return not message.wait_max_ms
     return not isinstance(message, m.Replicate | m.Pull | m.Goodbye)
 
 

@@ -9,6 +9,7 @@ from cluster_world import until
 from raw_client import RawClient, Refused, records, values
 from simulated_time import simulated
 
+from linn.cluster.reading import WAITS_MAX
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -173,6 +174,22 @@ async def test_a_fetch_whose_client_has_gone_ends_at_the_leader(env: SimEnv) -> 
         await until(lambda: lanes(other) == 3)
         await client.stream.aclose()
         await until(lambda: lanes(other) == 0, 5)
+
+
+@simulated
+async def test_fetches_that_wait_leave_lanes_and_room_for_other_requests(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        _, other = await apart(world)
+        client = await other.client()
+        waiting = [await client.send(m.Fetch("t", 0, 0, wait_max_ms=60_000)) for _ in range(WAITS_MAX + 20)]
+        await until(lambda: lanes(other) >= WAITS_MAX)
+        await trio.sleep(1)
+        assert lanes(other) <= WAITS_MAX + 1
+        with trio.fail_after(1):
+            assert await offset_of(client, m.Place.LATEST) == 0
+            await client.publish("t", ["a"])
+        with trio.fail_after(2):
+            assert [values((await client.answer(ticket)).batches) for ticket in waiting] == [["a"]] * len(waiting)
 
 
 @simulated

@@ -7,7 +7,7 @@ import pytest
 from linn.cluster.requests import Outcome, Requests
 from linn.cluster.window import Limits, Window, size_of
 from linn.core.errors.peers import PeerUnknown, PeerUnreachable
-from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, TopicUnknown
+from linn.core.errors.tree import ConnectionLost, ProtocolError, TopicUnknown
 from linn.wire import messages as m
 from linn.wire.connection import Event
 
@@ -20,7 +20,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.requests = Requests(LIMITS)
-        self.outcomes: dict[int, m.Message | LinnError] = {}
+        self.outcomes: dict[int, Outcome] = {}
         self.put_bytes = 0
 
     def open(self) -> int:
@@ -36,7 +36,7 @@ class Asking:
             def tell(outcome: Outcome) -> None:
                 assert correlation is not None
                 assert correlation not in self.outcomes
-                self.outcomes[correlation] = outcome.message if isinstance(outcome, Event) else outcome
+                self.outcomes[correlation] = outcome
 
             end = self.put_bytes
             self.requests.asked(lane, correlation, size, end, tell, is_repeatable=is_repeatable)
