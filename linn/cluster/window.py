@@ -67,7 +67,7 @@ class Window:
 def counts_in_link(message: m.Message) -> bool:
     """Whether a request counts in the window of its link, not only in that of its lane.
 
-    Followers, consumers, and fetches that wait for records, wait for long, each in a lane of its own: many of them would
+    Followers, consumers, and fetches that wait for records wait for long, each in a lane of its own: many of them would
     leave no room for other requests.
     """
     if isinstance(message, m.Fetch):
