@@ -35,6 +35,8 @@ from linn.client.consume.seeking import Seeking
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Read, Start, requests_for
 from linn.client.consume.subscription import Subscription
+from linn.core.errors.peers import PeerError
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     ClientClosed,
     ConnectionLost,
@@ -340,10 +342,16 @@ class Consumer(Running, Seeking):
         self._wake()
 
     def _on_ended(self, error: LinnError) -> None:
-        """Make the next step raise the reason why the broker ended the subscription, or join the group again."""
+        """Make the next step raise the reason why the broker ended the subscription, or subscribe again.
+
+        In a cluster, the topic's leader was lost, or is another broker now: it is as after a lost connection.
+        """
         connection = self._connector.usable
-        if isinstance(error, GroupSessionExpired) and connection is not None:
-            logger.warning("%(error)s; joining again", {"topic": self._named, "error": error.text, "code": error.code})
+        is_elsewhere = isinstance(error, NotLeader | PeerError) and error.retriable
+        if (isinstance(error, GroupSessionExpired) or is_elsewhere) and connection is not None:
+            again = "subscribing" if is_elsewhere else "joining"
+            about = {"topic": self._named, "error": error.text, "code": error.code, "again": again}
+            logger.warning("%(error)s; %(again)s again", about)
             self._disconnected()
             self._connected(connection)
             return
