@@ -14,7 +14,11 @@ from functools import partial
 import trio
 
 from linn.cluster.channel import SILENCE_S, Channel
+<<<<<<< HEAD
 from linn.cluster.consumer_leg import ConsumerLeg
+=======
+from linn.cluster.copying import Copying
+>>>>>>> main
 from linn.cluster.follow_lane import LinkFollowLane
 from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
@@ -30,7 +34,8 @@ from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.legs import Door
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest, PublishResult
-from linn.core.security.users import SERVICE
+from linn.core.security.policy import ADMINISTRATOR
+from linn.core.security.users import node_user
 
 logger = logging.getLogger("linn.peers")
 
@@ -44,7 +49,11 @@ FRAME_BYTES_MAX = 64 << 20
 
 
 class Links:
+<<<<<<< HEAD
     """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks` and `ConsumerLinks`."""
+=======
+    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks` and `CopyLinks`."""
+>>>>>>> main
 
     def __init__(self, gateway: Gateway) -> None:
         """`gateway`: of this broker, which has a membership."""
@@ -84,10 +93,18 @@ class Links:
     async def open_follow_lane(self, node: int) -> LinkFollowLane:
         """See `PeerLinks.open_follow_lane`."""
         link = await self._link(node)
+        return LinkFollowLane(link, await link.open_lane(self._itself()))
+
+    def copies(self) -> Copying:
+        """See `CopyLinks.copies`."""
+        return Copying(self._link, self._itself())
+
+    def _itself(self) -> Principal:
+        """This broker as the principal of a lane."""
         membership = self._gateway.membership
-        assert membership is not None
-        broker = Principal("", self._gateway.name, f"{SERVICE}node/{membership.node}", login="secret")
-        return LinkFollowLane(link, await link.open_lane(broker))
+        assert membership is not None, "the broker is in a cluster"
+        name = node_user(membership.node)
+        return Principal("", self._gateway.name, name, login="secret", roles=(ADMINISTRATOR,))
 
 
 class _Way:

@@ -13,6 +13,7 @@ from math import ceil
 import trio
 
 from linn.cluster.link import Link
+from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.elsewhere import Bounds
 from linn.core.gateway.requests import Fetched, FetchRequest
@@ -84,11 +85,13 @@ class Reading:
         for link, lane in resting.values():
             link.close_lane(lane)
 
-    async def _ask(self, node: int, message: m.Message, answer: type[m.Message]) -> Event:
+    async def _ask(
+        self, node: int, message: m.Message, answer: type[m.Message], batches: Sequence[RecordBatch] = ()
+    ) -> Event:
         """Ask a node. Raises LinnError: the answer, or the other broker could not be asked."""
         link, lane = await self._lane(node)
         try:
-            event = await link.ask(lane, message, is_repeatable=True)
+            event = await link.ask(lane, message, batches, is_repeatable=True)
         except LinnError:
             self._rest(node, link, lane)
             raise

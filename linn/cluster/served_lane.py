@@ -10,7 +10,11 @@ from typing import Any
 import trio
 
 from linn.cluster.channel import Channel
+<<<<<<< HEAD
 from linn.cluster.lane_output import LaneOutput
+=======
+from linn.cluster.served_copies import ServedCopies
+>>>>>>> main
 from linn.cluster.served_follower import FollowerNode, ServedFollower
 from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window, counts_in_link
 from linn.core.env.file_region import Sendable
@@ -18,6 +22,7 @@ from linn.core.errors.auth import Forbidden
 from linn.core.errors.tree import BrokerStopping, LinnError, ProtocolError, RequestUnknown
 from linn.core.gateway.gateway import Gateway
 from linn.core.ports.principal import Principal
+from linn.core.security.users import node_user
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.reading import Reading
@@ -79,7 +84,14 @@ class ServedLane:
         self._administering = Administering(self._responder, self._subscribing)
         self._publishing = Publishing(self._responder, self._subscribing)
         self._follower = ServedFollower(self._responder, channel, who)
+<<<<<<< HEAD
         self._reading = Reading(self._responder)
+=======
+        self._copies: ServedCopies | None = None
+        """Set in a lane of the other broker itself: its publishes are copies of dead letters."""
+        if opened.user == node_user(who.node):
+            self._copies = ServedCopies(self._responder, gateway, who)
+>>>>>>> main
 
     async def run(self) -> None:
         """Carry out requests until the lane is closed, and tell the other side that it has ended.
@@ -155,7 +167,11 @@ class ServedLane:
                 return
             if self._gateway.connections.draining.is_set():
                 raise BrokerStopping("the broker is stopping")
-            if isinstance(event.message, m.Publish):
+            if self._copies is not None and isinstance(event.message, m.Publish):
+                self._copies.store(event)
+            elif self._copies is not None and isinstance(event.message, m.FindOffset):
+                self._copies.find_place(event)
+            elif isinstance(event.message, m.Publish):
                 for producer in self._producers:
                     self._responder.session.claim_producer_id(producer.producer_id, producer.producer_key)
                 self._publishing.publish(event)

@@ -26,7 +26,7 @@ from linn.core.errors.peers import PeerRefused, PeerStale
 from linn.core.errors.tree import BrokerStopping, ConnectionLost, LinnError, ProtocolError, RequestTimeout
 from linn.core.gateway.gateway import Gateway
 from linn.core.ports.principal import Principal
-from linn.core.security.users import SERVICE
+from linn.core.security.users import node_user
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
 
@@ -69,9 +69,7 @@ class PeerServer:
                 door = Doorkeeper(membership, gateway.env.rng.bytes(NONCE_BYTES), binding_of(stream))
                 await channel.send(door.challenge(said))
                 admitted = door.admit((await channel.next()).message)
-                caller = Principal(
-                    stream.peer, f"node {admitted.node}", f"{SERVICE}node/{admitted.node}", login="secret"
-                )
+                caller = Principal(stream.peer, f"node {admitted.node}", node_user(admitted.node), login="secret")
                 gateway.connections.introduce(stream, caller, no_subscriptions)
                 frame_bytes_max = max(gateway.settings.frame_bytes_max, 2 * ARGUMENTS_BYTES_MAX)
                 await channel.send(m.PeerWelcome(admitted.proof, min(frame_bytes_max, m.LIMIT_MAX), *Limits()))
