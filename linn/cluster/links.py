@@ -14,11 +14,8 @@ from functools import partial
 import trio
 
 from linn.cluster.channel import SILENCE_S, Channel
-<<<<<<< HEAD
 from linn.cluster.consumer_leg import ConsumerLeg
-=======
 from linn.cluster.copying import Copying
->>>>>>> main
 from linn.cluster.follow_lane import LinkFollowLane
 from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
@@ -49,11 +46,7 @@ FRAME_BYTES_MAX = 64 << 20
 
 
 class Links:
-<<<<<<< HEAD
-    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks` and `ConsumerLinks`."""
-=======
-    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks` and `CopyLinks`."""
->>>>>>> main
+    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks`, `ConsumerLinks` and `CopyLinks`."""
 
     def __init__(self, gateway: Gateway) -> None:
         """`gateway`: of this broker, which has a membership."""

@@ -10,11 +10,8 @@ from typing import Any
 import trio
 
 from linn.cluster.channel import Channel
-<<<<<<< HEAD
 from linn.cluster.lane_output import LaneOutput
-=======
 from linn.cluster.served_copies import ServedCopies
->>>>>>> main
 from linn.cluster.served_follower import FollowerNode, ServedFollower
 from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window, counts_in_link
 from linn.core.env.file_region import Sendable
@@ -84,14 +81,11 @@ class ServedLane:
         self._administering = Administering(self._responder, self._subscribing)
         self._publishing = Publishing(self._responder, self._subscribing)
         self._follower = ServedFollower(self._responder, channel, who)
-<<<<<<< HEAD
         self._reading = Reading(self._responder)
-=======
         self._copies: ServedCopies | None = None
         """Set in a lane of the other broker itself: its publishes are copies of dead letters."""
         if opened.user == node_user(who.node):
             self._copies = ServedCopies(self._responder, gateway, who)
->>>>>>> main
 
     async def run(self) -> None:
         """Carry out requests until the lane is closed, and tell the other side that it has ended.
