@@ -1,8 +1,8 @@
 """A consumer at another broker, on the side of the broker to which its client is connected.
 
 Laws: a leg has a lane for itself, as long as it lives, so that the end of the lane is the loss of the client's
-connection. Its requests go on in their order. Each has one outcome, unless the leg was closed. What the other side
-sends unasked arrives in order with its answers; anything that is no consumer's ends the link.
+connection. Its requests go on in their order. Each has one outcome, unless the client is gone. Pushes arrive in
+order with the answers; a message that is no consumer's ends the link.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ConsumerLeg:
         self._door.pushed(event)
 
     def _lost(self, error: LinnError) -> None:
-        """The link is lost: it tells the requests that it has taken what is known of them."""
+        """End, because the link is lost. It tells the requests that it has taken by itself."""
         if isinstance(error, PeerError) and error.retriable:
             self._end_for(error)
         else:

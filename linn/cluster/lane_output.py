@@ -1,6 +1,6 @@
 """The output of a lane on the side that serves it: that of its link, with the lane's number, at the pace of its reader.
 
-Law: of what is pushed, little more than `PACE_PINGS_MAX` times `PACE_BYTES` and one delivery is on its way to a client
+Law: of the deliveries, little more than `PACE_PINGS_MAX` times `PACE_BYTES` and one delivery is on its way to a client
 that does not read.
 """
 
@@ -44,7 +44,7 @@ class LaneOutput:
         self._is_paced = True
 
     def pong(self) -> None:
-        """Take the answer to a ping: the client has read what came before. Raises ProtocolError: there is none."""
+        """Take the answer to a ping: the client has read on. Raises ProtocolError: there is none."""
         if not self._pings:
             raise ProtocolError("a pong without a ping")
         self._pings -= 1
@@ -67,7 +67,7 @@ class LaneOutput:
         self._channel.put([codec.put_in_lane(first, self._number), *rest])
 
     def hold(self, frames: Sequence[Sendable]) -> None:
-        """See `Output.hold`. A link's writer joins what waits anyway."""
+        """See `Output.hold`. A link's writer joins frames anyway."""
         self.put(frames)
 
     def has_room(self) -> bool:

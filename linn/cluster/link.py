@@ -217,7 +217,7 @@ class Link:
         """Open a lane for a consumer; returns its number.
 
         Args:
-            pushed: called with what the other side sends unasked, until the lane is closed.
+            pushed: called with each push of the other side, until the lane is closed.
             lost: called once if the link is lost before the lane is closed.
 
         Raises PeerUnreachable; LimitExceeded: other lanes would have no room.

@@ -36,7 +36,7 @@ class _Lane:
         """Requests without an answer, by correlation."""
         self.is_closing = False
         self.pushed: Callable[[Event], None] | None = None
-        """Takes what the other side sends unasked; None: it must not."""
+        """Takes the pushes of the other side; None: it must not send any."""
         self.lost: Callable[[LinnError], None] | None = None
 
 
@@ -81,7 +81,7 @@ class Requests:
         return len(self._lanes) < self._limits.lanes_max - self._limits.lanes_max // SPARE_PART
 
     def listen(self, lane: int, pushed: Callable[[Event], None], lost: Callable[[LinnError], None]) -> None:
-        """Let the other side send messages unasked in a lane: `pushed` takes them. `lost` is told the end of the link,
+        """Let the other side push messages in a lane: `pushed` takes them. `lost` is told the end of the link,
         before the lane's requests are."""
         self._lanes[lane].pushed, self._lanes[lane].lost = pushed, lost
 

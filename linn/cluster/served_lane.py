@@ -30,7 +30,7 @@ from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
 
 HOLDING_POLL_S = 0.05
-"""Pause between looks at whether a client that leaves still holds leases."""
+"""Interval at which a client that leaves is asked whether it holds leases."""
 
 
 class ServedLane:
@@ -109,7 +109,7 @@ class ServedLane:
             self._channel.put([codec.put_in_lane(frames_of(m.CloseLane())[0], self._number)])
 
     def drain(self) -> None:
-        """Answer what waits for records now, and push no more."""
+        """Answer requests that wait for records, and push no more."""
         self._reading.end_waits()
         self._subscribing.drain()
 

@@ -342,16 +342,10 @@ class Consumer(Running, Seeking):
         self._wake()
 
     def _on_ended(self, error: LinnError) -> None:
-        """Make the next step raise the reason why the broker ended the subscription, or subscribe again.
-
-        In a cluster, the topic's leader was lost, or is another broker now: it is as after a lost connection.
-        """
+        """Make the next step raise why the broker ended the subscription; or subscribe anew, as to another leader."""
         connection = self._connector.usable
-        is_elsewhere = isinstance(error, NotLeader | PeerError) and error.retriable
-        if (isinstance(error, GroupSessionExpired) or is_elsewhere) and connection is not None:
-            again = "subscribing" if is_elsewhere else "joining"
-            about = {"topic": self._named, "error": error.text, "code": error.code, "again": again}
-            logger.warning("%(error)s; %(again)s again", about)
+        if isinstance(error, GroupSessionExpired | NotLeader | PeerError) and connection is not None:
+            logger.warning("%(error)s; trying again", {"topic": self._named, "error": error.text, "code": error.code})
             self._disconnected()
             self._connected(connection)
             return

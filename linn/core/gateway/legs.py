@@ -1,7 +1,7 @@
 """Consuming from a topic that another broker of the cluster leads: the port of its legs.
 
-A leg is a consumer at another broker, for as long as it lives. What the client says to it goes on as the protocol has
-it, so that credit, order and the races between them are the leader's, as without a door in between.
+A leg is a consumer at another broker, for as long as it lives. The client's messages to it go on as the protocol has
+them, so that credit, order and the races between them are the leader's, as without a door in between.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Door(Protocol):
     """The side of a leg at the broker to which the client is connected. Its methods do not wait, and raise nothing."""
 
     def pushed(self, event: Any) -> None:
-        """Take what the consumer's broker sends unasked, in order with its answers."""
+        """Take a push of the consumer's broker, in order with its answers."""
 
     def ended(self, error: LinnError) -> None:
         """The leg is over, and why: retriable if the other broker was lost. Called once, before the requests without an
@@ -33,7 +33,7 @@ class Leg(Protocol):
         """Pass a request on, after all earlier ones. `answered` gets the answer as an event, or a LinnError, once."""
 
     def tell(self, message: Any) -> None:
-        """Send what has no answer. Dropped if the leg is over."""
+        """Send a message that has no answer. Dropped if the leg is over."""
 
     async def run(self) -> None:
         """Reach the other broker, and pass requests on until the leg is over.
@@ -63,4 +63,4 @@ class ConsumerLinks(Protocol):
 
 
 class SessionLinks(ReadLinks, ConsumerLinks, Protocol):
-    """What a session passes on by itself."""
+    """Links for the requests that a session passes on by itself."""

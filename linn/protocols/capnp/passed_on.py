@@ -1,6 +1,6 @@
 """A subscription whose consumer is at the broker that leads the topic: requests go on to it, and its answers come back.
 
-Both have the numbers of this connection here, and those of the lane there. Nothing else of them changes.
+Subscriptions and requests have other numbers in the lane than in this connection. Nothing else of a message changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PassedOn:
         """Whether the client holds no lease, and gets none."""
 
     def described(self) -> SubscriptionOf:
-        """Describe the subscription, for `connection.list`; only the other broker knows what it holds."""
+        """Describe the subscription, for `connection.list`; only the other broker knows how many records it holds."""
         request = self._request
         return SubscriptionOf(request.topic, request.group, request.shared, request.member, 0)
 
