@@ -567,7 +567,7 @@ class Broker:
         await self._recovered.wait()  # Its target may be opened later.
         name = topic.settings.dead_letter
         target = self.topic(name) if name is not None else topic
-        while target.led_by is not None:
+        while target.led_by is not None and partition_queue.log.is_open:
             about = {"topic": topic.name} | log_fields(target.led_by())
             logger.warning("dead letters of %(topic)s wait: %(error)s", about)
             await self.env.clock.sleep(RETRY_S)

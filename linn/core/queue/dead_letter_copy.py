@@ -1,7 +1,8 @@
 """Copying of dead records to the dead-letter topic, exactly one copy each, across crashes.
 
-Law: the intent is durable, then the copy is committed, then the record is settled. After a crash between the last two,
-the target is read from the intent's offset, and records found there are not copied again.
+Law: the intent is committed, then the copy, then the record is settled. After a crash between the last two, or where
+another broker leads the queue then, the target is read from the intent's offset, which is not above its watermark, and
+records found there are not copied again.
 
 A step takes many ranges: a consumer that rejects every other record makes a range of each. Their intents are one record
 of the state log and name the same target. An interruption at any point leaves each range before or after one of the
@@ -23,6 +24,7 @@ from linn.core.batch.record import LabelValue, Record
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchError, FormatUnknown, MessageInvalid
+from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.uncommitted import UncommittedView
 from linn.core.queue.dead_letter import (
@@ -64,7 +66,8 @@ async def copy_dead_letters(
     `targets`: the partitions of the dead-letter topic; `append` stores a batch in one, if the topic has room. A target
     intended by an earlier try is kept, even if the topic has grown since.
 
-    Raises StorageError, TopicFull: the target or the state log can't be written; nothing was settled.
+    Raises StorageError, TopicFull: the target or the state log can't be written; nothing was settled. NotLeader: so it
+    is, and the copies may be there.
     Cancellation: like a crash; copying is continued later.
     """
     found = partition_queue.subscription.lowest_dead(RECORDS_AT_ONCE)
@@ -98,7 +101,8 @@ def _step(found: Sequence[DeadRange]) -> list[DeadRange]:
 async def _intend(partition_queue: PartitionQueue, dead: Sequence[DeadRange], target: Partition) -> DeadLetterTarget:
     place = dead[0].target
     if place is None or place.partition != target.id.index:
-        # Not the end: a power loss takes what is not durable, and the copies would be stored before this place.
+        # Not the end: a power loss takes what is not durable, and another leader of the target what is not committed;
+        # the copies would be stored before this place.
         place = DeadLetterTarget(target.id.index, min(target.log.durable(), target.high_watermark))
         for each in dead:
             partition_queue.subscription.dead_letter_intended(each.first, each.end, place)
@@ -178,10 +182,10 @@ async def _copy(
         left = left[len(copies) :]
         records, size = records + copies, size + batch.size
         if size >= _READ_BYTES:
-            await _store(records, target, append, env)
+            await _store(partition_queue, records, target, append, env)
             records, size = [], 0
         await trio.lowlevel.checkpoint()
-    await _store(records, target, append, env)
+    await _store(partition_queue, records, target, append, env)
     return behind
 
 
@@ -203,15 +207,20 @@ def _spans(partition_queue: PartitionQueue, dead: Sequence[DeadRange]) -> list[R
     return [(ranges[0][0], end)] if is_alone else ranges
 
 
-async def _store(records: list[Record], target: Partition, append: AppendCopy, env: Env) -> None:
-    end = 0
+async def _store(
+    partition_queue: PartitionQueue, records: list[Record], target: Partition, append: AppendCopy, env: Env
+) -> None:
+    ends: dict[Mark, int] = {}
     for at in range(0, len(records), RECORDS_IN_A_TURN):
         for batch in _batches(records[at : at + RECORDS_IN_A_TURN], env):
+            partition_queue.log.check_led()  # The next leader looks for copies, and then makes its own.
             append(target, batch)
-            end = batch.end_offset
+            # A mark for each leadership of the target: a later one may have other records there.
+            ends[target.committed] = batch.end_offset
         if at + RECORDS_IN_A_TURN < len(records):
             await trio.lowlevel.checkpoint()
-    await target.committed.wait(end)
+    for mark, end in ends.items():
+        await mark.wait(end)
 
 
 def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
