@@ -71,6 +71,10 @@ struct Frame {
     peerWelcome  @45 :PeerWelcome;     # answer to peerProof; from here on the lanes are open
     openLane     @46 :OpenLane;
     closeLane    @47 :Void;            # ends the lane that it is sent in; answered by closeLane when it has ended
+    follow       @48 :Follow;          # a broker's: its lane follows the logs of a topic
+    followed     @49 :Followed;
+    replicate    @50 :Replicate;       # what is new? Answered when something is
+    replicated   @51 :Replicated;      # + batches
   }
 }
 
@@ -116,6 +120,8 @@ struct Failed {
   retriable @2 :Bool;
   partition @3 :Int32;           # log.truncated: the partition that lost records
   offset    @4 :Int64;           # log.truncated: where its log and what was read part
+  leader    @5 :UInt32;          # partition.not_leader: the node that leads, as far as is known; 0: unknown
+  leaderEpoch @6 :Int32;         # partition.not_leader: the epoch in which it leads; 0: unknown
 }
 
 struct Goodbye { reason @0 :Text; }
@@ -157,7 +163,7 @@ struct Fetch {
   partition @1 :Int32;
   offset    @2 :Int64;
   bytesMin  @3 :UInt32;          # answer when this much can be read, or
-  bytesMax  @4 :UInt32;
+  bytesMax  @4 :UInt32;          # 0: answer without batches
   waitMaxMs @5 :UInt32;          # when this time has passed
   where     @6 :Text;            # a predicate over routing key and labels: only these records; "": all
   unsettled @7 :Bool;            # of a queue: only records that are not settled
@@ -456,4 +462,51 @@ struct OpenLane {
 struct ProducerKey {
   producerId  @0 :Int64;
   producerKey @1 :UInt64;
+}
+
+# The logs of a topic at a follower, for their leader to compare. A log's number is its own within the topic.
+struct Follow {
+  topicIdHigh @0 :UInt64;
+  topicIdLow  @1 :UInt64;
+  leaderEpoch @2 :Int32;         # in which the follower believes the leader to lead
+  logs        @3 :List(LogTable);
+}
+
+struct LogTable {
+  log    @0 :UInt32;             # its number
+  start  @1 :Int64;              # the first offset
+  end    @2 :Int64;              # the offset behind the last
+  epochs @3 :List(EpochStart);   # ascending
+}
+
+struct EpochStart {
+  leaderEpoch @0 :Int32;
+  offset      @1 :Int64;         # of its first batch
+}
+
+struct Followed { cuts @0 :List(LogCut); }  # one for each log of the leader
+
+struct LogCut {
+  log       @0 :UInt32;
+  at        @1 :Int64;           # the follower drops what it has from here on, or
+  isRestart @2 :Bool;            # everything, and goes on here
+}
+
+struct Replicate {
+  ends     @0 :List(LogEnd);     # what is durable at the follower, where that is more than it has told
+  bytesMax @1 :UInt32;           # of the batches together, unless it is a single one
+}
+
+struct LogEnd {
+  log @0 :UInt32;
+  end @1 :Int64;
+}
+
+struct Replicated { logs @0 :List(LogNews); }  # the batches of the first log come first
+
+struct LogNews {
+  log       @0 :UInt32;
+  start     @1 :Int64;           # the leader's
+  watermark @2 :Int64;
+  batches   @3 :UInt16;          # how many of the frame's are this log's
 }

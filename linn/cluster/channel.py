@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import trio
 
 from linn.core.batch.flat_message import Buffer
 from linn.core.connections.listener_traffic import Traffic
-from linn.core.env.env import Clock, Stream
+from linn.core.env.env import AcceptedStream, Clock, Stream
+from linn.core.env.file_region import FileRegion, Sendable
 from linn.core.errors.group import raise_once
-from linn.core.errors.tree import ConnectionLost, LinnError
+from linn.core.errors.tree import ConnectionLost, LinnError, StorageError
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, frames_of
 from linn.wire.failure import error_of, failed_by
@@ -34,6 +36,8 @@ OUTGOING_BYTES_MAX = 4 << 20
 milliseconds."""
 PIECE_BYTES = 64 << 10
 """Bytes given to the stream at a time: a link that takes fewer in `SILENCE_S` is lost."""
+REGION_BYTES_MAX = 1 << 20
+"""Largest piece of a file that is sent without being read: it also has `SILENCE_S`."""
 RECEIVES_IN_A_ROW_MAX = 8
 """Receives without a pause: 2 MiB, in about a millisecond, in which other tasks wait."""
 LAST_WORDS_S = 1.0
@@ -43,7 +47,7 @@ LAST_WORDS_S = 1.0
 class Channel:
     """The connection to one other broker. `send` and `next` before the proof; then `run`."""
 
-    def __init__(self, stream: Stream, clock: Clock, *, is_dialer: bool) -> None:
+    def __init__(self, stream: Stream | AcceptedStream, clock: Clock, *, is_dialer: bool) -> None:
         self.peer = stream.peer
         self.error: LinnError | None = None
         """The reason for the end."""
@@ -60,10 +64,12 @@ class Channel:
         self._is_paused = False
         """Whether nothing is read, because much output waits."""
         self._stream = stream
+        self._send: Callable[[Sequence[Any]], Awaitable[None]] = stream.send
+        """Takes pieces of files only if the stream was accepted."""
         self._clock = clock
         self._codec = Connection(from_client=not is_dialer, from_peer=True)
         self._codec.allow_frames(BEGINNING_BYTES_MAX)
-        self._outgoing: list[Buffer] = []
+        self._outgoing: list[Sendable] = []
         self._wake = trio.Event()
         self._scope: trio.CancelScope | None = None
         self._heard_bytes = 0
@@ -119,8 +125,11 @@ class Channel:
 
     # --- both ways at once ---
 
-    def put(self, frames: Sequence[Buffer]) -> None:
-        """Send frames after all earlier ones. Dropped if the connection is lost."""
+    def put(self, frames: Sequence[Sendable]) -> None:
+        """Send frames after all earlier ones. Dropped if the connection is lost.
+
+        Only the side that serves may send pieces of files.
+        """
         if self.error is not None:
             return
         size = sum(map(len, frames))
@@ -199,12 +208,14 @@ class Channel:
         self._received_bytes += count
         for event in self._codec.received(count):
             message = event.message
-            if isinstance(message, m.Ping):
+            if event.lane:
+                handle(event)
+            elif isinstance(message, m.Ping):
                 if self.has_room():  # Otherwise pings could fill the memory of a broker whose output is not read.
                     self.put(frames_of(m.Pong()))
             elif isinstance(message, m.Pong):
                 self._unanswered_pings = 0
-            elif isinstance(message, m.Failed) and not event.lane:
+            elif isinstance(message, m.Failed):
                 raise error_of(message)
             else:
                 handle(event)
@@ -220,7 +231,7 @@ class Channel:
                 self.handed_bytes += size
                 self._is_sending = True
                 with trio.move_on_after(SILENCE_S) as scope:
-                    await self._stream.send(piece)
+                    await self._send(piece)
                 if scope.cancelled_caught:
                     raise ConnectionLost(f"{self.peer} has read nothing for {SILENCE_S:g} s")
                 self._is_sending = False
@@ -245,11 +256,20 @@ class Channel:
             tick()
 
 
-def _pieces(frames: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """Divide frames into pieces of at most `PIECE_BYTES`."""
-    piece: list[Buffer] = []
+def _pieces(frames: Sequence[Sendable]) -> Iterator[list[Sendable]]:
+    """Divide frames into pieces of at most `PIECE_BYTES`; a piece of a file that is not large goes as a whole.
+
+    Raises StorageError: a file can't be read.
+    """
+    piece: list[Sendable] = []
     size = 0
     for frame in frames:
+        if not isinstance(frame, Buffer):
+            if piece:
+                yield piece
+                piece, size = [], 0
+            yield from _pieces_of(frame)
+            continue
         rest = memoryview(frame)
         while len(rest):
             part = rest[: PIECE_BYTES - size]
@@ -261,3 +281,16 @@ def _pieces(frames: Sequence[Buffer]) -> Iterator[list[Buffer]]:
                 piece, size = [], 0
     if piece:
         yield piece
+
+
+def _pieces_of(region: FileRegion) -> Iterator[list[Sendable]]:
+    """Divide a piece of a file: a large one is read."""
+    if len(region) <= REGION_BYTES_MAX:
+        yield [region]
+        return
+    while len(region):
+        data = region.read(PIECE_BYTES)
+        if not data:
+            raise StorageError("a file was cut while it was sent to another broker")
+        yield [data]
+        region = region.behind(len(data))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
 from linn.cluster.channel import Channel
 from linn.cluster.introduction import is_present
-from linn.cluster.requests import Outcome, Requests
-from linn.cluster.window import Limits, size_of
+from linn.cluster.requests import Outcome, Requests, Tell
+from linn.cluster.window import Limits, counts_in_link, size_of
 from linn.core.batch.batch import RecordBatch
 from linn.core.cluster.peers import Membership
 from linn.core.errors.codes import error_from_code
 from linn.core.errors.peers import PeerStale, PeerUnknown, PeerUnreachable
-from linn.core.errors.tree import LinnError, ProtocolError
+from linn.core.errors.tree import LimitExceeded, LinnError, ProtocolError
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest, PublishResult, RefusedRecords
 from linn.verbs import VERBS
@@ -44,6 +44,8 @@ class Link:
         self._sessions = session, own_session
         self._is_leaving = False
         """Whether the other side has said goodbye: it answers earlier requests, and takes no more."""
+        self._resting: dict[int, Callable[[], object]] = {}
+        """Open lanes without a request, least recently used first, each with what its end is told to."""
         self._requests = Requests(
             Limits(
                 welcome.lanes_max,
@@ -66,6 +68,7 @@ class Link:
             return await channel.run(self._handle, self.check_sessions)
         finally:
             error = channel.error or PeerUnreachable("the broker is stopping")
+            self._resting.clear()
             self._requests.lose(channel.handed_bytes, error)
             with trio.CancelScope(shield=True):
                 await channel.aclose()
@@ -81,6 +84,8 @@ class Link:
             self._channel.changed.unpark_all()
         elif isinstance(event.message, m.Goodbye):
             self._is_leaving = True
+            while self._resting:
+                self._evict()
             self._channel.changed.unpark_all()
         else:
             raise ProtocolError(f"{type(event.message).__name__} outside of a lane")
@@ -92,77 +97,149 @@ class Link:
     async def perform(self, verb: str, arguments: str, principal: Principal) -> str:
         """Let the other broker carry out a verb. Raises and is cancelled as `PeerLinks.perform`."""
         known = VERBS.get(verb)
-        lane = await self._open(principal)
+        lane = await self.open_lane(principal)
         try:
             asked = m.Administer(verb, arguments)
-            answer = await self._ask(lane, asked, is_repeatable=known is not None and not known.acts)
+            answer = (await self.ask(lane, asked, is_repeatable=known is not None and not known.acts)).message
         finally:
-            self._close(lane)
+            self.close_lane(lane)
         if isinstance(answer, m.Administered):
             return answer.result
-        raise self._unexpected(answer, "a verb")
+        raise self.unexpected(answer, "a verb")
 
     async def publish(
         self, request: PublishRequest, principal: Principal, producers: Mapping[int, int]
     ) -> Sequence[PublishResult]:
         """Let the other broker publish to one of its topics. Raises and is cancelled as `PublishLinks.publish`."""
-        lane = await self._open(principal, [m.ProducerKey(id, key) for id, key in producers.items()])
+        lane = await self.open_lane(principal, producers)
         acks = ACKS.index(request.acks)
         asked = m.Publish(request.target, False, acks, request.partition, request.wants_returned)
         try:
-            answer = await self._ask(lane, asked, request.batches, is_repeatable=False)
+            answer = (await self.ask(lane, asked, request.batches, is_repeatable=False)).message
         finally:
-            self._close(lane)
+            self.close_lane(lane)
         if isinstance(answer, m.Published) and len(answer.placements) == len(request.batches):
             return [result_of(placement) for placement in answer.placements]
-        raise self._unexpected(answer, "a publish")
+        raise self.unexpected(answer, "a publish")
 
-    def _unexpected(self, answer: m.Message, asked: str) -> PeerUnknown:
+    def unexpected(self, answer: m.Message, asked: str, *, is_repeatable: bool = False) -> LinnError:
         """End the link for an answer that is none; returns the error of the request."""
-        error = ProtocolError(f"node {self._node} answered {asked} with {type(answer).__name__}")
-        self._channel.lose(error)
-        return PeerUnknown(error.text)
+        text = self.distrust(f"answered {asked} with {type(answer).__name__}")
+        return PeerUnreachable(f"nothing was done: {text}") if is_repeatable else PeerUnknown(text)
 
-    async def _open(self, principal: Principal, producers: Sequence[m.ProducerKey] = ()) -> int:
-        """Open a lane for a principal, when there is room for one. Raises PeerUnreachable."""
+    def distrust(self, deed: str) -> str:
+        """End the link for a deed of the other side that breaks the protocol; returns it as a sentence."""
+        error = ProtocolError(f"node {self._node} {deed}")
+        self._channel.lose(error)
+        return error.text
+
+    async def open_lane(self, principal: Principal, producers: Mapping[int, int] | None = None) -> int:
+        """Open a lane for a principal, when there is room for one; returns its number.
+
+        `producers`: the producer ids that its publishes use, with their keys. Raises PeerUnreachable.
+        """
         while True:
             self._check_lives()
-            if self._channel.has_room() and (lane := self._requests.open_lane()) is not None:
-                break
+            if self._channel.has_room():
+                if (lane := self._requests.open_lane()) is not None:
+                    break
+                if self._resting:
+                    self._evict()
             await self._channel.changed.park()
         connection, client, user, _, login, roles = principal
-        self._put(lane, m.OpenLane(connection, client, user, login, [*roles], [*producers]))
+        keys = [m.ProducerKey(id, key) for id, key in (producers or {}).items()]
+        self._put(lane, m.OpenLane(connection, client, user, login, [*roles], keys))
         return lane
 
-    async def _ask(
+    def rest(self, lane: int, closed: Callable[[], object]) -> None:
+        """Keep a lane for later: it is closed if others need its place, which is told to `closed`."""
+        if self.error is None:
+            self._resting[lane] = closed
+            self._channel.changed.unpark_all()
+
+    def use(self, lane: int) -> None:
+        """Use a lane that rests again."""
+        del self._resting[lane]
+
+    def _evict(self) -> None:
+        """Close the lane that has rested for the longest time."""
+        lane = next(iter(self._resting))
+        self._resting.pop(lane)()
+        self.close_lane(lane)
+
+    async def ask(
         self, lane: int, message: m.Message, batches: Sequence[RecordBatch] = (), *, is_repeatable: bool
-    ) -> m.Message:
+    ) -> Event:
         """Make a request when there is room for it, and wait for its answer.
 
         Raises the error of its answer; PeerUnreachable, PeerUnknown.
         """
-        size, answered, outcomes = size_of(message, batches), trio.Event(), list[Outcome]()
+        answered, outcomes = trio.Event(), list[Outcome]()
 
         def tell(outcome: Outcome) -> None:
             outcomes.append(outcome)
             answered.set()
 
-        while True:
-            self._check_lives()
-            correlation = self._requests.next_correlation(lane, size) if self._channel.has_room() else None
-            if correlation is not None:
-                break
-            await self._channel.changed.park()
-        self._put(lane, message, correlation, batches)
-        ends_at = self._channel.put_bytes
-        self._requests.asked(lane, correlation, size, ends_at, tell, is_repeatable=is_repeatable)
+        await self.begin(lane, message, batches, tell, is_repeatable=is_repeatable)
         await answered.wait()
         if isinstance(outcomes[0], LinnError):
             raise outcomes[0]
         return outcomes[0]
 
-    def _close(self, lane: int) -> None:
+    async def begin(
+        self, lane: int, message: m.Message, batches: Sequence[RecordBatch], tell: Tell, *, is_repeatable: bool
+    ) -> None:
+        """Make a request when there is room for it. Raises PeerUnreachable. Cancellation: it was not made."""
+        while True:
+            self._check_lives(message)
+            if self.begin_nowait(lane, message, batches, tell, is_repeatable=is_repeatable):
+                return
+            await self._channel.changed.park()
+
+    def begin_nowait(
+        self, lane: int, message: m.Message, batches: Sequence[RecordBatch], tell: Tell, *, is_repeatable: bool
+    ) -> bool:
+        """Make a request if there is room for it; False: there is none, or the link is lost."""
+        if self.error is not None or not self._channel.has_room():
+            return False
+        size, counts = size_of(message, batches), counts_in_link(message)
+        correlation = self._requests.next_correlation(lane, size, counts=counts)
+        if correlation is None:
+            return False
+        self._put(lane, message, correlation, batches)
+        ends_at = self._channel.put_bytes
+        self._requests.asked(lane, correlation, size, ends_at, tell, is_repeatable=is_repeatable, counts=counts)
+        return True
+
+    async def open_leg(
+        self, principal: Principal, pushed: Callable[[Event], None], lost: Callable[[LinnError], None]
+    ) -> int:
+        """Open a lane for a consumer; returns its number.
+
+        Args:
+            pushed: called with each push of the other side, until the lane is closed.
+            lost: called once if the link is lost before the lane is closed.
+
+        Raises PeerUnreachable; LimitExceeded: other lanes would have no room.
+        """
+        if not self._requests.has_room_for_legs:
+            raise LimitExceeded(f"node {self._node} has as many consumers by way of this broker as a link takes")
+        lane = await self.open_lane(principal)
+        self._requests.listen(lane, pushed, lost)
+        return lane
+
+    def tell(self, lane: int, message: m.Message) -> None:
+        """Send a message that has no answer. Dropped if the link is lost."""
+        self._put(lane, message)
+
+    async def wait_changed(self) -> None:
+        """Wait until there may be more room, or the link is lost."""
+        await self._channel.changed.park()
+
+    def close_lane(self, lane: int) -> None:
+        """Close a lane. Its requests without an answer get none."""
         if self.error is None:
+            self._resting.pop(lane, None)
             self._requests.close_lane(lane)
             self._put(lane, m.CloseLane())
 
@@ -170,10 +247,12 @@ class Link:
         first, *rest = frames_of(message, correlation, list(batches))
         self._channel.put([codec.put_in_lane(first, lane), *rest])
 
-    def _check_lives(self) -> None:
+    def _check_lives(self, message: m.Message | None = None) -> None:
+        """Check that the other side takes a request. Raises PeerUnreachable."""
         if self.error is not None:
             raise PeerUnreachable(f"nothing was done: {self.error.text}")
-        if self._is_leaving:
+        # A leader that stops still takes acknowledgements, for which its last publishes wait.
+        if self._is_leaving and not isinstance(message, m.Replicate):
             raise PeerUnreachable(f"nothing was done: node {self._node} is stopping")
 
 

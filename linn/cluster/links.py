@@ -9,12 +9,17 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import trio
 
 from linn.cluster.channel import SILENCE_S, Channel
+from linn.cluster.consumer_leg import ConsumerLeg
+from linn.cluster.copying import Copying
+from linn.cluster.follow_lane import LinkFollowLane
 from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
+from linn.cluster.reading import Reading
 from linn.core.cluster.peers import Membership, PeerPlace
 from linn.core.env.env import Stream
 from linn.core.env.log_fields import log_fields
@@ -23,8 +28,11 @@ from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.peers import PeerError, PeerRefused, PeerUnreachable
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.legs import Door
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest, PublishResult
+from linn.core.security.policy import ADMINISTRATOR
+from linn.core.security.users import node_user
 
 logger = logging.getLogger("linn.peers")
 
@@ -38,7 +46,7 @@ FRAME_BYTES_MAX = 64 << 20
 
 
 class Links:
-    """The links of this broker: the ports `PeerLinks` and `PublishLinks`."""
+    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks`, `ConsumerLinks` and `CopyLinks`."""
 
     def __init__(self, gateway: Gateway) -> None:
         """`gateway`: of this broker, which has a membership."""
@@ -66,6 +74,30 @@ class Links:
         """See `PublishLinks.publish`."""
         link = await self._link(node)
         return await link.publish(request, principal, producers)
+
+    def leg(self, node: int, principal: Principal, door: Door) -> ConsumerLeg:
+        """See `ConsumerLinks.leg`."""
+        return ConsumerLeg(partial(self._link, node), principal, door)
+
+    def reading(self, principal: Principal) -> Reading:
+        """See `ReadLinks.reading`."""
+        return Reading(self._link, principal)
+
+    async def open_follow_lane(self, node: int) -> LinkFollowLane:
+        """See `PeerLinks.open_follow_lane`."""
+        link = await self._link(node)
+        return LinkFollowLane(link, await link.open_lane(self._itself()))
+
+    def copies(self) -> Copying:
+        """See `CopyLinks.copies`."""
+        return Copying(self._link, self._itself())
+
+    def _itself(self) -> Principal:
+        """This broker as the principal of a lane."""
+        membership = self._gateway.membership
+        assert membership is not None, "the broker is in a cluster"
+        name = node_user(membership.node)
+        return Principal("", self._gateway.name, name, login="secret", roles=(ADMINISTRATOR,))
 
 
 class _Way:

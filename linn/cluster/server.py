@@ -14,8 +14,9 @@ import trio
 from linn.cluster.channel import Channel
 from linn.cluster.introduction import NONCE_BYTES, Admitted, Doorkeeper, is_present
 from linn.cluster.links import binding_of
+from linn.cluster.served_follower import FollowerNode
 from linn.cluster.served_lane import ServedLane
-from linn.cluster.window import Limits, Window, size_of
+from linn.cluster.window import Limits, Window, counts_in_link, size_of
 from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
 from linn.core.cluster.peers import Membership
 from linn.core.connections.listener_traffic import no_subscriptions
@@ -25,7 +26,7 @@ from linn.core.errors.peers import PeerRefused, PeerStale
 from linn.core.errors.tree import BrokerStopping, ConnectionLost, LinnError, ProtocolError, RequestTimeout
 from linn.core.gateway.gateway import Gateway
 from linn.core.ports.principal import Principal
-from linn.core.security.users import SERVICE
+from linn.core.security.users import node_user
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
 
@@ -68,9 +69,7 @@ class PeerServer:
                 door = Doorkeeper(membership, gateway.env.rng.bytes(NONCE_BYTES), binding_of(stream))
                 await channel.send(door.challenge(said))
                 admitted = door.admit((await channel.next()).message)
-                caller = Principal(
-                    stream.peer, f"node {admitted.node}", f"{SERVICE}node/{admitted.node}", login="secret"
-                )
+                caller = Principal(stream.peer, f"node {admitted.node}", node_user(admitted.node), login="secret")
                 gateway.connections.introduce(stream, caller, no_subscriptions)
                 frame_bytes_max = max(gateway.settings.frame_bytes_max, 2 * ARGUMENTS_BYTES_MAX)
                 await channel.send(m.PeerWelcome(admitted.proof, min(frame_bytes_max, m.LIMIT_MAX), *Limits()))
@@ -88,6 +87,7 @@ class _ServedLink:
         self._gateway = gateway
         self._membership = membership
         self._admitted = admitted
+        self._who = FollowerNode(admitted.node, admitted.session, trio.Lock())
         limits = Limits()
         self._lanes_max = limits.lanes_max
         self._window = Window(limits.requests_max, limits.bytes_max)
@@ -120,10 +120,15 @@ class _ServedLink:
         """When the broker stops, answer earlier requests, and end the link."""
         await self._gateway.connections.draining.wait()
         self._channel.put(frames_of(m.Goodbye("the broker is stopping")))
-        while self._window.requests or self._channel.waiting_bytes:
+        for lane in self._lanes.values():
+            lane.drain()
+        while self._window.requests or self._channel.waiting_bytes or self._is_holding():
             await self._gateway.env.clock.sleep(DRAIN_POLL_S)
         await self._gateway.env.clock.sleep(LEAVE_S)
         self._channel.lose(BrokerStopping("the broker is stopping"))
+
+    def _is_holding(self) -> bool:
+        return any(lane.is_holding() for lane in self._lanes.values())
 
     # --- messages ---
 
@@ -140,10 +145,14 @@ class _ServedLink:
         if isinstance(event.message, m.CloseLane):
             lane.close()
             return
+        if isinstance(event.message, m.Pong):
+            lane.pong()
+            return
         size = size_of(event.message, event.batches)
-        if not self._window.has_room(size):
-            raise ProtocolError("more requests without an answer than a link may have")
-        self._window.take(size)
+        if counts_in_link(event.message):
+            if not self._window.has_room(size):
+                raise ProtocolError("more requests without an answer than a link may have")
+            self._window.take(size)
         lane.handle(event, size)
 
     def _open(self, number: int, opened: m.OpenLane) -> None:
@@ -152,7 +161,7 @@ class _ServedLink:
         if len(self._lanes) >= self._lanes_max:
             raise ProtocolError(f"more than {self._lanes_max:,} lanes")
         self._last_lane = number
-        lane = ServedLane(self._gateway, self._channel, number, opened, self._window.give_back)
+        lane = ServedLane(self._gateway, self._channel, number, opened, self._who, self._window.give_back)
         self._lanes[number] = lane
         self._nursery.start_soon(self._run_lane, number, lane)
 

@@ -20,6 +20,11 @@ BYTES_MAX = 16 << 20
 OPEN_CHARACTERS_MAX = 16 << 10
 """Limit of the texts that open a lane. A token with its roles has at most 8 KiB."""
 
+LOG_BYTES, ROW_BYTES = 32, 16
+"""Sizes of a log's table without its rows, and of one row, or of one end of a log."""
+SETTLEMENT_BYTES = 40
+"""Size of one settlement."""
+
 
 class Limits(NamedTuple):
     """The limits of one link."""
@@ -59,7 +64,29 @@ class Window:
         self._bytes -= size
 
 
+def counts_in_link(message: m.Message) -> bool:
+    """Whether a request counts in the window of its link, not only in that of its lane.
+
+    Followers, consumers, and fetches that wait for records wait for long, each in a lane of its own: many of them would
+    leave no room for other requests.
+    """
+    if isinstance(message, m.Fetch):
+        return not message.wait_max_ms
+    return not isinstance(message, m.Replicate | m.Pull | m.Goodbye)
+
+
 def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:
-    """The size of a request, as windows count it: its batches, and the text of a verb's arguments."""
-    text = len(message.arguments) if isinstance(message, m.Administer) else 0
-    return text + sum([batch.size for batch in batches])
+    """The size of a request, as windows count it: its batches, the text of a verb's arguments, a follower's tables,
+    settlements."""
+    size = sum([batch.size for batch in batches])
+    if isinstance(message, m.Administer):
+        size += len(message.arguments)
+    elif isinstance(message, m.Follow):
+        size += sum([LOG_BYTES + ROW_BYTES * len(table.epochs) for table in message.logs])
+    elif isinstance(message, m.Replicate):
+        size += ROW_BYTES * len(message.ends)
+    elif isinstance(message, m.Settle):
+        size += SETTLEMENT_BYTES * len(message.entries) + sum(map(len, message.reasons))
+    elif isinstance(message, m.Commit):
+        size += len(message.text)
+    return size

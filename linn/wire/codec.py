@@ -119,11 +119,25 @@ _FROM_BROKERS = frozenset(
         "ended",
         "leaseEnded",
         "challenge",
+        "followed",
+        "replicated",
     }
 )
 """Messages that a broker never reads, because a list in one may have a million parts."""
 _UNREAD = messages.Settlement(0, 0, 0, 0)
-_OF_PEERS = frozenset({"peerChallenge", "peerProof", "peerWelcome", "openLane", "closeLane"})
+_OF_PEERS = frozenset(
+    {
+        "peerChallenge",
+        "peerProof",
+        "peerWelcome",
+        "openLane",
+        "closeLane",
+        "follow",
+        "followed",
+        "replicate",
+        "replicated",
+    }
+)
 """Messages between brokers, which no client sends."""
 _VOID = {"ping": messages.Ping, "pong": messages.Pong, "done": messages.Done, "closeLane": messages.CloseLane}
 _layouts: dict[type[Message], _Layout] = {}
@@ -436,6 +450,11 @@ def _settlements_of(settle: Any) -> int:
     return max(len(settle.entries), len(settle.reasons))
 
 
+def _rows_of(follow: Any) -> int:
+    """The epochs of all logs of a follow together."""
+    return sum([len(table.epochs) for table in _bounded(follow.logs)])
+
+
 _ONE_SEGMENT = _ROOT_FIRST = bytes(4)
 _REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, messages.Pong, messages.Done)
 """Messages that often recur with equal content, unlike settlements and answers."""
@@ -465,6 +484,8 @@ def _read(reader: Any, from_client: bool, from_peer: bool) -> Decoded:
             raise ProtocolError("a client sends nothing that brokers send to one another")
         if member in _FROM_BROKERS:
             raise ProtocolError(f"a client does not send {_BY_MEMBER[member].__name__}")
+        if member == "follow" and (rows := _rows_of(reader.follow)) > messages.FOLLOW_ROWS_MAX:
+            raise ProtocolError(f"logs with {rows:,} epochs in one follow, more than {messages.FOLLOW_ROWS_MAX:,}")
         if member == "settle" and (count := _settlements_of(reader.settle)) > messages.SETTLE_ENTRIES_MAX:
             # Refused for their number alone.
             return Decoded(correlation, batches, messages.Settle(reader.settle.subscription, [_UNREAD] * count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from linn.core.errors.codes import error_from_code
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import LinnError, LogTruncated
 from linn.wire.messages import Failed
 
@@ -11,6 +12,8 @@ def failed_by(error: LinnError) -> Failed:
     """Make the message for an error."""
     if isinstance(error, LogTruncated):
         return Failed(error.code, error.text, error.retriable, error.partition, error.offset)
+    if isinstance(error, NotLeader):
+        return Failed(error.code, error.text, error.retriable, leader=error.leader, leader_epoch=error.epoch)
     return Failed(error.code, error.text, error.retriable)
 
 
@@ -19,4 +22,6 @@ def error_of(failed: Failed) -> LinnError:
     error = error_from_code(failed.code, failed.text)
     if isinstance(error, LogTruncated):
         error.partition, error.offset = failed.partition, failed.offset
+    if isinstance(error, NotLeader):
+        error.leader, error.epoch = failed.leader, failed.leader_epoch
     return error

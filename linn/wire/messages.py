@@ -29,10 +29,14 @@ MANDATORY_RECORDS_MAX = 32_768
 """Limit of the records in one publish. If every other record is unroutable, the answer is a list of as many numbers."""
 SETTLE_ENTRIES_MAX = 4_096
 """Limit of the entries in one settle. Most clients send far fewer."""
+FOLLOW_ROWS_MAX = 65_536
+"""Limit of the logs in one `follow`, and of the epochs of all of them. A log has a few, and at most 1,000."""
 WHOLE_LEASE = -1
 """`first` and `end` of a settlement of all remaining records of a lease."""
 START_EARLIEST = -2
 START_LATEST = -1
+LANE_SUBSCRIPTION = 1
+"""The number of the only subscription in a lane between brokers."""
 WHERE_IT_IS = -1
 """The offset of a seek that only pauses or resumes."""
 
@@ -87,6 +91,8 @@ class Failed(Message):
     retriable: bool = False
     partition: int = 0
     offset: int = 0
+    leader: int = 0
+    leader_epoch: int = 0
 
 
 class Ping(Message):
@@ -428,3 +434,53 @@ class OpenLane(Message):
 
 class CloseLane(Message):
     pass
+
+
+class EpochStart(Message):
+    leader_epoch: int
+    offset: int
+
+
+class LogTable(Message):
+    log: int
+    start: int
+    end: int
+    epochs: list[EpochStart] = []
+
+
+class Follow(Message):
+    topic_id_high: int
+    topic_id_low: int
+    leader_epoch: int
+    logs: list[LogTable]
+
+
+class LogCut(Message):
+    log: int
+    at: int
+    is_restart: bool = False
+
+
+class Followed(Message):
+    cuts: list[LogCut]
+
+
+class LogEnd(Message):
+    log: int
+    end: int
+
+
+class Replicate(Message):
+    ends: list[LogEnd]
+    bytes_max: int
+
+
+class LogNews(Message):
+    log: int
+    start: int
+    watermark: int
+    batches: int = 0
+
+
+class Replicated(Message):
+    logs: list[LogNews]

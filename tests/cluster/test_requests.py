@@ -57,7 +57,8 @@ def test_answers_come_in_any_order(asking: Asking) -> None:
     asking.answer(one, 3, m.Administered("three"))
     asking.answer(two, 2, m.Failed("topic.unknown", "no such topic"))
     asking.answer(one, 1, m.Administered("one"))
-    assert (asking.outcomes[1], asking.outcomes[3]) == (m.Administered("one"), m.Administered("three"))
+    assert asking.outcomes[1] == Event(1, m.Administered("one"), [], one)
+    assert asking.outcomes[3] == Event(3, m.Administered("three"), [], one)
     assert isinstance(asking.outcomes[2], TopicUnknown)
 
 

@@ -7,7 +7,6 @@ from functools import partial
 
 import trio
 
-from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_single
 from linn.core.batch.steps import run_steps
 from linn.core.delivery.settlement import Settlement, SettleOutcome
@@ -20,7 +19,7 @@ from linn.core.log.storage import PartitionId
 from linn.core.log.storage_stats import StorageStats
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.queue.consumer import QueueConsumer
-from linn.core.queue.dead_letter_copy import copy_dead_letters
+from linn.core.queue.dead_letter_copy import LocalTarget, copy_dead_letters
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
@@ -137,10 +136,8 @@ class LedTopic:
         return PartitionQueue(data, semantics, state, on_ready, clock, self.spawn, self._copy_dead)
 
     async def _copy_dead(self, partition_queue: PartitionQueue) -> None:
-        def append(target: Partition, batch: RecordBatch) -> None:
-            target.append(batch)
-
-        await copy_dead_letters(partition_queue, {0: self.partitions[DEAD]}, append, self.env)
+        target = LocalTarget(self.partitions[DEAD], Partition.append)
+        await copy_dead_letters(partition_queue, {0: target}, self.env)
 
     async def open_queue(self, semantics: DeliverySemantics | None = None) -> PartitionQueue:
         """Open the queue, as a new leader does."""

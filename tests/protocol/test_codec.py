@@ -28,7 +28,7 @@ NARROW = {
     "attempt": 16, "id": 32, "timeout_ms": 32, "number": 64, "sequence": 64, "opening": 64,
     "producer_key": 64,
     "lanes_max": 32, "lane_requests_max": 32, "lane_bytes_max": 32, "requests_max": 32, "node": 32, "to_node": 32,
-    "leader": 32, "returned": 32, "formats": 32, "reason": 16,
+    "leader": 32, "returned": 32, "formats": 32, "reason": 16, "log": 32, "batches": 16,
 }  # fmt: skip
 ENUMS = {"acks": 3, "kind": 3, "verdict": 6, "phase": 2, "place": 3}
 SIGNED_32 = ("partition", "partitions", "revoked", "leader_epoch")
@@ -308,3 +308,24 @@ def test_the_lane_of_any_bytes_is_read_or_refused(frame: bytes, lane: int) -> No
         laned = memoryview(bytearray(codec.put_in_lane(encoded, lane)))
         assert codec.take_out_of_lane(laned) == lane
         assert bytes(laned) == bytes(encoded)
+
+
+@pytest.mark.parametrize(
+    ("message", "is_follower"),
+    [
+        (m.Follow(0, 0, 1, []), True),
+        (m.Followed([]), False),
+        (m.Replicate([], 1), True),
+        (m.Replicated([]), False),
+    ],
+)
+def test_the_messages_of_followers_are_read_from_brokers_alone(message: m.Message, is_follower: bool) -> None:
+    frame = memoryview(bytearray(codec.encode(message, 1)))
+    with pytest.raises(ProtocolError, match="nothing that brokers send"):
+        codec.decode(frame, from_client=True)
+    if is_follower:
+        assert codec.decode(frame, from_client=True, from_peer=True).message == message
+    else:
+        with pytest.raises(ProtocolError, match="a client does not send"):
+            codec.decode(frame, from_client=True, from_peer=True)
+    assert codec.decode(frame, from_peer=True).message == message

@@ -5,146 +5,46 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
+from raw_peer import (
+    ANN,
+    CLIENTS,
+    CONFIG,
+    ONE,
+    PEERS,
+    TWO,
+    Member,
+    RawPeer,
+    against,
+    dialing,
+    keep_alive,
+    let_in,
+    refused,
+)
 
 from linn.cluster import channel
 from linn.cluster.channel import SILENCE_S
-from linn.cluster.introduction import Dialer, Doorkeeper
+from linn.cluster.introduction import Dialer
 from linn.cluster.links import Links
 from linn.cluster.server import INTRODUCTION_S
 from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, LANES_MAX, OPEN_CHARACTERS_MAX, Limits
 from linn.core.broker.broker import Broker
 from linn.core.cluster.peers import PeerPlace
 from linn.core.env.env import Stream
-from linn.core.errors.peers import PeerError, PeerRefused, PeerUnknown, PeerUnreachable
+from linn.core.errors.peers import PeerRefused, PeerUnknown, PeerUnreachable
 from linn.core.errors.tree import ConnectionLost
-from linn.core.ports.principal import Principal
+from linn.core.gateway.requests import FetchRequest
 from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import plugin_broker
-from linn.testing.protocols import ProtocolConformance, ProtocolHarness, memory_below, wait_disconnected
+from linn.testing.protocols import ProtocolConformance, ProtocolHarness, memory_below
 from linn.testing.sim_env import SimEnv
 from linn.wire import codec
 from linn.wire import messages as m
-from linn.wire.connection import Connection, Event, frames_of, hello
-
-SECRET = b"a secret of this cluster, 32 byt"
-PEERS, CLIENTS = "127.0.0.1:6002", "127.0.0.1:5002"
-CONFIG = f"""
-[broker]
-data_dir = "data"
-drain_timeout = "2s"
-[listeners.native]
-address = "{CLIENTS}"
-[listeners.peers]
-protocol = "peers"
-address = "{PEERS}"
-"""
-ADDRESS = "127.0.0.1:5466"
-
-
-@dataclass
-class Member:
-    """Broker `node`, which knows nodes 1 and 2."""
-
-    node: int
-    session: str
-    cluster: str = "earth"
-    secret: bytes = SECRET
-
-    def place_of(self, node: int) -> PeerPlace | None:
-        return PeerPlace(f"s{node}", PEERS) if node in (1, 2) else None
-
-
-ONE, TWO = Member(1, "s1"), Member(2, "s2")
-
-
-class RawPeer:
-    """The other end of a connection to a listener, which says what a test tells it."""
-
-    def __init__(self, stream: Stream, member: Member = ONE) -> None:
-        self.stream = stream
-        self.member = member
-        self.codec = Connection(from_peer=True)
-        self.codec.allow_frames(1 << 20)
-
-    async def say(self, message: m.Message, lane: int = 0, correlation: int = 0) -> None:
-        await self.stream.send([codec.put_in_lane(frames_of(message, correlation)[0], lane)])
-
-    async def next(self) -> Event:
-        """The next message that is no ping. Raises ConnectionLost: there is none."""
-        while True:
-            for event in self.codec.received(0):
-                if not isinstance(event.message, m.Ping):
-                    return event
-            count = await self.stream.receive_into(self.codec.buffer())
-            if not count:
-                raise ConnectionLost("it is closed")
-            for event in self.codec.received(count):
-                if not isinstance(event.message, m.Ping):
-                    return event
-
-    async def greet(self) -> m.PeerWelcome:
-        dialer = Dialer(self.member, 2, PeerPlace("s2", PEERS), b"n" * 32, b"")
-        await self.say(dialer.hello("raw"))
-        await self.say(dialer.prove((await self.next()).message))
-        return dialer.check((await self.next()).message)
-
-    async def ending(self) -> str:
-        """The code with which the connection is closed; "" without one."""
-        code = ""
-        try:
-            while True:
-                message = (await self.next()).message
-                if isinstance(message, m.Failed):
-                    code = message.code
-        except ConnectionLost:
-            return code
-
-
-@asynccontextmanager
-async def peers_broker(env: SimEnv) -> AsyncIterator[Broker]:
-    async with plugin_broker(env, CONFIG) as broker:
-        broker.gateway.membership = TWO
-        yield broker
-
-
-def against(scenario: Callable[[SimEnv, Broker, RawPeer], Awaitable[None]]) -> None:
-    """Run a scenario with a raw peer, while another broker is served all along."""
-
-    async def main(env: SimEnv) -> None:
-        async with peers_broker(env) as broker:
-            bystander = RawPeer(await env.net.connect(PEERS))
-            await bystander.greet()
-            await bystander.say(m.OpenLane("10.0.0.9:1", "tests", "ann", "scram"), lane=1)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_keep_alive, bystander)
-                await scenario(env, broker, RawPeer(await env.net.connect(PEERS)))
-                await bystander.say(m.Administer("topic.list"), lane=1, correlation=1)
-                with trio.fail_after(5):
-                    while (event := await bystander.next()).correlation != 1:
-                        pass
-                assert event == (1, m.Administered("[]"), [], 1)
-                nursery.cancel_scope.cancel()
-            await bystander.stream.aclose()
-            await wait_disconnected(broker, 0)
-
-    run_simulation(3, main, virtual_s_max=600)
-
-
-async def _keep_alive(peer: RawPeer) -> None:
-    while True:
-        await trio.sleep(0.5)
-        await peer.say(m.Pong())
-
-
-async def refused(peer: RawPeer, seconds: float = 2 * SILENCE_S) -> str:
-    with trio.fail_after(seconds):
-        return await peer.ending()
-
+from linn.wire.connection import frames_of, hello
 
 # --- who is not let in -----------------------------------------------------------------------------------------------
 
@@ -157,6 +57,10 @@ async def refused(peer: RawPeer, seconds: float = 2 * SILENCE_S) -> str:
         m.PeerChallenge("0" * 64),
         m.PeerProof("earth", 1, "s1", 2, "s2", "0" * 64, "0" * 64),
         m.PeerWelcome("0" * 64, 1, 1, 1, 1, 1, 1),
+        m.Follow(0, 0, 1, []),
+        m.Followed([]),
+        m.Replicate([], 1),
+        m.Replicated([]),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -378,7 +282,7 @@ def test_an_unknown_request_in_a_lane_is_refused_and_ends_nothing() -> None:
     async def scenario(env: SimEnv, broker: Broker, peer: RawPeer) -> None:
         await peer.greet()
         await peer.say(OPEN, lane=1)
-        await peer.say(m.Describe([]), lane=1, correlation=1)
+        await peer.say(m.OpenTransactions("t", 1000), lane=1, correlation=1)
         event = await peer.next()
         assert isinstance(event.message, m.Failed)
         assert (event.lane, event.correlation, event.message.code) == (1, 1, "protocol.request_unknown")
@@ -435,41 +339,16 @@ def test_a_broker_that_asks_without_reading_fills_no_memory(monkeypatch: pytest.
 # --- hostile listeners ------------------------------------------------------------------------------------------------
 
 
-ANN = Principal("10.0.0.9:1", "tests", "ann", login="scram")
+async def read(links: Links) -> None:
+    await links.reading(ANN).fetch(2, FetchRequest("t", 0, 0, 1000), 0)
 
 
-def dialing(listen: Callable[[RawPeer], Awaitable[None]], error: type[PeerError], text: str) -> None:
-    """Let a broker dial a listener that does what a test tells it; the broker's caller gets this error in time."""
-
-    async def main(env: SimEnv) -> None:
-        async with plugin_broker(env, CONFIG.replace(PEERS, "127.0.0.1:6001")) as broker:
-            broker.gateway.membership = ONE
-            listener = await env.net.listen(PEERS)
-
-            async def serve(nursery: trio.Nursery) -> None:
-                while True:
-                    nursery.start_soon(converse, RawPeer(await listener.accept()))
-
-            async def converse(peer: RawPeer) -> None:
-                with suppress(ConnectionLost):
-                    await listen(peer)
-                    await trio.sleep_forever()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve, nursery)
-                with trio.fail_after(3 * SILENCE_S), pytest.raises(error, match=text):
-                    await Links(broker.gateway).perform(2, "topic.create", '{"name": "t"}', ANN)
-                nursery.cancel_scope.cancel()
-
-    run_simulation(3, main, virtual_s_max=600)
+async def find(links: Links) -> None:
+    await links.reading(ANN).find_offset(2, "t", 0, 0, 0)
 
 
-async def let_in(peer: RawPeer) -> None:
-    """Prove the secret as a listener does."""
-    door = Doorkeeper(TWO, b"d" * 32, b"")
-    await peer.say(door.challenge((await peer.next()).message))
-    admitted = door.admit((await peer.next()).message)
-    await peer.say(m.PeerWelcome(admitted.proof, 1 << 20, *Limits()))
+async def look(links: Links) -> None:
+    await links.reading(ANN).bounds(2, ["t"])
 
 
 def test_a_listener_that_says_nothing_is_given_up() -> None:
@@ -522,6 +401,21 @@ def test_a_listener_that_answers_nonsense_is_given_up(answer: tuple[m.Message, i
     dialing(nonsense, PeerUnknown, "it may have been done or not")
 
 
+@pytest.mark.parametrize("answer", [m.Administered("{}"), m.Done(), m.Published([]), m.Fetch("t", 0, 0)])
+@pytest.mark.parametrize("ask", [read, find, look])
+def test_a_listener_that_answers_a_read_with_something_else_is_given_up(
+    answer: m.Message, ask: Callable[[Links], Awaitable[None]]
+) -> None:
+    async def nonsense(peer: RawPeer) -> None:
+        await let_in(peer)
+        await peer.next()
+        asked = await peer.next()
+        await peer.say(answer, lane=1, correlation=asked.correlation)
+        await trio.sleep_forever()
+
+    dialing(nonsense, PeerUnreachable, "nothing was done", ask)
+
+
 def test_a_listener_that_floods_a_broker_with_pings_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "OUTGOING_BYTES_MAX", 64 << 10)
     pings = bytes(frames_of(m.Ping())[0]) * 1_000
@@ -552,7 +446,7 @@ class ConformingPeer:
 
     async def _stay_alive(self) -> None:
         with suppress(ConnectionLost):
-            await _keep_alive(self._peer)
+            await keep_alive(self._peer)
 
     async def ask(self) -> None:
         assert await self._asked("topic.list") == m.Administered("[]")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from test_hostile_peers import SECRET
+from raw_peer import SECRET
 from tls_world import HOST, inline, pair, self_signed, tls_table
 
 from linn.cluster.links import Links

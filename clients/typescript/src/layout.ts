@@ -152,8 +152,16 @@ export const STRUCTS = {
       text: ["text", 1],
     },
   },
-  Failed: {
+  EpochStart: {
     words: 2,
+    pointers: 0,
+    fields: {
+      leaderEpoch: ["i32", 0],
+      offset: ["i64", 8],
+    },
+  },
+  Failed: {
+    words: 3,
     pointers: 2,
     fields: {
       code: ["text", 0],
@@ -161,6 +169,8 @@ export const STRUCTS = {
       retriable: ["bool", 0],
       partition: ["i32", 4],
       offset: ["i64", 8],
+      leader: ["u32", 16],
+      leaderEpoch: ["i32", 20],
     },
   },
   Fetch: {
@@ -200,6 +210,23 @@ export const STRUCTS = {
       partition: ["i32", 0],
       timestampMs: ["i64", 8],
       place: ["u16", 4],
+    },
+  },
+  Follow: {
+    words: 3,
+    pointers: 1,
+    fields: {
+      topicIdHigh: ["u64", 0],
+      topicIdLow: ["u64", 8],
+      leaderEpoch: ["i32", 16],
+      logs: ["structs", 0, "LogTable"],
+    },
+  },
+  Followed: {
+    words: 0,
+    pointers: 1,
+    fields: {
+      cuts: ["structs", 0, "LogCut"],
     },
   },
   FoundOffset: {
@@ -244,6 +271,43 @@ export const STRUCTS = {
       subscription: ["u32", 0],
       partition: ["i32", 4],
       deliveryId: ["u64", 8],
+    },
+  },
+  LogCut: {
+    words: 2,
+    pointers: 0,
+    fields: {
+      log: ["u32", 0],
+      at: ["i64", 8],
+      isRestart: ["bool", 32],
+    },
+  },
+  LogEnd: {
+    words: 2,
+    pointers: 0,
+    fields: {
+      log: ["u32", 0],
+      end: ["i64", 8],
+    },
+  },
+  LogNews: {
+    words: 3,
+    pointers: 0,
+    fields: {
+      log: ["u32", 0],
+      start: ["i64", 8],
+      watermark: ["i64", 16],
+      batches: ["u16", 4],
+    },
+  },
+  LogTable: {
+    words: 3,
+    pointers: 1,
+    fields: {
+      log: ["u32", 0],
+      start: ["i64", 8],
+      end: ["i64", 16],
+      epochs: ["structs", 0, "EpochStart"],
     },
   },
   Node: {
@@ -398,6 +462,21 @@ export const STRUCTS = {
       code: ["text", 0],
       text: ["text", 1],
       records: ["u32s", 2],
+    },
+  },
+  Replicate: {
+    words: 1,
+    pointers: 1,
+    fields: {
+      ends: ["structs", 0, "LogEnd"],
+      bytesMax: ["u32", 0],
+    },
+  },
+  Replicated: {
+    words: 0,
+    pointers: 1,
+    fields: {
+      logs: ["structs", 0, "LogNews"],
     },
   },
   Resolve: {
@@ -593,4 +672,8 @@ export const MEMBERS = [
   ["peerWelcome", "PeerWelcome"],
   ["openLane", "OpenLane"],
   ["closeLane", null],
+  ["follow", "Follow"],
+  ["followed", "Followed"],
+  ["replicate", "Replicate"],
+  ["replicated", "Replicated"],
 ] as const;

@@ -50,7 +50,7 @@ _BUDGET_SHARE = 0.75
 """Largest part of the memory for buffered records that leaves enough for the rest."""
 _UNKNOWN_CAPACITY: dict[str, Any] = dict.fromkeys(Capacity(0, "", 0, 0, None, None).data())
 _DEPENDENCIES = ("trio", "anyio", "pycapnp", "msgspec", "crc32c", "zstandard")
-_EXTRAS = {"metrics": ("h11", "prometheus-client")}
+_EXTRAS = {"metrics": ("h11", "prometheus-client"), "cluster": ("h11",)}
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 

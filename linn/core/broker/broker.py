@@ -30,6 +30,7 @@ from linn.core.batch.batch import BatchLimits
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import run_steps
 from linn.core.broker.data_folder import DataFolder
+from linn.core.broker.dead_letters import DeadLetters
 from linn.core.broker.deciders import made_authenticators, made_authority
 from linn.core.broker.listening import Listening
 from linn.core.broker.peer_links import link_peers
@@ -76,7 +77,6 @@ from linn.core.plugins.manager import PluginManager, installed
 from linn.core.ports.observer import Observers
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
-from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.decided import DecisionWatch
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.routing.router import Router
@@ -298,10 +298,11 @@ class Broker:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
         self.administration.links = link_peers(self.gateway, self.publisher, self.config, self.cluster, self.plugins)
+        self._dead_letters = DeadLetters(self.gateway, self.env, self.producer_ids, self.topic)
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys
-        await self._folder.open()
+        await self._folder.open(self._local, is_alone=self.config.cluster is None)
         self.spawn(self.turns.run)
         self.spawn(self.metrics.watch_loop)
         if self.policy.authority is not None:
@@ -565,15 +566,7 @@ class Broker:
 
     async def _copy_dead_letters(self, topic: Topic, partition_queue: PartitionQueue) -> None:
         await self._recovered.wait()  # Its target may be opened later.
-        name = topic.settings.dead_letter
-        target = self.topic(name) if name is not None else topic
-        while target.led_by is not None and partition_queue.log.is_open:
-            about = {"topic": topic.name} | log_fields(target.led_by())
-            logger.warning("dead letters of %(topic)s wait: %(error)s", about)
-            await self.env.clock.sleep(RETRY_S)
-        await copy_dead_letters(
-            partition_queue, target.partitions if name is not None else {}, target.append_copy, self.env
-        )
+        await self._dead_letters.copy(topic, partition_queue)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from linn.core.cluster.following import FollowLane
 from linn.core.ports.principal import Principal
 
 SECRET_BYTES_MIN = 16
@@ -57,4 +58,10 @@ class PeerLinks(Protocol):
             PeerUnreachable, PeerRefused, PeerStale: nothing was done.
             PeerUnknown: a change may have been made, or not.
         Cancellation: a change that has begun is completed.
+        """
+
+    async def open_follow_lane(self, node: int) -> FollowLane:
+        """Open a lane in which this broker follows logs that another one leads. The caller closes it.
+
+        Raises PeerUnreachable, PeerRefused, PeerStale. Cancellation: nothing happens.
         """

@@ -26,6 +26,20 @@ SELECTED_BYTES_MAX = 1 << 20
 FETCH_RECORDS_MAX = 1 << 31
 
 
+def needs_of(request: FetchRequest) -> tuple[Need, Need]:
+    """The rights of which a fetch needs one."""
+    return Need(CONSUME, TOPIC, request.topic), Need(BROWSE, TOPIC, request.topic)
+
+
+async def decide_reading(access: Access, needs: Sequence[Need]) -> None:
+    """Wait until it is decided whether a user has one of these rights. Raises Forbidden: none."""
+    for need in needs:
+        await access.decide([need])
+        if access.may(*need):
+            return
+    access.check_any(needs)
+
+
 async def no_limit() -> int:
     """Return no limit without waiting: the answer is sent as a whole."""
     return FETCH_BYTES_MAX
@@ -60,36 +74,38 @@ class Fetch:
         self._partition = partition
         self._selection = selection
         self._offset = request.offset
-        self._bytes_max = min(max(request.bytes_max, 1), FETCH_BYTES_MAX)
-        self._bytes_min = min(request.bytes_min, self._bytes_max, FETCH_BYTES_MIN_MAX)
+        self._bytes_max = min(request.bytes_max, FETCH_BYTES_MAX)
+        self._bytes_min = min(request.bytes_min, self._bytes_max or FETCH_BYTES_MIN_MAX, FETCH_BYTES_MIN_MAX)
         self._accepts = accepts
         self._turn = turn
         self._access = access
-        self._needs = Need(CONSUME, TOPIC, request.topic), Need(BROWSE, TOPIC, request.topic)
+        self._needs = needs_of(request)
 
     def read_nowait(self) -> Fetched | None:
         """Read available records without waiting or opening a file; None if that is not possible, or there are none.
 
         Raises Forbidden, OffsetOutOfRange, LogCorrupt, FormatUnknown.
         """
-        if self._selection is not None or self._bytes_min > 1 or self._turn.locked():
+        if self._selection is not None or self._bytes_min > 1 or not self._bytes_max or self._turn.locked():
             return None
         partition = self._partition
         batches = partition.read_nowait(self._offset, partition.stable_offset, self._bytes_max, self._accepts)
         return self._fetched(batches, batches[-1].end_offset) if batches else None
 
     async def read(self, deadline: WaitDeadline, room: Callable[[], Awaitable[int]] = no_limit) -> Fetched:
-        """Wait for records, up to a deadline, and read them; there may be none.
+        """Wait for records, up to a deadline, and read them; there may be none. With `bytes_max` 0 none are read.
 
         `room` waits until an answer can be sent, and returns its maximum size; it is called once per answer or step.
 
         Raises Forbidden, OffsetOutOfRange, LogCorrupt, FormatUnknown, StorageError.
         Cancellation: nothing happens.
         """
-        if self._selection is not None:
+        if self._selection is not None and self._bytes_max:
             return await self._select(self._selection, deadline, room)
         await deadline.wait(self._wait_bytes)
         await self._decide()
+        if not self._bytes_max:
+            return self._fetched((), self._offset)
         # One at a time, so that at most one answer exceeds the bound of `room`, however many wait.
         if self._turn.locked():
             await self._turn.acquire()
@@ -128,11 +144,8 @@ class Fetch:
         return Fetched(batches, next_offset, partition.start_offset, partition.high_watermark, partition.leader_epoch)
 
     async def _decide(self) -> None:
-        """Wait until it is decided whether the caller may still read."""
-        for need in self._needs:
-            await self._access.decide([need])
-            if self._access.may(*need):
-                return
+        """Wait until it is decided whether the caller may still read. Raises Forbidden."""
+        await decide_reading(self._access, self._needs)
 
     async def _wait_bytes(self) -> None:
         """Wait until there are enough bytes. Each byte is counted once, and none is held."""

@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
+from linn.core.cluster.following import FollowedLogs
 from linn.core.cluster.peers import Membership, PeerLinks
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import AcceptedStream, Env, Spawn
 from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.auth import Forbidden
+from linn.core.gateway.legs import SessionLinks
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.session import Session
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.ports.principal import Principal
+from linn.core.publish.copies import CopiesHere, CopyLinks
 from linn.core.publish.forwarding import PublishLinks
 from linn.core.security.logins import Login, Logins, Peer
 from linn.rights import Need
@@ -38,7 +41,7 @@ def peer_of(stream: AcceptedStream) -> Peer:
     return Peer(stream.peer, is_private=True, names=names, binding=binding)
 
 
-class BrokerLinks(PeerLinks, PublishLinks, Protocol):
+class BrokerLinks(PeerLinks, PublishLinks, SessionLinks, CopyLinks, Protocol):
     """Links to the other brokers of the cluster, for all that may be passed on."""
 
 
@@ -79,6 +82,10 @@ class Gateway:
         """The broker as one of a cluster, set by the composition root; None: it is in none, or has no links."""
         self.links: BrokerLinks | None = None
         """The links to the other brokers, set together with `membership`."""
+        self.copies = CopiesHere(rooms.catalog)
+        """Stores copies of other brokers' dead letters."""
+        self.followed_logs: FollowedLogs | None = None
+        """The logs that other brokers follow here, set by the composition root; None: it leads none."""
         self._rooms = rooms
         self._logins = logins
         self._read_state = read_state
@@ -108,4 +115,4 @@ class Gateway:
         def refused(need: Need) -> None:
             self._rooms.audit.seen(f"{need.operation} {need.kind}", principal, need.name, Forbidden.code)
 
-        return Session(self._rooms, principal._replace(access=access.of_session(refused)))
+        return Session(self._rooms, principal._replace(access=access.of_session(refused)), self.links)

@@ -67,7 +67,7 @@ class FetchRequest(NamedTuple):
     partition: int
     offset: int
     bytes_max: int
-    """Maximum bytes of an answer; it has at least one batch, whatever its size."""
+    """Maximum bytes of an answer; it has at least one batch, whatever its size. 0: wait, and answer without batches."""
     bytes_min: int = 1
     """Bytes to wait for."""
     where: str = ""

@@ -6,7 +6,7 @@ are made here, once per request or batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Place
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     BrokerStopping,
     FeatureUnsupported,
@@ -25,7 +26,9 @@ from linn.core.errors.tree import (
     RequestUnknown,
     SubscriptionWrongKind,
 )
+from linn.core.gateway.elsewhere import Bounds, BoundsElsewhere, FetchElsewhere, PeerReader
 from linn.core.gateway.fetch import Fetch
+from linn.core.gateway.legs import Door, Leg, SessionLinks
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.subscribing import consumer_of, is_missing, make_missing, needs_of, partitions_read, selection_of
@@ -54,6 +57,8 @@ takes 350 bytes, so that all of them take 11 MiB, and leaving them takes 50 ms."
 ASKED_AGAIN_MAX = 200
 """Limit of the attempts at a verb while the authorizer decides, up to 256 names at a time."""
 
+NOTHING: Mapping[str, Bounds] = {}
+
 T = TypeVar("T")
 
 
@@ -67,15 +72,18 @@ class Session:
         "_ended",
         "_fetching",
         "_left",
+        "_links",
         "_needs",
         "_producers",
+        "_reader",
         "_rooms",
         "forwards",
         "principal",
         "quota",
     )
 
-    def __init__(self, rooms: Rooms, principal: Principal) -> None:
+    def __init__(self, rooms: Rooms, principal: Principal, links: SessionLinks | None = None) -> None:
+        """`links`: to the other brokers of the cluster; None: there are none."""
         self.principal = principal
         self._access = principal.access
         self._rooms = rooms
@@ -83,14 +91,17 @@ class Session:
         self.quota = principal.access.quota.of_client(principal.client)
         """The rates of the user, and of the client's name: a protocol counts received and sent bytes, and pauses for as
         long as they say."""
-        self._consumers: dict[Consumer, int] = {}
+        self._consumers: dict[Consumer | Leg, int] = {}
         """The number of partitions read by each consumer. Each takes memory, and time at the end."""
-        self._needs: dict[Consumer, Sequence[Need]] = {}
+        self._needs: dict[Consumer | Leg, Sequence[Need]] = {}
         """The rights that each consumer needs for as long as it exists."""
         self._left: list[Steps[None]] = []
         """Remaining steps to end consumers whose connection was lost."""
         self._fetching: trio.Lock | None = None  # Most sessions fetch nothing.
         self._ended = False
+        self._links = links
+        self._reader: PeerReader | None = None
+        """Reads at other brokers; None: nothing has been read there."""
         self.forwards = True
         """Whether requests may go on to the broker that leads their topic: not if they came from another broker."""
 
@@ -129,8 +140,22 @@ class Session:
         topics = self._rooms.catalog.topics
         return sum([topics[name].settings.partitions for name in self._access.visible(TOPIC, names) if name in topics])
 
-    def topic_bounds(self, name: str) -> TopicBounds | None:
+    def bounds_elsewhere(self, names: Sequence[str]) -> BoundsElsewhere | None:
+        """The topics that other brokers lead, to ask for their bounds; None: there are none, or they are not asked."""
+        if self._links is None or not self.forwards:
+            return None
+        found: dict[int, list[Topic]] = {}
+        topics = self._rooms.catalog.topics
+        for name in self._access.visible(TOPIC, names):
+            topic = topics.get(name)
+            if topic is not None and topic.led_by is not None and (leader := topic.led_by().leader):
+                found.setdefault(leader, []).append(topic)
+        return BoundsElsewhere(self._reading(self._links), found) if found else None
+
+    def topic_bounds(self, name: str, elsewhere: Mapping[str, Bounds] = NOTHING) -> TopicBounds | None:
         """Return a topic with the bounds of its partitions; None if there is no topic of this name.
+
+        `elsewhere`: as other brokers told. Bounds are (0, 0) if the leader of the topic could not be asked.
 
         Raises Forbidden, whether or not there is one.
         """
@@ -143,7 +168,8 @@ class Session:
             (partition.start_offset, partition.high_watermark) for _, partition in sorted(topic.partitions.items())
         ]
         if topic.led_by is not None:
-            bounds = [(0, 0)] * settings.partitions  # Their leader alone knows them.
+            told = elsewhere.get(name, ())
+            bounds = [*told, *[(0, 0)] * settings.partitions][: settings.partitions]
         said = settings.kind, settings.delivery or "", settings.partitioner
         return TopicBounds(name, *said, topic.id_halves, settings.message_bytes_max or 0, bounds)
 
@@ -230,12 +256,7 @@ class Session:
         topic = rooms.catalog.led_topic(request.topic)
         topic.check_id(*request.topic_id)
         partitions = partitions_read(rooms, topic, request)
-        read = sum(self._consumers.values())
-        if read + partitions > PARTITIONS_READ_MAX:
-            text = (
-                f"a connection reads at most {PARTITIONS_READ_MAX} partitions; this one {read}, and {partitions} more"
-            )
-            raise LimitExceeded(text)
+        self._check_partitions(partitions)
 
         def assigned(epoch: int, owned: Sequence[int], revoked: Sequence[int]) -> None:
             nonlocal partitions
@@ -248,13 +269,43 @@ class Session:
         accepts = rooms.formats.accepts_of(request.accepts)
         consumer = consumer_of(rooms, topic, request, accepts, assigned)
         consumer.accepts = accepts
-        self._consumers[consumer] = partitions
-        self._needs[consumer] = needs
-        self._access.watchers[self._rights_changed] = self._needs
+        self._keep(consumer, partitions, needs)
         leader_epoch = max([partition.leader_epoch for partition in topic.partitions.values()])
         return Subscribed(consumer, topic.id_halves, leader_epoch)
 
-    def unsubscribe(self, consumer: AnyConsumer) -> None:
+    def _check_partitions(self, more: int) -> None:
+        read = sum(self._consumers.values())
+        if read + more > PARTITIONS_READ_MAX:
+            text = f"a connection reads at most {PARTITIONS_READ_MAX} partitions; this one {read}, and {more} more"
+            raise LimitExceeded(text)
+
+    def _keep(self, consumer: AnyConsumer | Leg, partitions: int, needs: Sequence[Need]) -> None:
+        self._consumers[consumer] = partitions
+        self._needs[consumer] = needs
+        self._access.watchers[self._rights_changed] = self._needs
+
+    def leg(self, request: SubscribeRequest, refused: NotLeader, door: Door) -> Leg:
+        """Make a leg to the broker that leads a topic, after `subscribe_nowait` has refused; `unsubscribe` ends it.
+
+        Raises LimitExceeded; the refusal if nothing is passed on.
+        """
+        links, topic = self._links, self._rooms.catalog.topics.get(request.topic)
+        if links is None or topic is None or not self.forwards or not refused.leader or self._ended:
+            raise refused
+        partitions = 0
+        if topic.settings.kind != "queue" and not request.shared:
+            partitions = len(request.partitions) or topic.settings.partitions
+        self._check_partitions(partitions)
+        leg = links.leg(refused.leader, self.principal, door)
+        self._keep(leg, partitions, needs_of(request))
+        return leg
+
+    def share_changed(self, leg: Leg, partitions: int) -> None:
+        """Count the partitions of a group's member at another broker."""
+        if leg in self._consumers:
+            self._consumers[leg] = partitions
+
+    def unsubscribe(self, consumer: AnyConsumer | Leg) -> None:
         """End a consumer: its leases are returned, its partitions go to other members. Idempotent."""
         if self._consumers.pop(consumer, None) is not None:
             del self._needs[consumer]
@@ -276,6 +327,8 @@ class Session:
     def disconnect(self) -> None:
         """End all consumers because the connection was lost; `aclose` does the lengthy part. Idempotent."""
         self._ended = True
+        if self._reader is not None:
+            self._reader.close()
         consumers, self._consumers = self._consumers, {}
         self._needs.clear()
         self._access.watchers.pop(self._rights_changed, None)
@@ -302,15 +355,21 @@ class Session:
 
     # --- reading by offset ---
 
-    def fetch(self, request: FetchRequest) -> Fetch:
+    def fetch(self, request: FetchRequest) -> Fetch | FetchElsewhere:
         """Begin to read part of a partition, from the batch that holds an offset.
 
-        Raises Forbidden, TopicUnknown, TopicReplaced, PartitionUnknown, FormatUnknown, PredicateInvalid, LogTruncated;
-        SubscriptionWrongKind for unsettled records of a stream.
+        Raises Forbidden, TopicUnknown, TopicReplaced, PartitionUnknown, FormatUnknown, PredicateInvalid, LogTruncated,
+        NotLeader; SubscriptionWrongKind for unsettled records of a stream. If another broker leads the topic, some of
+        them are raised when it is read.
         """
         topic = self._readable(request.topic, request.where)
         topic.check_id(*request.topic_id)
-        partition = topic.partition(request.partition)
+        if self._fetching is None:
+            self._fetching = trio.Lock()
+        try:
+            partition = topic.partition(request.partition)
+        except NotLeader as error:
+            return FetchElsewhere(self._elsewhere(error), error.leader, request, self._fetching, self._access)
         if request.is_uncommitted:
             partition = UncommittedView(partition)
         partition.check_position(request.offset, request.leader_epoch)
@@ -323,9 +382,18 @@ class Session:
             among = RecordFilter.parse(request.where) if request.where else None
             unsettled = Unsettled(topic.queue.partition_queue(request.partition).subscription, among)
             selection = Selection(unsettled, self._rooms.long_work, accepts)
-        if self._fetching is None:
-            self._fetching = trio.Lock()
         return Fetch(partition, selection, request, accepts, self._fetching, self._access)
+
+    def _reading(self, links: SessionLinks) -> PeerReader:
+        if self._reader is None:
+            self._reader = links.reading(self.principal)
+        return self._reader
+
+    def _elsewhere(self, error: NotLeader) -> PeerReader:
+        """The reader at the broker that leads a topic. Raises the error: none can be asked."""
+        if self._links is None or not self.forwards or not error.leader or self._ended:
+            raise error
+        return self._reading(self._links)
 
     def _readable(self, name: str, where: str = "") -> Topic:
         """Return a topic to read from: a stream to consumers, a queue to users who may browse it.
@@ -337,15 +405,21 @@ class Session:
         self._access.check_any([consume] if where else [consume, browse])
         if topic is not None and topic.stream is None:
             self._access.check(BROWSE, TOPIC, name)
-            self._rooms.audit.seen("browse", self.principal, name, "done")
+            if topic.led_by is None:  # Otherwise the broker that leads it notes it.
+                self._rooms.audit.seen("browse", self.principal, name, "done")
         return self._rooms.catalog.topic(name)
 
     async def find_offset(self, topic: str, partition: int, place: int, timestamp_ms: int = 0) -> int:
         """The offset of a `Place` in a partition; for `Place.TIME`, the first one at or after a time.
 
-        Raises Forbidden, TopicUnknown, PartitionUnknown, RequestUnknown, StorageError.
+        Raises Forbidden, TopicUnknown, PartitionUnknown, RequestUnknown, StorageError; and the errors of a `PeerReader`
+        if another broker leads the topic.
         """
-        found = (await self.decided(lambda: self._readable(topic))).partition(partition)
+        try:
+            found = (await self.decided(lambda: self._readable(topic))).partition(partition)
+        except NotLeader as error:
+            reader = self._elsewhere(error)
+            return await reader.find_offset(error.leader, topic, partition, place, timestamp_ms)
         if place == Place.LATEST:
             return found.stable_offset
         if place == Place.EARLIEST:

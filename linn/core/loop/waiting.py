@@ -27,6 +27,11 @@ class WaitDeadline:
         """Whether it has passed."""
         return trio.current_time() >= self._until
 
+    @property
+    def left_s(self) -> float:
+        """The time until it passes, at least 0."""
+        return max(0.0, self._until - trio.current_time())
+
     async def wait(self, something: Callable[[], Awaitable[None]]) -> bool:
         """Wait for an event; False if the deadline came first."""
         with trio.CancelScope(deadline=self._until) as self._scope:

@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import trio
 
@@ -55,19 +56,83 @@ RANGES_IN_A_TURN = 32
 """Ranges that are settled without a pause, in about the same time, even among a million others."""
 _READ_BYTES = 1 << 20
 
-AppendCopy = Callable[[Partition, RecordBatch], None]
+AppendCopy = Callable[[Partition, RecordBatch], int]
 
 
-async def copy_dead_letters(
-    partition_queue: PartitionQueue, targets: Mapping[int, Partition], append: AppendCopy, env: Env
-) -> None:
+class CopyTarget(Protocol):
+    """A partition of a dead-letter topic, here or at another broker. Each method raises LinnErrors of the target."""
+
+    index: int
+
+    async def place(self) -> int:
+        """The offset before which no copy to come can be, whatever a power loss takes."""
+
+    async def settled_start(self) -> int:
+        """Wait until all that is stored is committed; returns the first offset that can be read."""
+
+    async def read(self, offset: int) -> tuple[Sequence[RecordBatch], int]:
+        """Read committed batches from an offset on, also of open transactions; and the offset after them."""
+
+    async def store(self, batch: RecordBatch) -> None:
+        """Store a batch, if the topic has room."""
+
+    async def confirm(self) -> None:
+        """Wait until all stored batches are committed."""
+
+
+class LocalTarget:
+    """A partition at this broker."""
+
+    def __init__(self, partition: Partition, append: AppendCopy) -> None:
+        """`append` stores a batch in the partition, if the topic has room."""
+        self.index = partition.id.index
+        self._partition = partition
+        self._append = append
+        self._ends: dict[Mark, int] = {}
+        """A mark for each leadership of the target: a later one may have other records at the same offsets."""
+
+    async def place(self) -> int:
+        """See `CopyTarget.place`."""
+        return place_of(self._partition)
+
+    async def settled_start(self) -> int:
+        """See `CopyTarget.settled_start`."""
+        await self._partition.committed.wait(self._partition.log.bounds()[1])
+        return self._partition.start_offset
+
+    async def read(self, offset: int) -> tuple[Sequence[RecordBatch], int]:
+        """See `CopyTarget.read`."""
+        # Copies may lie behind an open transaction, or the last offset be a marker.
+        batches = await UncommittedView(self._partition).read(offset, _READ_BYTES)
+        return batches, batches[-1].end_offset if batches else offset
+
+    async def store(self, batch: RecordBatch) -> None:
+        """See `CopyTarget.store`."""
+        self._append(self._partition, batch)
+        self._ends[self._partition.committed] = batch.end_offset
+
+    async def confirm(self) -> None:
+        """See `CopyTarget.confirm`."""
+        ends, self._ends = self._ends, {}
+        for mark, end in ends.items():
+            await mark.wait(end)
+
+
+def place_of(partition: Partition) -> int:
+    """The place of copies to come in a partition of this broker."""
+    # Not the end: a power loss takes what is not durable, and another leader of the target what is not committed; the
+    # copies would be stored before this place.
+    return min(partition.log.durable(), partition.high_watermark)
+
+
+async def copy_dead_letters(partition_queue: PartitionQueue, targets: Mapping[int, CopyTarget], env: Env) -> None:
     """Copy the lowest dead records of a queue's partition, some at least; without a target they are dropped.
 
-    `targets`: the partitions of the dead-letter topic; `append` stores a batch in one, if the topic has room. A target
-    intended by an earlier try is kept, even if the topic has grown since.
+    `targets`: the partitions of the dead-letter topic. A target intended by an earlier try is kept, even if the topic
+    has grown since.
 
-    Raises StorageError, TopicFull: the target or the state log can't be written; nothing was settled. NotLeader: so it
-    is, and the copies may be there.
+    Raises StorageError, TopicFull, PeerError: the target or the state log can't be written; nothing was settled.
+    NotLeader: so it is, and the copies may be there.
     Cancellation: like a crash; copying is continued later.
     """
     found = partition_queue.subscription.lowest_dead(RECORDS_AT_ONCE)
@@ -79,7 +144,7 @@ async def copy_dead_letters(
     target = targets[meant.partition if meant is not None and meant.partition in targets else index]
     place = await _intend(partition_queue, dead, target)
     done = await _copied_before(partition_queue, dead, target, place) if dead[0].target is not None else None
-    behind = await _copy(partition_queue, dead, target, append, env, done or OffsetRanges())
+    behind = await _copy(partition_queue, dead, target, env, done or OffsetRanges())
     # More of the last one may be of a batch that can't be decoded.
     whole = next(each.end for each in found if each.first == dead[-1].first)
     dead[-1] = replace(dead[-1], end=min(max(behind, dead[-1].end), whole))
@@ -98,12 +163,10 @@ def _step(found: Sequence[DeadRange]) -> list[DeadRange]:
     return dead
 
 
-async def _intend(partition_queue: PartitionQueue, dead: Sequence[DeadRange], target: Partition) -> DeadLetterTarget:
+async def _intend(partition_queue: PartitionQueue, dead: Sequence[DeadRange], target: CopyTarget) -> DeadLetterTarget:
     place = dead[0].target
-    if place is None or place.partition != target.id.index:
-        # Not the end: a power loss takes what is not durable, and another leader of the target what is not committed;
-        # the copies would be stored before this place.
-        place = DeadLetterTarget(target.id.index, min(target.log.durable(), target.high_watermark))
+    if place is None or place.partition != target.index:
+        place = DeadLetterTarget(target.index, await target.place())
         for each in dead:
             partition_queue.subscription.dead_letter_intended(each.first, each.end, place)
     # Also of an earlier one: a full disk may have kept it from the log.
@@ -112,20 +175,21 @@ async def _intend(partition_queue: PartitionQueue, dead: Sequence[DeadRange], ta
 
 
 async def _copied_before(
-    partition_queue: PartitionQueue, dead: Sequence[DeadRange], target: Partition, place: DeadLetterTarget
+    partition_queue: PartitionQueue, dead: Sequence[DeadRange], target: CopyTarget, place: DeadLetterTarget
 ) -> OffsetRanges:
     """The offsets of `dead`, and perhaps of others, that the target has already."""
     done = OffsetRanges()
-    await target.committed.wait(target.log.bounds()[1])  # A try that failed may have stored copies just before.
-    offset = max(place.end, target.start_offset)
-    stored = UncommittedView(target)  # Copies may lie behind an open transaction, or the last offset be a marker.
-    while batches := await stored.read(offset, _READ_BYTES):
+    # A try that failed may have stored copies just before.
+    offset = max(place.end, await target.settled_start())
+    while True:
+        batches, behind = await target.read(offset)
         for batch in batches:
             # Anybody may publish there; what can't be read is no copy of ours.
             with contextlib.suppress(BatchError):
                 await _note_copies(batch, partition_queue, range(dead[0].first, dead[-1].end), done)
-            offset = batch.end_offset
-    return done
+        if behind <= offset:
+            return done
+        offset = behind
 
 
 async def _note_copies(batch: RecordBatch, partition_queue: PartitionQueue, wanted: range, done: OffsetRanges) -> None:
@@ -144,8 +208,7 @@ async def _note_copies(batch: RecordBatch, partition_queue: PartitionQueue, want
 async def _copy(
     partition_queue: PartitionQueue,
     dead: Sequence[DeadRange],
-    target: Partition,
-    append: AppendCopy,
+    target: CopyTarget,
     env: Env,
     done: OffsetRanges,
 ) -> int:
@@ -182,10 +245,10 @@ async def _copy(
         left = left[len(copies) :]
         records, size = records + copies, size + batch.size
         if size >= _READ_BYTES:
-            await _store(partition_queue, records, target, append, env)
+            await _store(partition_queue, records, target, env)
             records, size = [], 0
         await trio.lowlevel.checkpoint()
-    await _store(partition_queue, records, target, append, env)
+    await _store(partition_queue, records, target, env)
     return behind
 
 
@@ -207,20 +270,14 @@ def _spans(partition_queue: PartitionQueue, dead: Sequence[DeadRange]) -> list[R
     return [(ranges[0][0], end)] if is_alone else ranges
 
 
-async def _store(
-    partition_queue: PartitionQueue, records: list[Record], target: Partition, append: AppendCopy, env: Env
-) -> None:
-    ends: dict[Mark, int] = {}
+async def _store(partition_queue: PartitionQueue, records: list[Record], target: CopyTarget, env: Env) -> None:
     for at in range(0, len(records), RECORDS_IN_A_TURN):
         for batch in _batches(records[at : at + RECORDS_IN_A_TURN], env):
             partition_queue.log.check_led()  # The next leader looks for copies, and then makes its own.
-            append(target, batch)
-            # A mark for each leadership of the target: a later one may have other records there.
-            ends[target.committed] = batch.end_offset
+            await target.store(batch)
         if at + RECORDS_IN_A_TURN < len(records):
             await trio.lowlevel.checkpoint()
-    for mark, end in ends.items():
-        await mark.wait(end)
+    await target.confirm()
 
 
 def _batches(records: list[Record], env: Env) -> list[RecordBatch]:

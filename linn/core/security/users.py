@@ -20,6 +20,11 @@ SERVICE = "service:"
 NO_LIMITS = Limits()
 
 
+def node_user(node: int) -> str:
+    """The name of a broker of the cluster, as the user of its own requests to others."""
+    return f"{SERVICE}node/{node}"
+
+
 class User(msgspec.Struct, frozen=True, kw_only=True):
     """One user."""
 

@@ -418,14 +418,14 @@ class Topic:
             self._spawn(self._drop_head)
         return base_offset
 
-    def append_copy(self, partition: Partition, batch: RecordBatch) -> None:
-        """Store dead letters of another topic.
+    def append_copy(self, partition: Partition, batch: RecordBatch, numbers: Numbered | None = None) -> int:
+        """Store dead letters of another topic; returns their first offset. `numbers`: as for `append`.
 
         Raises TopicFull: there is no room, and `overflow` does not make any. StorageError: nothing was stored.
         """
         if not self.has_room(batch):
             raise TopicFull(f"topic {self.name} is full: its bytes_max is {self.settings.bytes_max:,}")
-        self.append(partition, batch)
+        return self.append(partition, batch, numbers)
 
     def held_bytes(self) -> int:
         """The sum of `held_in` over all partitions; a marker of a transaction counts from the next change on."""

@@ -6,6 +6,8 @@ connection has room for its answer. Waiting arguments are kept as text, and coun
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
 from linn.api import ARGUMENTS_BYTES_MAX, RESERVE_BYTES, LimitExceeded, run_steps
@@ -61,16 +63,21 @@ class Administering:
         if not event.correlation:
             return
         address = next(iter(gateway.addresses.values()), "")
-        steps = description_frame(gateway.name, address, names, session.topic_bounds, event.correlation)
-        if len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
-            responder.answer([run_steps(steps)])
+        elsewhere = session.bounds_elsewhere(names)
+        if elsewhere is None and len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
+            steps = description_frame(gateway.name, address, names, session.topic_bounds, event.correlation)
+            responder.answer(event.correlation, [run_steps(steps)])
             return
 
         async def work() -> None:
             try:
                 async with self._describing:
+                    find = session.topic_bounds
+                    if elsewhere is not None:
+                        find = partial(find, elsewhere=await elsewhere.ask())
                     await responder.outbox.wait_room()
-                    responder.answer([await gateway.long_work.run(steps, immediate=True)])
+                    steps = description_frame(gateway.name, address, names, find, event.correlation)
+                    responder.answer(event.correlation, [await gateway.long_work.run(steps, immediate=True)])
             finally:
                 self._descriptions -= 1
 

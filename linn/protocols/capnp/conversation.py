@@ -461,7 +461,7 @@ class Conversation:
     # --- requests of the session itself ---
 
     def _ping(self, event: Event) -> None:
-        self._responder.answer(frames_of(m.Pong(), event.correlation))
+        self._responder.answer(event.correlation, frames_of(m.Pong(), event.correlation))
 
     def _nothing(self, event: Event) -> None:
         """Do nothing: its arrival already counts as a sign of life."""

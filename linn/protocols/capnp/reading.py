@@ -5,7 +5,7 @@ from __future__ import annotations
 from linn.api import FETCH_BYTES_MAX, RESERVE_BYTES, Fetched, FetchRequest, WaitDeadline
 from linn.protocols.capnp.responder import Responder
 from linn.wire import messages as m
-from linn.wire.connection import Event, frames_to
+from linn.wire.connection import Event
 
 WAIT_MS_MAX = 60_000
 """Longest wait of a fetch or pull: connections are kept alive by other means."""
@@ -34,7 +34,7 @@ class Reading:
         if not outbox.is_short and outbox.has_room():  # Serve readers as soon as publishers, if possible.
             fetched = fetch.read_nowait()
             if fetched is not None:
-                responder.answer(frames_to(_answer(fetched), event.correlation, fetched.batches))
+                responder.reply_with(event.correlation, _answer(fetched), fetched.batches)
                 return
 
         async def work() -> None:
@@ -44,7 +44,7 @@ class Reading:
                 fetched = await fetch.read(deadline, self._room)
             finally:
                 del self._waits[deadline]
-            outbox.put(frames_to(_answer(fetched), event.correlation, fetched.batches))
+            responder.reply_with(event.correlation, _answer(fetched), fetched.batches)
 
         responder.in_task(event, work)
 

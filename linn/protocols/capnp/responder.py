@@ -10,10 +10,20 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from linn.api import Gateway, InternalError, LinnError, Mark, Sendable, Session, log_fields
+from linn.api import (
+    Gateway,
+    InternalError,
+    LinnError,
+    Mark,
+    RecordBatch,
+    Sendable,
+    Session,
+    StoredBatch,
+    log_fields,
+)
 from linn.protocols.capnp.outbox import Output
 from linn.wire import messages as m
-from linn.wire.connection import Event, frames_of
+from linn.wire.connection import Event, frames_of, frames_to
 from linn.wire.failure import failed_by
 
 logger = logging.getLogger("linn.capnp")
@@ -51,8 +61,8 @@ class Responder:
 
     # --- answers ---
 
-    def answer(self, frames: Sequence[Sendable]) -> None:
-        """Queue an answer. While the session carries out requests, it is sent with the other answers."""
+    def answer(self, correlation: int, frames: Sequence[Sendable]) -> None:
+        """Queue the answer to a request. While the session carries out requests, it is sent with the other answers."""
         if self.holding:
             self.outbox.hold(frames)
         else:
@@ -61,12 +71,16 @@ class Responder:
     def reply(self, correlation: int, message: m.Message) -> None:
         """Answer a request, if it expects an answer."""
         if correlation:
-            self.answer(frames_of(message, correlation))
+            self.answer(correlation, frames_of(message, correlation))
+
+    def reply_with(self, correlation: int, message: m.Message, batches: Sequence[StoredBatch | RecordBatch]) -> None:
+        """Answer a request with batches."""
+        self.answer(correlation, frames_to(message, correlation, batches))
 
     def fail(self, correlation: int, error: LinnError) -> None:
         """Answer a request with an error; the error is logged if the request expects no answer."""
         if correlation:
-            self.answer(frames_of(failed_by(error), correlation))
+            self.answer(correlation, frames_of(failed_by(error), correlation))
         else:
             logger.info("%(connection)s: %(error)s", {"connection": self._peer} | log_fields(error))
 

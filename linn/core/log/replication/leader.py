@@ -139,7 +139,7 @@ class Leader:
             if number not in self._logs:
                 raise ProtocolError(f"node {node} acknowledges log {number}, which the leader does not have")
             last = self._logs[number].log.bounds()[1]
-            if not peer.ends.get(number, UNKNOWN) <= end <= last:
+            if not max(0, peer.ends.get(number, UNKNOWN)) <= end <= last:
                 raise ProtocolError(f"node {node} holds log {number} up to {end}, which ends at {last}")
             peer.ends[number] = end
             self._advance(number)
