@@ -172,7 +172,7 @@ async def opened(nursery: trio.Nursery, semantics: DeliverySemantics | None = No
 
 
 async def offsets(consumer: QueueConsumer, records: int = 1, wait_s: float = 0.0) -> tuple[list[int], int, int]:
-    """What is delivered at once: (offsets, delivery id, attempt)."""
+    """Take a delivery, and return (offsets, delivery id, attempt)."""
     delivery = await consumer.next(records, READ_ALL, WaitDeadline(wait_s))
     found = [offset for batch in delivery.batches for offset in range(batch.base_offset, batch.end_offset)]
     return found, delivery.delivery_id, delivery.attempt

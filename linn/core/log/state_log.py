@@ -164,7 +164,7 @@ class StateLog:
             self._compacting = False
 
     async def compact_in_background(self, snapshot: Callable[[], Sequence[bytes]]) -> None:
-        """Compact as a task for which nobody waits: it ends without an error if the log is lost."""
+        """Compact in a task of its own, which ends without an error if the log is lost."""
         with contextlib.suppress(NotLeader):
             await self.compact(snapshot)
 

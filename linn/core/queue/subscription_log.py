@@ -83,7 +83,7 @@ class SubscriptionLog:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether another broker may lead next, with what is committed."""
+        """Whether another broker may lead next, with the committed events."""
         return self.state is not None and self.state.is_replicated
 
     def abandon(self, reason: NotLeader) -> None:
