@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 import trio
-from led_groups import LedGroups
+from led_groups import LedGroups, not_leader
 from led_topic import DATA, GROUPS, LedTopic
 from trio.testing import wait_all_tasks_blocked
 
@@ -29,7 +29,7 @@ SEEDS = 120
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Nothing that these tests do is worth a line of the log, but for lost records."""
     yield
-    texts = [record.getMessage() for record in caplog.records]
+    texts = [record.getMessage() for record in caplog.get_records("call")]
     assert [text for text in texts if "is lost" not in text] == []
 
 
@@ -109,6 +109,68 @@ async def test_positions_beyond_the_records_go_back_and_stay_there(nursery: trio
     again = LedGroups(nursery)
     await again.taken_over("t", last)
     assert again.position() == 4
+
+
+async def test_a_position_beyond_the_records_goes_back_at_once(nursery: trio.Nursery) -> None:
+    old, new = LedGroups(nursery), LedGroups(nursery)
+    topic = await old.new_topic("t")
+    topic.commits_at_once = True
+    member = old.join()
+    member.commit(0, epoch_of(member), 9)
+    shorter = await topic.copied(2, {DATA: 4})
+    old.lose("t")
+    shorter.lead(2)
+    shorter.commits_at_once = True
+    await new.adopt("t", shorter)
+    assert new.position() == 4
+
+
+async def test_a_topic_that_is_released_before_its_logs_know_is_written_no_more(nursery: trio.Nursery) -> None:
+    broker = LedGroups(nursery)
+    topic = await broker.new_topic("t")
+    broker.join()
+    state, end = broker.groups._topics.logs["t"].state, topic.end(GROUPS)
+    broker.groups.release("t", not_leader())
+    with pytest.raises(NotLeader):
+        await state.compact(lambda: [b"snapshot"], force=True)
+    assert topic.end(GROUPS) == end
+
+
+async def test_a_lost_log_of_another_topic_keeps_no_commit_up(nursery: trio.Nursery) -> None:
+    old, new = LedGroups(nursery), LedGroups(nursery)
+    topic, mine = await old.new_topic("t"), await new.new_topic("u")
+    topic.commits_at_once = mine.commits_at_once = True
+    for name in ("x", "y", "z"):
+        old.join("t", name)
+    member = new.join("u")
+    taken = await new.taken_over("t", old)
+    assert member.group.has_events, "the log of u gets the epoch of t"
+    taken.lose_logs()
+    assert is_passed(member.commit(0, epoch_of(member), 3))
+
+
+async def test_a_position_that_no_member_has_made_is_in_snapshots(nursery: trio.Nursery) -> None:
+    old, new = LedGroups(nursery), LedGroups(nursery)
+    topic, other = await old.new_topic("t"), await old.new_topic("u")
+    topic.commits_at_once = other.commits_at_once = True
+    old.join("u")
+    await old.groups.reset("g", [OffsetCommitted("t", 0, 2)])
+    log = old.groups._topics.logs["t"]
+    await log.state.compact(lambda: log.snapshot(old.groups.groups), force=True)
+    await new.taken_over("t", old)
+    assert new.position() == 2
+
+
+async def test_a_deleted_group_that_begins_anew_is_gone_with_its_last_topic(nursery: trio.Nursery) -> None:
+    broker = LedGroups(nursery)
+    topic, other = await broker.new_topic("t"), await broker.new_topic("u")
+    topic.commits_at_once = other.commits_at_once = True
+    broker.join("t").close()
+    await wait_all_tasks_blocked()
+    await broker.groups.forget("g")
+    broker.join("u")
+    broker.lose("u")
+    assert not broker.groups.groups
 
 
 async def test_members_of_a_lost_topic_end_and_nothing_of_it_is_left(nursery: trio.Nursery) -> None:

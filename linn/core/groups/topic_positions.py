@@ -45,7 +45,6 @@ class TopicPositions:
                     group.apply(event)
                 if events and isinstance(events[-1], GroupForgotten):
                     del groups[name]
-        self.state.check_led()
         self.known = dict.fromkeys(groups)
         return groups
 
