@@ -77,7 +77,7 @@ class Requests:
         """Take the number of the lane's next request; None: a window has no room for it. `counts`: see `asked`."""
         found = self._lanes[lane]
         assert not found.is_closing, "the lane is closed"
-        if not found.window.has_room(size) or (counts and not self._window.has_room(size)):
+        if not found.window.has_room(size) or (counts and not self._window.has_room_for(found.window, size)):
             return None
         self._last_correlation += 1
         return self._last_correlation
@@ -97,7 +97,7 @@ class Requests:
 
         Args:
             ends_at: the number of bytes of the link's output up to its end.
-            is_repeatable: whether it changes nothing, so that it can be made again if its outcome is unknown.
+            is_repeatable: whether it can be made again if its outcome is unknown, as it changes nothing, or only once.
             counts: whether it counts in the window of the link, not only in that of its lane.
         """
         found = self._lanes[lane]
@@ -137,7 +137,9 @@ class Requests:
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():
             for request in lane.requests.values():
-                if request.ends_at > handed_bytes or request.is_repeatable:
+                if request.ends_at > handed_bytes:
                     request.tell(PeerUnreachable(f"nothing was done: {error.text}"))
+                elif request.is_repeatable:
+                    request.tell(PeerUnreachable(f"it can be done again: {error.text}"))
                 else:
                     request.tell(PeerUnknown(f"it may have been done or not: {error.text}"))

@@ -51,7 +51,8 @@ class ServedLane:
         self._number = number
         self._gateway = gateway
         self._channel = channel
-        self._window = Window(LANE_REQUESTS_MAX, LANE_BYTES_MAX)
+        self.window = Window(LANE_REQUESTS_MAX, LANE_BYTES_MAX)
+        """Its requests without an answer."""
         self._sizes: dict[int, tuple[int, bool]] = {}
         """Requests without an answer, by correlation: the size of each, and whether it counts in the link's window."""
         self._answered = answered
@@ -108,11 +109,11 @@ class ServedLane:
         """Begin a request. Raises ProtocolError: it is over the lane's window, or wants no answer."""
         if self._closed.is_set() or not event.correlation or event.correlation in self._sizes:
             raise ProtocolError("a request of a lane has a number of its own, and comes before the lane is closed")
-        if not self._window.has_room(size):
+        if not self.window.has_room(size):
             raise ProtocolError(
                 f"a lane has more than {LANE_REQUESTS_MAX} requests, or {LANE_BYTES_MAX:,} bytes of them"
             )
-        self._window.take(size)
+        self.window.take(size)
         self._sizes[event.correlation] = size, counts_in_link(event.message)
         if self._early is not None:
             self._early.append(event)
@@ -153,7 +154,7 @@ class ServedLane:
 
     def _give_back(self, correlation: int) -> None:
         size, counts = self._sizes.pop(correlation)
-        self._window.give_back(size)
+        self.window.give_back(size)
         if counts:
             self._answered(size)
 
