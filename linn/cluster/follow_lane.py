@@ -37,7 +37,6 @@ class LinkFollowLane:
     async def follow(self, topic_id: UUID, epoch: int, logs: Mapping[int, LogTable]) -> Mapping[int, Match]:
         """See `FollowLane.follow`."""
         asked = m.Follow(topic_id.int >> 64, topic_id.int & U64_MAX, epoch, _tables(logs))
-        self._logs = frozenset()
         answer = (await self._ask(asked)).message
         if not isinstance(answer, m.Followed):
             raise self._distrusted(f"answered follow with {type(answer).__name__}")

@@ -308,3 +308,24 @@ def test_the_lane_of_any_bytes_is_read_or_refused(frame: bytes, lane: int) -> No
         laned = memoryview(bytearray(codec.put_in_lane(encoded, lane)))
         assert codec.take_out_of_lane(laned) == lane
         assert bytes(laned) == bytes(encoded)
+
+
+@pytest.mark.parametrize(
+    ("message", "is_follower"),
+    [
+        (m.Follow(0, 0, 1, []), True),
+        (m.Followed([]), False),
+        (m.Replicate([], 1), True),
+        (m.Replicated([]), False),
+    ],
+)
+def test_the_messages_of_followers_are_read_from_brokers_alone(message: m.Message, is_follower: bool) -> None:
+    frame = memoryview(bytearray(codec.encode(message, 1)))
+    with pytest.raises(ProtocolError, match="nothing that brokers send"):
+        codec.decode(frame, from_client=True)
+    if is_follower:
+        assert codec.decode(frame, from_client=True, from_peer=True).message == message
+    else:
+        with pytest.raises(ProtocolError, match="a client does not send"):
+            codec.decode(frame, from_client=True, from_peer=True)
+    assert codec.decode(frame, from_peer=True).message == message
