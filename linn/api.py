@@ -55,6 +55,7 @@ from linn.core.errors.metadata import (
     MetadataUnknown,
     RevisionConflict,
 )
+from linn.core.errors.peers import PeerError
 from linn.core.errors.replication import CopyMisplaced, NotLeader
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tls import TlsFailed, TlsInvalid
@@ -90,6 +91,7 @@ from linn.core.errors.tree import (
 )
 from linn.core.gateway.fetch import FETCH_BYTES_MAX, Fetch
 from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.legs import Leg
 from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
 from linn.core.gateway.requests import (
     START_EARLIEST,
@@ -256,6 +258,7 @@ __all__ = [
     "InternalError",
     "LeaseLost",
     "LeaseSettings",
+    "Leg",
     "LimitExceeded",
     "LinnError",
     "LiteralValue",
@@ -284,6 +287,7 @@ __all__ = [
     "PartitionLog",
     "Partitioner",
     "PartitionerKind",
+    "PeerError",
     "Phase",
     "Place",
     "PluginError",

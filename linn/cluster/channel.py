@@ -208,12 +208,14 @@ class Channel:
         self._received_bytes += count
         for event in self._codec.received(count):
             message = event.message
-            if isinstance(message, m.Ping):
+            if event.lane:
+                handle(event)
+            elif isinstance(message, m.Ping):
                 if self.has_room():  # Otherwise pings could fill the memory of a broker whose output is not read.
                     self.put(frames_of(m.Pong()))
             elif isinstance(message, m.Pong):
                 self._unanswered_pings = 0
-            elif isinstance(message, m.Failed) and not event.lane:
+            elif isinstance(message, m.Failed):
                 raise error_of(message)
             else:
                 handle(event)

@@ -14,7 +14,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.cluster.peers import Membership
 from linn.core.errors.codes import error_from_code
 from linn.core.errors.peers import PeerStale, PeerUnknown, PeerUnreachable
-from linn.core.errors.tree import LinnError, ProtocolError
+from linn.core.errors.tree import LimitExceeded, LinnError, ProtocolError
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest, PublishResult, RefusedRecords
 from linn.verbs import VERBS
@@ -190,17 +190,51 @@ class Link:
         self, lane: int, message: m.Message, batches: Sequence[RecordBatch], tell: Tell, *, is_repeatable: bool
     ) -> None:
         """Make a request when there is room for it. Raises PeerUnreachable. Cancellation: it was not made."""
-        size, counts = size_of(message, batches), counts_in_link(message)
         while True:
             self._check_lives(message)
-            has_room = self._channel.has_room()
-            correlation = self._requests.next_correlation(lane, size, counts=counts) if has_room else None
-            if correlation is not None:
-                break
+            if self.begin_nowait(lane, message, batches, tell, is_repeatable=is_repeatable):
+                return
             await self._channel.changed.park()
+
+    def begin_nowait(
+        self, lane: int, message: m.Message, batches: Sequence[RecordBatch], tell: Tell, *, is_repeatable: bool
+    ) -> bool:
+        """Make a request if there is room for it; False: there is none, or the link is lost."""
+        if self.error is not None or not self._channel.has_room():
+            return False
+        size, counts = size_of(message, batches), counts_in_link(message)
+        correlation = self._requests.next_correlation(lane, size, counts=counts)
+        if correlation is None:
+            return False
         self._put(lane, message, correlation, batches)
         ends_at = self._channel.put_bytes
         self._requests.asked(lane, correlation, size, ends_at, tell, is_repeatable=is_repeatable, counts=counts)
+        return True
+
+    async def open_leg(
+        self, principal: Principal, pushed: Callable[[Event], None], lost: Callable[[LinnError], None]
+    ) -> int:
+        """Open a lane for a consumer; returns its number.
+
+        Args:
+            pushed: called with each push of the other side, until the lane is closed.
+            lost: called once if the link is lost before the lane is closed.
+
+        Raises PeerUnreachable; LimitExceeded: other lanes would have no room.
+        """
+        if not self._requests.has_room_for_leg(len(self._resting)):
+            raise LimitExceeded(f"node {self._node} has as many consumers by way of this broker as a link takes")
+        lane = await self.open_lane(principal)
+        self._requests.listen(lane, pushed, lost)
+        return lane
+
+    def tell(self, lane: int, message: m.Message) -> None:
+        """Send a message that has no answer. Dropped if the link is lost."""
+        self._put(lane, message)
+
+    async def wait_changed(self) -> None:
+        """Wait until there may be more room, or the link is lost."""
+        await self._channel.changed.park()
 
     def close_lane(self, lane: int) -> None:
         """Close a lane. Its requests without an answer get none."""

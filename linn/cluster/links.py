@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import trio
 
 from linn.cluster.channel import SILENCE_S, Channel
+from linn.cluster.consumer_leg import ConsumerLeg
 from linn.cluster.copying import Copying
 from linn.cluster.follow_lane import LinkFollowLane
 from linn.cluster.introduction import NONCE_BYTES, Dialer
@@ -27,6 +29,7 @@ from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.peers import PeerError, PeerRefused, PeerUnreachable
 from linn.core.errors.tree import LinnError
 from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.legs import Door
 from linn.core.ports.principal import Principal
 from linn.core.publish.request import PublishRequest, PublishResult
 from linn.core.security.policy import ADMINISTRATOR
@@ -44,7 +47,7 @@ FRAME_BYTES_MAX = 64 << 20
 
 
 class Links:
-    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks` and `CopyLinks`."""
+    """The links of this broker: the ports `PeerLinks`, `PublishLinks`, `ReadLinks`, `ConsumerLinks` and `CopyLinks`."""
 
     def __init__(self, gateway: Gateway) -> None:
         """`gateway`: of this broker, which has a membership."""
@@ -76,6 +79,10 @@ class Links:
     def passing(self, principal: Principal) -> Passing:
         """See `PublishLinks.passing`."""
         return Passing(self._link, principal)
+
+    def leg(self, node: int, principal: Principal, door: Door) -> ConsumerLeg:
+        """See `ConsumerLinks.leg`."""
+        return ConsumerLeg(partial(self._link, node), principal, door)
 
     def reading(self, principal: Principal) -> Reading:
         """See `ReadLinks.reading`."""

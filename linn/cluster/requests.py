@@ -18,6 +18,9 @@ from linn.wire import messages as m
 from linn.wire.connection import Event
 from linn.wire.failure import error_of
 
+SPARE_PART = 10
+"""One in so many lanes is left to requests that end by themselves."""
+
 Outcome = Event | LinnError
 """An answer, or why there is none."""
 Tell = Callable[[Outcome], None]
@@ -25,13 +28,16 @@ Tell = Callable[[Outcome], None]
 
 
 class _Lane:
-    __slots__ = ("is_closing", "requests", "window")
+    __slots__ = ("is_closing", "lost", "pushed", "requests", "window")
 
     def __init__(self, window: Window) -> None:
         self.window = window
         self.requests: dict[int, _Request] = {}
         """Requests without an answer, by correlation."""
         self.is_closing = False
+        self.pushed: Callable[[Event], None] | None = None
+        """Takes the pushes of the other side; None: it must not send any."""
+        self.lost: Callable[[LinnError], None] | None = None
 
 
 class _Request:
@@ -68,6 +74,18 @@ class Requests:
         self._last_lane += 1
         self._lanes[self._last_lane] = _Lane(Window(self._limits.lane_requests_max, self._limits.lane_bytes_max))
         return self._last_lane
+
+    def has_room_for_leg(self, resting: int) -> bool:
+        """Whether one more lane may be kept as long as a consumer lives: a part of all is left to others.
+
+        `resting`: the number of open lanes that can be closed for it.
+        """
+        return len(self._lanes) - resting < self._limits.lanes_max - self._limits.lanes_max // SPARE_PART
+
+    def listen(self, lane: int, pushed: Callable[[Event], None], lost: Callable[[LinnError], None]) -> None:
+        """Let the other side push messages in a lane: `pushed` takes them. `lost` is told the end of the link,
+        before the lane's requests are."""
+        self._lanes[lane].pushed, self._lanes[lane].lost = pushed, lost
 
     def close_lane(self, lane: int) -> None:
         """Ask for no more in a lane. Requests without an answer get none; their callers no longer wait."""
@@ -114,6 +132,10 @@ class Requests:
         if isinstance(event.message, m.CloseLane):
             self._ended(event.lane, lane)
             return
+        if lane.pushed is not None and not event.correlation:
+            if not lane.is_closing:
+                lane.pushed(event)
+            return
         request = lane.requests.pop(event.correlation, None)
         if request is None:
             raise ProtocolError(f"{type(event.message).__name__} answers nothing that was asked")
@@ -136,6 +158,8 @@ class Requests:
         """Tell every request that the link is lost. `handed_bytes`: of the link's output, what may have been sent."""
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():
+            if lane.lost is not None and not lane.is_closing:
+                lane.lost(error)
             for request in lane.requests.values():
                 if request.ends_at > handed_bytes:
                     request.tell(PeerUnreachable(f"nothing was done: {error.text}"))

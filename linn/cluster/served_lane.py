@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import trio
 
 from linn.cluster.channel import Channel
+from linn.cluster.lane_output import LaneOutput
 from linn.cluster.served_copies import ServedCopies
 from linn.cluster.served_follower import FollowerNode, ServedFollower
 from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, OPEN_CHARACTERS_MAX, Window, counts_in_link
-from linn.core.batch.flat_message import Buffer
 from linn.core.env.file_region import Sendable
+from linn.core.errors.auth import Forbidden
 from linn.core.errors.tree import BrokerStopping, LinnError, ProtocolError, RequestUnknown
 from linn.core.gateway.gateway import Gateway
 from linn.core.ports.principal import Principal
@@ -24,6 +28,9 @@ from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import codec
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
+
+HOLDING_POLL_S = 0.05
+"""Interval at which a client that leaves is asked whether it holds leases."""
 
 
 class ServedLane:
@@ -56,22 +63,26 @@ class ServedLane:
         self._sizes: dict[int, tuple[int, bool]] = {}
         """Requests without an answer, by correlation: the size of each, and whether it counts in the link's window."""
         self._answered = answered
-        self._early: list[Event] | None = []
-        """Requests that came before the task of the lane has begun; None: it has."""
+        self._waiting: deque[Event] = deque()
+        """Requests that wait for the task of the lane to begin, or for settlements that are carried out in turns."""
+        self._has_begun = False
+        self._consumes: bool | None = None
+        """Whether it is the lane of a consumer, as its first request tells; None: there was none."""
         self._closed = trio.Event()
         principal = Principal(
             opened.connection, opened.client, opened.user, login=opened.login, roles=tuple(opened.roles)
         )
-        self._responder = _LaneResponder(gateway, _LaneOutput(channel, number), opened.connection)
-        self._responder.on_answer = self._give_back
+        self._output = LaneOutput(channel, number)
+        self._responder = _LaneResponder(gateway, self._output, opened.connection)
+        self._responder.on_answer, self._responder.on_change = self._give_back, self._go_on
         self._responder.session = gateway.session(principal)
         self._responder.session.forwards = False
         self._producers = opened.producers
-        subscribing = Subscribing(self._responder)
-        self._administering = Administering(self._responder, subscribing)
-        self._publishing = Publishing(self._responder, subscribing)
-        self._reading = Reading(self._responder)
+        self._subscribing = Subscribing(self._responder)
+        self._administering = Administering(self._responder, self._subscribing)
+        self._publishing = Publishing(self._responder, self._subscribing)
         self._follower = ServedFollower(self._responder, channel, who)
+        self._reading = Reading(self._responder)
         self._copies: ServedCopies | None = None
         """Set in a lane of the other broker itself: its publishes are copies of dead letters."""
         if opened.user == node_user(who.node):
@@ -84,13 +95,14 @@ class ServedLane:
         """
         try:
             async with trio.open_nursery() as self._responder.nursery:
-                early, self._early = self._early or [], None
-                for event in early:
-                    self._begin(event)
+                self._has_begun = True
+                self._go_on()
                 await self._closed.wait()
                 self._responder.nursery.cancel_scope.cancel()
         finally:
+            self._waiting.clear()
             self._publishing.close()
+            self._subscribing.close()
             self._follower.leave()
             await self._responder.session.aclose()
             for correlation in list(self._sizes):
@@ -98,32 +110,55 @@ class ServedLane:
             self._channel.put([codec.put_in_lane(frames_of(m.CloseLane())[0], self._number)])
 
     def drain(self) -> None:
-        """Answer fetches that wait for records now."""
+        """Answer requests that wait for records, and push no more."""
         self._reading.end_waits()
+        self._subscribing.drain()
+
+    def is_holding(self) -> bool:
+        """Whether its consumer holds leases that its client can still settle."""
+        return self._subscribing.is_holding()
 
     def close(self) -> None:
         """Let `run` end. Requests in progress get no answer."""
         self._closed.set()
 
     def handle(self, event: Event, size: int) -> None:
-        """Begin a request. Raises ProtocolError: it is over the lane's window, or wants no answer."""
+        """Begin a request. Raises ProtocolError: it is over the lane's window, wants no answer, or is in a lane of
+        another kind."""
         if self._closed.is_set() or not event.correlation or event.correlation in self._sizes:
             raise ProtocolError("a request of a lane has a number of its own, and comes before the lane is closed")
+        consumes = type(event.message) in CONSUMING
+        if self._consumes is None:
+            self._consumes = consumes
+            is_fit = consumes == isinstance(event.message, m.Subscribe)
+        else:
+            is_fit = consumes == self._consumes and not isinstance(event.message, m.Subscribe)
+        if not is_fit:
+            raise ProtocolError(f"{type(event.message).__name__} in a lane that is for something else")
         if not self.window.has_room(size):
             raise ProtocolError(
                 f"a lane has more than {LANE_REQUESTS_MAX} requests, or {LANE_BYTES_MAX:,} bytes of them"
             )
         self.window.take(size)
         self._sizes[event.correlation] = size, counts_in_link(event.message)
-        if self._early is not None:
-            self._early.append(event)
-        else:
-            self._begin(event)
+        self._waiting.append(event)
+        self._go_on()
+
+    def pong(self) -> None:
+        """Take the answer to a ping. Raises ProtocolError: there was none."""
+        self._output.pong()
+
+    def _go_on(self) -> None:
+        while self._waiting and self._has_begun and not self._subscribing.is_settling:
+            self._begin(self._waiting.popleft())
 
     def _begin(self, event: Event) -> None:
         try:
             if isinstance(event.message, m.Replicate):  # Publishes in progress wait for acknowledgements.
                 self._follower.replicate(event)
+                return
+            if self._consumes and not isinstance(event.message, m.Subscribe):  # A broker that stops lets them settle.
+                CONSUMING[type(event.message)](self, event)
                 return
             if self._gateway.connections.draining.is_set():
                 raise BrokerStopping("the broker is stopping")
@@ -145,12 +180,35 @@ class ServedLane:
                 self._administering.describe(event)
             elif isinstance(event.message, m.Follow):
                 self._follower.follow(event)
+            elif isinstance(event.message, m.Subscribe):
+                self._subscribe(event)
             else:
                 raise RequestUnknown(f"{type(event.message).__name__} is not forwarded by this version")
         except LinnError as error:
             self._responder.fail(event.correlation, error)
         except Exception as error:
             self._responder.fail_unforeseen(event.correlation, error)
+
+    def _subscribe(self, event: Event) -> None:
+        self._output.pace()
+        try:
+            self._subscribing.subscribe(event)
+        except Forbidden as error:
+            if not error.undecided:
+                raise
+            subscribe = partial(self._subscribing.subscribe, event)
+            self._responder.in_task(event, partial(self._responder.session.decided, subscribe))
+
+    def _leave(self, event: Event) -> None:
+        """Push no more, and answer when the client holds nothing: its broker stops, or the client says goodbye."""
+        self._subscribing.pause()
+
+        async def work() -> None:
+            while self._subscribing.is_holding():
+                await self._gateway.env.clock.sleep(HOLDING_POLL_S)
+            self._responder.reply(event.correlation, m.Done())
+
+        self._responder.in_task(event, work)
 
     def _give_back(self, correlation: int) -> None:
         size, counts = self._sizes.pop(correlation)
@@ -159,42 +217,35 @@ class ServedLane:
             self._answered(size)
 
 
-class _LaneOutput:
-    """The output of a lane: that of its link, with the lane's number."""
-
-    is_short = False
-
-    def __init__(self, channel: Channel, number: int) -> None:
-        self._channel = channel
-        self._number = number
-
-    def put(self, frames: Sequence[Sendable]) -> None:
-        """See `Output.put`."""
-        first, *rest = frames
-        assert isinstance(first, Buffer), "a message begins with its own bytes"
-        self._channel.put([codec.put_in_lane(first, self._number), *rest])
-
-    def hold(self, frames: Sequence[Sendable]) -> None:
-        """See `Output.hold`. A link's writer joins what waits anyway."""
-        self.put(frames)
-
-    def has_room(self) -> bool:
-        """See `Output.has_room`."""
-        return self._channel.has_room()
-
-    async def wait_room(self) -> None:
-        """See `Output.wait_room`."""
-        await self._channel.wait_room()
-
-
 class _LaneResponder(Responder):
     """Answers the requests of a lane, and counts them."""
 
-    __slots__ = ("on_answer",)
+    __slots__ = ("on_answer", "on_change")
 
     on_answer: Callable[[int], None]
+    on_change: Callable[[], None]
+
+    def budget_changed(self) -> None:
+        """See `Responder.budget_changed`."""
+        super().budget_changed()
+        self.on_change()
 
     def answer(self, correlation: int, frames: Sequence[Sendable]) -> None:
         """See `Responder.answer`."""
         super().answer(correlation, frames)
         self.on_answer(correlation)
+
+
+CONSUMING: Mapping[type[m.Message], Callable[[Any, Event], None]] = {
+    m.Subscribe: ServedLane._subscribe,
+    m.Unsubscribe: lambda lane, event: lane._subscribing.unsubscribe(event),
+    m.Credit: lambda lane, event: lane._subscribing.credit(event),
+    m.Pull: lambda lane, event: lane._subscribing.pull(event),
+    m.Settle: lambda lane, event: lane._subscribing.settle(event),
+    m.Heartbeat: lambda lane, event: lane._subscribing.heartbeat(event),
+    m.Seek: lambda lane, event: lane._subscribing.seek(event),
+    m.Commit: lambda lane, event: lane._subscribing.commit(event),
+    m.Resolve: lambda lane, event: lane._subscribing.resolve(event),
+    m.Goodbye: ServedLane._leave,
+}
+"""The requests of a consumer. The first one is in the lane's `_begin`, too: a broker that stops refuses it."""

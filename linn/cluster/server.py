@@ -122,10 +122,13 @@ class _ServedLink:
         self._channel.put(frames_of(m.Goodbye("the broker is stopping")))
         for lane in self._lanes.values():
             lane.drain()
-        while self._window.requests or self._channel.waiting_bytes:
+        while self._window.requests or self._channel.waiting_bytes or self._is_holding():
             await self._gateway.env.clock.sleep(DRAIN_POLL_S)
         await self._gateway.env.clock.sleep(LEAVE_S)
         self._channel.lose(BrokerStopping("the broker is stopping"))
+
+    def _is_holding(self) -> bool:
+        return any(lane.is_holding() for lane in self._lanes.values())
 
     # --- messages ---
 
@@ -141,6 +144,9 @@ class _ServedLink:
             raise ProtocolError(f"{type(event.message).__name__} in a lane that is not open")
         if isinstance(event.message, m.CloseLane):
             lane.close()
+            return
+        if isinstance(event.message, m.Pong):
+            lane.pong()
             return
         size = size_of(event.message, event.batches)
         if counts_in_link(event.message):

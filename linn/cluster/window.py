@@ -24,6 +24,8 @@ OPEN_CHARACTERS_MAX = 16 << 10
 
 LOG_BYTES, ROW_BYTES = 32, 16
 """Sizes of a log's table without its rows, and of one row, or of one end of a log."""
+SETTLEMENT_BYTES = 40
+"""Size of one settlement."""
 
 
 class Limits(NamedTuple):
@@ -80,14 +82,17 @@ class Window:
 def counts_in_link(message: m.Message) -> bool:
     """Whether a request counts in the window of its link, not only in that of its lane.
 
-    Followers, and fetches that wait for records, wait for long, each in a lane of its own: many of them would leave no
-    room for other requests.
+    Followers, consumers, and fetches that wait for records wait for long, each in a lane of its own: many of them would
+    leave no room for other requests.
     """
-    return not isinstance(message, m.Replicate) and not (isinstance(message, m.Fetch) and message.wait_max_ms)
+    if isinstance(message, m.Fetch):
+        return not message.wait_max_ms
+    return not isinstance(message, m.Replicate | m.Pull | m.Goodbye)
 
 
 def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:
-    """The size of a request, as windows count it: its batches, the text of a verb's arguments, a follower's tables."""
+    """The size of a request, as windows count it: its batches, the text of a verb's arguments, a follower's tables,
+    settlements."""
     size = sum([batch.size for batch in batches])
     if isinstance(message, m.Administer):
         size += len(message.arguments)
@@ -95,4 +100,8 @@ def size_of(message: m.Message, batches: Sequence[RecordBatch] = ()) -> int:
         size += sum([LOG_BYTES + ROW_BYTES * len(table.epochs) for table in message.logs])
     elif isinstance(message, m.Replicate):
         size += ROW_BYTES * len(message.ends)
+    elif isinstance(message, m.Settle):
+        size += SETTLEMENT_BYTES * len(message.entries) + sum(map(len, message.reasons))
+    elif isinstance(message, m.Commit):
+        size += len(message.text)
     return size

@@ -236,7 +236,7 @@ class SimNode:
         for stream in self.streams:
             stream.wake()
 
-    async def listen(self, address: str, *, socket_mode: int = 0o600) -> Listener:
+    async def listen(self, address: str, *, socket_mode: int = 0o600, shares_port: bool = False) -> Listener:
         place = parse_address(address)
         await trio.lowlevel.checkpoint()
         self.check_alive()

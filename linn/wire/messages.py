@@ -35,6 +35,8 @@ WHOLE_LEASE = -1
 """`first` and `end` of a settlement of all remaining records of a lease."""
 START_EARLIEST = -2
 START_LATEST = -1
+LANE_SUBSCRIPTION = 1
+"""The number of the only subscription in a lane between brokers."""
 WHERE_IT_IS = -1
 """The offset of a seek that only pauses or resumes."""
 

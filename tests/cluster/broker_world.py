@@ -53,9 +53,10 @@ class SimStorePlugin:
 class SimBroker:
     """One broker of a cluster, and the machine on which it runs."""
 
-    def __init__(self, world: BrokerWorld, number: int, toml: str) -> None:
+    def __init__(self, world: BrokerWorld, number: int, toml: str, broker_toml: str) -> None:
         self.number = number
         self.toml = toml
+        self.broker_toml = broker_toml
         self.env = SimEnv(world.seed, name=f"machine{number}", world=world.env.world)
         self.broker: Broker
         self._world = world
@@ -79,6 +80,7 @@ class SimBroker:
             [broker]
             data_dir = "data"
             drain_timeout = "2s"
+            {self.broker_toml}
             [cluster]
             name = "test"
             node = {self.number}
@@ -137,9 +139,9 @@ class BrokerWorld:
         self.seed = seed
         self.plugin = SimStorePlugin(store)
 
-    async def brokers(self, count: int = 3, toml: str = "") -> list[SimBroker]:
-        """Start the brokers 1 to `count`, all with the same tables."""
-        found = [SimBroker(self, number, toml) for number in range(1, count + 1)]
+    async def brokers(self, count: int = 3, toml: str = "", broker_toml: str = "") -> list[SimBroker]:
+        """Start the brokers 1 to `count`, all with the same tables. `broker_toml`: more lines of [broker]."""
+        found = [SimBroker(self, number, toml, broker_toml) for number in range(1, count + 1)]
         for broker in found:
             await broker.start()
         return found

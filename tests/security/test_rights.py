@@ -297,6 +297,9 @@ def test_every_request_verb_and_method_has_a_row() -> None:
         "topic_names",
         "partition_count",
         "topic_bounds",
+        "bounds_elsewhere",  # Of the topics that the user may see.
+        "leg",  # After a subscribe that passed the check, see test_consumers_elsewhere.
+        "share_changed",  # A number, about a consumer of the session.
         "collect_metrics",
         "publish_lane",
         "publish",

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -35,6 +35,14 @@ WithParent = Annotated[
         "--with-parent", help="Stop when stdin, a pipe, is closed: for a broker that must not outlive its parent."
     ),
 ]
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N|auto",
+        help="Processes that share the work, instead of the file's; auto: one for each core.",
+    ),
+]
 LogLevel = Annotated[
     str | None,
     typer.Option("--log-level", metavar="LEVEL", help="Log level, instead of the file's: debug, info, warning, error."),
@@ -52,6 +60,7 @@ def serve(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     with_parent: WithParent = False,
+    workers: Workers = None,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C, which drain it; a second signal stops it at once.
 
@@ -67,12 +76,33 @@ def serve(
             param_hint="--with-parent",
         )
     _check_addresses(listen or ())
+    count = _worker_count(workers)
     from linn.cli.server.log import Log
     from linn.cli.server.server import Server
 
     log = Log(sys.stderr, level=log_level, format=log_format)
-    server = Server(file, data_dir=data_dir, listen=listen or (), log=log)
-    server.run(with_parent=with_parent)
+    if count is None:
+        server = Server(file, data_dir=data_dir, listen=listen or (), log=log)
+        count = server.config.broker.workers
+        if count is None:
+            server.run(with_parent=with_parent)
+            return
+    from linn.cli.workers.supervisor import Supervisor
+
+    Supervisor(file, data_dir=data_dir, listen=listen or (), log=log, workers=count).run(with_parent=with_parent)
+
+
+def _worker_count(workers: str | None) -> int | Literal["auto"] | None:
+    """Check the number of workers. Raises BadParameter."""
+    if workers is None:
+        return None
+    if workers == "auto":
+        return "auto"
+    from linn.core.config.tables import WORKERS_MAX
+
+    if not (workers.isascii() and workers.isdigit()) or not 1 <= int(workers) <= WORKERS_MAX:
+        raise typer.BadParameter(f"must be a number from 1 to {WORKERS_MAX}, or auto", param_hint="--workers")
+    return int(workers)
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from linn.core.config.tables import LogSettings
 from linn.core.errors.texts import one_line, printable
 
-_RESERVED = ("timestamp", "level", "logger", "event", "exception")
+_RESERVED = ("timestamp", "level", "logger", "event", "worker", "exception")
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 _LEVEL_WIDTH = 9
 _BOLD, _DIM, _BLUE, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[34m", "\x1b[0m"
@@ -29,11 +29,17 @@ _SEVERE = "\x1b[31m"
 class Log:
     """Handler of the root logger."""
 
-    def __init__(self, stream: TextIO, *, level: str | None = None, format: str | None = None) -> None:
-        """`level`, `format`: options of the command line, which take precedence over the file."""
+    def __init__(
+        self, stream: TextIO, *, level: str | None = None, format: str | None = None, worker: int | None = None
+    ) -> None:
+        """`level`, `format`: options of the command line, which take precedence over the file. `worker`: a number that
+        each line of JSON has; for people the supervisor writes it."""
         given = {"level": level, "format": format}
         self._given = {key: value for key, value in given.items() if value is not None}
+        self._worker = worker
         self._stream = stream
+        self.level = self._given.get("level")
+        self.is_json = False
         self._handler = logging.StreamHandler(stream)
         logging.getLogger().addHandler(self._handler)
         self.apply(LogSettings())
@@ -42,14 +48,19 @@ class Log:
         """Apply the settings of the file, except for those given on the command line."""
         chosen = msgspec.structs.replace(settings, **self._given)
         on_terminal = self._stream.isatty()
-        as_json = chosen.format == "json" or (chosen.format == "auto" and not on_terminal)
+        self.is_json = chosen.format == "json" or (chosen.format == "auto" and not on_terminal)
         colours = on_terminal and "NO_COLOR" not in os.environ
-        self._handler.setFormatter(JsonFormatter() if as_json else HumanFormatter(colours=colours))
+        formatters = HumanFormatter(colours=colours), JsonFormatter(self._worker)
+        self._handler.setFormatter(formatters[self.is_json])
         logging.getLogger().setLevel(chosen.level.upper())
 
 
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON, a key for each of its fields."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = worker
 
     def format(self, record: logging.LogRecord) -> str:
         written = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -59,6 +70,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": record.getMessage(),
         }
+        if self._worker is not None:
+            entry["worker"] = self._worker
         if isinstance(record.args, Mapping):
             entry |= {key: value for key, value in record.args.items() if key not in _RESERVED}
         if record.exc_info:

@@ -15,8 +15,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import EntryPoint
 from types import FrameType
 from typing import NoReturn
 from urllib.parse import quote
@@ -29,21 +30,25 @@ from linn.cli.exit_code import ExitCode, complain
 from linn.cli.server.collector import Collector
 from linn.cli.server.log import Log
 from linn.core.broker.broker import Broker, running_broker
+from linn.core.broker.data_folder import DataFolder
+from linn.core.broker.worker_folders import WorkerFolders, shared_folder
 from linn.core.config.config import Config, load_config, plugin_settings, read_toml
 from linn.core.config.configured import Listener
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.address import is_beyond_loopback, open_text
+from linn.core.env.env import Env
 from linn.core.env.real.env import RealEnv
 from linn.core.env.real.file_limits import file_limits, raise_file_limit
 from linn.core.env.real.net import FILES_SHARE
 from linn.core.env.real.process import RealProcess
 from linn.core.env.real.watchdog import watched_loop
 from linn.core.env.watchdog import Watchdog
+from linn.core.errors.group import raise_once
 from linn.core.errors.tree import ConfigError
 from linn.core.plugins.manager import PluginManager, installed
 
 DEFAULT_FILE = "linn.toml"
-_CLOSE_MARGIN_S = 5.0
+CLOSE_MARGIN_S = 5.0
 """Time limit for closing logs after the drain; then the process ends itself."""
 THREAD_SWITCH_S = 0.0005
 """Interval in which Python switches threads: a turn of the loop. Threads that have written or synced a file wait for a
@@ -58,7 +63,7 @@ HEAP_BLOCK_BYTES_MAX = 32 << 20
 _LOG_FILES = 2
 """Open files of a log: its segment and index."""
 _OTHER_FILES = 100
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TOPICS_SHOWN_MAX = 10
 """Maximum number of topics named in the line for people."""
 
@@ -66,7 +71,10 @@ logger = logging.getLogger("linn.serve")
 
 
 class Server:
-    """`linn serve`."""
+    """`linn serve`: one broker."""
+
+    own_plugins: Sequence[EntryPoint] = ()
+    """Plugins in addition to the installed ones."""
 
     def __init__(self, file: str | None, *, data_dir: str | None, listen: Sequence[str], log: Log) -> None:
         """Read and check the configuration.
@@ -76,7 +84,7 @@ class Server:
             AddressInvalid, ConfigError: an address in `listen` is invalid, or other machines reach it.
         """
         source = configuration(file)
-        self.plugins = PluginManager(plugin_settings(source), installed())
+        self.plugins = PluginManager(plugin_settings(source), [*installed(), *self.own_plugins])
         self.config = overridden(load_config(source, self.plugins), self.plugins, data_dir, listen)
         log.apply(self.config.log)
 
@@ -92,26 +100,38 @@ class Server:
             trio.run(self._main, collector, with_parent)
 
     async def _main(self, collector: Collector, with_parent: bool) -> None:
-        with trio.open_signal_receiver(*_SIGNALS) as signals, _reload_signals() as reloads:
-            _end_at_the_second_signal()
+        env = RealEnv()
+        with trio.open_signal_receiver(*SIGNALS) as signals, reload_signals() as reloads:
+            end_at_the_second_signal()
             async with trio.open_nursery() as nursery:
                 starting = nursery.cancel_scope
                 stopping: list[Broker] = []
                 nursery.start_soon(self._obey, signals, starting, stopping)
                 nursery.start_soon(_reload, reloads, stopping)
                 if with_parent:
-                    nursery.start_soon(_stop_with_parent)
-                async with running_broker(self.config, RealEnv(), self.plugins) as broker:
+                    nursery.start_soon(self.follow_parent)
+                if self.config.cluster is None:
+                    await end_sharing(self.config, env)
+                async with running_broker(self.config, env, self.plugins) as broker:
                     stopping.append(broker)
                     collector.keep()
                     self._say_limits()
                     with self._watched() as watchdog:
                         if watchdog is not None:
                             broker.measurements.loop_held = watchdog.held
-                        announce(self.config, self.plugins, broker.addresses, broker.topics)
+                        await self.announce(broker)
                         await broker.wait_stopped()
                 nursery.cancel_scope.cancel()
             logger.info("stopped")
+
+    async def announce(self, broker: Broker) -> None:
+        """Tell that clients can connect."""
+        announce(self.config, self.plugins, broker.addresses.items(), broker.topics)
+
+    async def follow_parent(self) -> None:
+        """Stop when the process at the other end of stdin is gone."""
+        await wait_parent()
+        signal.raise_signal(signal.SIGTERM)
 
     def _say_limits(self) -> None:
         """Write the first line of the log, once the broker serves."""
@@ -136,13 +156,28 @@ class Server:
             starting.cancel()
             return
         running[0].stop()
-        limit_s = self.config.broker.drain_timeout_s + _CLOSE_MARGIN_S
+        limit_s = self.config.broker.drain_timeout_s + CLOSE_MARGIN_S
         with trio.move_on_after(limit_s):
             await trio.sleep_forever()
-        _end(f"not stopped after {limit_s:g} s, ended now; what was confirmed is kept", ExitCode.FAILED)
+        end(f"not stopped after {limit_s:g} s, ended now; what was confirmed is kept", ExitCode.FAILED)
 
 
-def _reload_signals() -> AbstractContextManager[AsyncIterator[int] | None]:
+async def end_sharing(config: Config, env: Env) -> None:
+    """Take back a data folder that workers have shared, if there is one. Raises ClusterForeign, StorageError."""
+    data_dir = config.broker.data_dir
+    if env.disk.exists(shared_folder(data_dir)):
+        lock = DataFolder(env.disk, shared_folder(data_dir))
+        await lock.lock()
+        try:
+            async with trio.open_nursery() as nursery:
+                await WorkerFolders(config, env, nursery.start_soon).end_sharing()
+        except BaseExceptionGroup as group:
+            raise_once(group)
+        finally:
+            lock.release()
+
+
+def reload_signals() -> AbstractContextManager[AsyncIterator[int] | None]:
     """Receive SIGHUP, except on a terminal, whose end it tells."""
     return nullcontext() if sys.stderr.isatty() else trio.open_signal_receiver(signal.SIGHUP)
 
@@ -156,32 +191,32 @@ async def _reload(signals: AsyncIterator[int] | None, running: Sequence[Broker])
             broker.reload_files()
 
 
-async def _stop_with_parent() -> None:
-    """Raise SIGTERM at the end of stdin, when the process at the other end of the pipe is gone."""
+async def wait_parent() -> None:
+    """Wait for the end of stdin, when the process at the other end of the pipe is gone."""
     stdin = sys.stdin.fileno()
     with contextlib.suppress(OSError):  # A closed terminal can't be read (EIO), and counts as the end.
         await trio.lowlevel.wait_readable(stdin)
         while os.read(stdin, _STDIN_BYTES):
             await trio.lowlevel.wait_readable(stdin)
-    signal.raise_signal(signal.SIGTERM)
 
 
-def _end_at_the_second_signal() -> None:
+def end_at_the_second_signal() -> None:
     """Handle signals without the loop, which may be blocked: a reason to signal twice."""
-    receive = signal.getsignal(_SIGNALS[0])
+    receive = signal.getsignal(SIGNALS[0])
     assert callable(receive), "the receiver of signals is open"
     count = itertools.count(1)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if next(count) > 1:
-            _end("stopped at once; what was confirmed is kept", ExitCode.INTERRUPTED)
+            end("stopped at once; what was confirmed is kept", ExitCode.INTERRUPTED)
         receive(number, frame)
 
-    for number in _SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, on_signal)
 
 
-def _end(text: str, code: ExitCode) -> NoReturn:
+def end(text: str, code: ExitCode) -> NoReturn:
+    """Print a line and end the process at once."""
     try:
         complain(text)
     finally:  # A signal may come in the middle of another line.
@@ -244,9 +279,14 @@ def overridden(config: Config, plugins: PluginManager, data_dir: str | None, lis
     return config
 
 
-def announce(config: Config, plugins: PluginManager, addresses: Mapping[str, str], topic_names: Iterable[str]) -> None:
-    """Print a line per listener of clients for programs, and one for people. `topic_names`: of all topics."""
-    for name, address in addresses.items():
+def announce(
+    config: Config, plugins: PluginManager, addresses: Iterable[tuple[str, str]], topic_names: Iterable[str]
+) -> None:
+    """Print a line per listener of clients for programs, and one for people.
+
+    `addresses`: the bound addresses, each with its listener. `topic_names`: of all topics.
+    """
+    for name, address in addresses:
         listener = config.listeners[name]
         kind = plugins.protocols[listener.protocol]
         if kind.links is None:  # Brokers find one another by the metadata store.

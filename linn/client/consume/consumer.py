@@ -35,6 +35,8 @@ from linn.client.consume.seeking import Seeking
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Read, Start, requests_for
 from linn.client.consume.subscription import Subscription
+from linn.core.errors.peers import PeerError
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     ClientClosed,
     ConnectionLost,
@@ -340,10 +342,10 @@ class Consumer(Running, Seeking):
         self._wake()
 
     def _on_ended(self, error: LinnError) -> None:
-        """Make the next step raise the reason why the broker ended the subscription, or join the group again."""
+        """Make the next step raise why the broker ended the subscription; or subscribe anew, as to another leader."""
         connection = self._connector.usable
-        if isinstance(error, GroupSessionExpired) and connection is not None:
-            logger.warning("%(error)s; joining again", {"topic": self._named, "error": error.text, "code": error.code})
+        if isinstance(error, GroupSessionExpired | NotLeader | PeerError) and connection is not None:
+            logger.warning("%(error)s; trying again", {"topic": self._named, "error": error.text, "code": error.code})
             self._disconnected()
             self._connected(connection)
             return

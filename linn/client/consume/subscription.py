@@ -591,6 +591,8 @@ class _SettleRequest:
             self._subscription.answered(settlings, refused.get(index))
 
     def failed(self, error: LinnError) -> None:
+        if not self._subscription.alive:
+            return  # They are void.
         for settlings in self._entries:
             if isinstance(error, ConnectionLost):
                 self._subscription.lost(settlings)

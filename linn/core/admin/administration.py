@@ -23,7 +23,7 @@ import trio
 
 from linn import verbs
 from linn.core.admin.audit import AuditTrail
-from linn.core.admin.cluster_catalog import ClusterCatalog
+from linn.core.admin.cluster_catalog import LEADER_WAIT_S, ClusterCatalog
 from linn.core.admin.connections import ConnectionAdministration
 from linn.core.admin.definitions import DefinitionsAdministration
 from linn.core.admin.deliveries import DeliveryAdministration
@@ -401,6 +401,13 @@ class Administration:
         assert self._follower is not None, "this broker is one of a cluster"
         with suppress(BrokerStopping):
             await self._follower.run(self._run_change)
+
+    async def wait_led(self) -> None:
+        """Wait until this broker has opened all topics that it leads, for at most as long as for a new topic."""
+        if self._follower is not None:
+            with trio.move_on_after(LEADER_WAIT_S):
+                for name in list(self.catalog.topics):
+                    await self._follower.wait_led(name)
 
     async def make_configured(self, config: Config) -> None:
         """Make the exchanges and topics of a file that the cluster does not have yet; warn where others differ.

@@ -302,7 +302,7 @@ class Broker:
         self.certificates.load()
         self.token_file.load()
         self.logins.tokens = self.token_file.keys
-        await self._folder.open()
+        await self._folder.open(self._local, is_alone=self.config.cluster is None)
         self.spawn(self.turns.run)
         self.spawn(self.metrics.watch_loop)
         if self.policy.authority is not None:

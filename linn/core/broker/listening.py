@@ -116,7 +116,8 @@ class Listening:
             kind = self._plugins.protocols[listener.protocol]
             if kind.watches == watching:
                 server = self._plugins.make(kind, listener.settings)
-                bound = await self._gateway.env.net.listen(listener.address, socket_mode=listener.socket_mode)
+                mode, shares = listener.socket_mode, listener.shares_port
+                bound = await self._gateway.env.net.listen(listener.address, socket_mode=mode, shares_port=shares)
                 places = self._watchers if watching else self._clients
                 traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name, places, listener.login)
                 listeners.append(BoundListener(bound, server, kind.refusal, traffic, listener.tls))

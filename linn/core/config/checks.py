@@ -233,6 +233,10 @@ class ConfigChecker:
             self._kinds.metadata_stores, head.store, own, (*path, "store"), ClusterTable, path=path
         )
         self._warn_of_unreachable(listeners)
+        broker = self._data.get("broker")
+        if isinstance(broker, dict) and broker.get("workers") is not None:
+            text = "workers are a cluster of one machine: leave out either them or [cluster]"
+            self.problems.add(("broker", "workers"), text)
         return ClusterSettings(
             name=head.name,
             node=head.node,

@@ -45,6 +45,8 @@ class Listener:
     login: LoginRules = NO_LOGIN
     advertise: str | None = None
     """The address under which others reach it; None: the address to which it is bound."""
+    shares_port: bool = False
+    """Whether other workers of this machine listen at the same port."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from linn.core.security.quota import Limits
 from linn.core.security.users import NO_LIMITS
 
 MIB = 1 << 20
+WORKERS_MAX = 128
+"""Limit of the workers of one machine: as many as the metadata store of their supervisor serves."""
 NODE_MAX = 1_000_000
 """Limit of the number of a node: it is part of keys, and small in every format."""
 
@@ -27,6 +29,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "linn-data"
     )
     name: Annotated[str, msgspec.Meta(description="The broker's name in logs and to clients.")] = "linn"
+    workers: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=WORKERS_MAX)] | Literal["auto"] | None,
+        msgspec.Meta(
+            description='Processes of `linn serve` that share the work, the ports and the topics; "auto": one for each '
+            "core that it may use. Default: one process alone. Not together with `[cluster]`."
+        ),
+    ] = None
     message_bytes_max: Annotated[
         Size, msgspec.Meta(description="The largest message, with key and headers; a topic may ask for less.")
     ] = MIB

@@ -233,8 +233,11 @@ class Listener(Protocol):
 class Net(Protocol):
     """The network. Addresses are "HOST:PORT", "[V6]:PORT" or "unix:PATH"."""
 
-    async def listen(self, address: str, *, socket_mode: int = 0o600) -> Listener:
+    async def listen(self, address: str, *, socket_mode: int = 0o600, shares_port: bool = False) -> Listener:
         """Bind an address. Port 0 takes a free one.
+
+        `shares_port`: whether other processes of this user may listen at the same port, if they say so too. The kernel
+        spreads connections over them.
 
         `socket_mode`: the mode of a Unix socket's file, whatever the umask; at no time does it have more rights. By
         default only the process's user can connect.

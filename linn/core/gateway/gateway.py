@@ -16,7 +16,7 @@ from linn.core.connections.connections import Connections
 from linn.core.env.env import AcceptedStream, Env, Spawn
 from linn.core.env.tls_stream import TlsStream
 from linn.core.errors.auth import Forbidden
-from linn.core.gateway.elsewhere import ReadLinks
+from linn.core.gateway.legs import SessionLinks
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.session import Session
 from linn.core.loop.fair_turns import FairTurns
@@ -41,7 +41,7 @@ def peer_of(stream: AcceptedStream) -> Peer:
     return Peer(stream.peer, is_private=True, names=names, binding=binding)
 
 
-class BrokerLinks(PeerLinks, PublishLinks, ReadLinks, CopyLinks, Protocol):
+class BrokerLinks(PeerLinks, PublishLinks, SessionLinks, CopyLinks, Protocol):
     """Links to the other brokers of the cluster, for all that may be passed on."""
 
 

@@ -26,8 +26,9 @@ from linn.core.errors.tree import (
     RequestUnknown,
     SubscriptionWrongKind,
 )
-from linn.core.gateway.elsewhere import Bounds, BoundsElsewhere, FetchElsewhere, PeerReader, ReadLinks
+from linn.core.gateway.elsewhere import Bounds, BoundsElsewhere, FetchElsewhere, PeerReader
 from linn.core.gateway.fetch import Fetch
+from linn.core.gateway.legs import Door, Leg, SessionLinks
 from linn.core.gateway.requests import FetchRequest, Subscribed, SubscribeRequest, TopicBounds
 from linn.core.gateway.rooms import Rooms
 from linn.core.gateway.subscribing import consumer_of, is_missing, make_missing, needs_of, partitions_read, selection_of
@@ -81,7 +82,7 @@ class Session:
         "quota",
     )
 
-    def __init__(self, rooms: Rooms, principal: Principal, links: ReadLinks | None = None) -> None:
+    def __init__(self, rooms: Rooms, principal: Principal, links: SessionLinks | None = None) -> None:
         """`links`: to the other brokers of the cluster; None: there are none."""
         self.principal = principal
         self._access = principal.access
@@ -90,9 +91,9 @@ class Session:
         self.quota = principal.access.quota.of_client(principal.client)
         """The rates of the user, and of the client's name: a protocol counts received and sent bytes, and pauses for as
         long as they say."""
-        self._consumers: dict[Consumer, int] = {}
+        self._consumers: dict[Consumer | Leg, int] = {}
         """The number of partitions read by each consumer. Each takes memory, and time at the end."""
-        self._needs: dict[Consumer, Sequence[Need]] = {}
+        self._needs: dict[Consumer | Leg, Sequence[Need]] = {}
         """The rights that each consumer needs for as long as it exists."""
         self._left: list[Steps[None]] = []
         """Remaining steps to end consumers whose connection was lost."""
@@ -255,12 +256,7 @@ class Session:
         topic = rooms.catalog.led_topic(request.topic)
         topic.check_id(*request.topic_id)
         partitions = partitions_read(rooms, topic, request)
-        read = sum(self._consumers.values())
-        if read + partitions > PARTITIONS_READ_MAX:
-            text = (
-                f"a connection reads at most {PARTITIONS_READ_MAX} partitions; this one {read}, and {partitions} more"
-            )
-            raise LimitExceeded(text)
+        self._check_partitions(partitions)
 
         def assigned(epoch: int, owned: Sequence[int], revoked: Sequence[int]) -> None:
             nonlocal partitions
@@ -273,13 +269,43 @@ class Session:
         accepts = rooms.formats.accepts_of(request.accepts)
         consumer = consumer_of(rooms, topic, request, accepts, assigned)
         consumer.accepts = accepts
-        self._consumers[consumer] = partitions
-        self._needs[consumer] = needs
-        self._access.watchers[self._rights_changed] = self._needs
+        self._keep(consumer, partitions, needs)
         leader_epoch = max([partition.leader_epoch for partition in topic.partitions.values()])
         return Subscribed(consumer, topic.id_halves, leader_epoch)
 
-    def unsubscribe(self, consumer: AnyConsumer) -> None:
+    def _check_partitions(self, more: int) -> None:
+        read = sum(self._consumers.values())
+        if read + more > PARTITIONS_READ_MAX:
+            text = f"a connection reads at most {PARTITIONS_READ_MAX} partitions; this one {read}, and {more} more"
+            raise LimitExceeded(text)
+
+    def _keep(self, consumer: AnyConsumer | Leg, partitions: int, needs: Sequence[Need]) -> None:
+        self._consumers[consumer] = partitions
+        self._needs[consumer] = needs
+        self._access.watchers[self._rights_changed] = self._needs
+
+    def leg(self, request: SubscribeRequest, refused: NotLeader, door: Door) -> Leg:
+        """Make a leg to the broker that leads a topic, after `subscribe_nowait` has refused; `unsubscribe` ends it.
+
+        Raises LimitExceeded; the refusal if nothing is passed on.
+        """
+        links, topic = self._links, self._rooms.catalog.topics.get(request.topic)
+        if links is None or topic is None or not self.forwards or not refused.leader or self._ended:
+            raise refused
+        partitions = 0
+        if topic.settings.kind != "queue" and not request.shared:
+            partitions = len(request.partitions) or topic.settings.partitions
+        self._check_partitions(partitions)
+        leg = links.leg(refused.leader, self.principal, door)
+        self._keep(leg, partitions, needs_of(request))
+        return leg
+
+    def share_changed(self, leg: Leg, partitions: int) -> None:
+        """Count the partitions of a group's member at another broker."""
+        if leg in self._consumers:
+            self._consumers[leg] = partitions
+
+    def unsubscribe(self, consumer: AnyConsumer | Leg) -> None:
         """End a consumer: its leases are returned, its partitions go to other members. Idempotent."""
         if self._consumers.pop(consumer, None) is not None:
             del self._needs[consumer]
@@ -358,7 +384,7 @@ class Session:
             selection = Selection(unsettled, self._rooms.long_work, accepts)
         return Fetch(partition, selection, request, accepts, self._fetching, self._access)
 
-    def _reading(self, links: ReadLinks) -> PeerReader:
+    def _reading(self, links: SessionLinks) -> PeerReader:
         if self._reader is None:
             self._reader = links.reading(self.principal)
         return self._reader

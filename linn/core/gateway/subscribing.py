@@ -22,11 +22,14 @@ from linn.rights import CONSUME, GROUP, TOPIC, USE, Need
 
 
 def is_missing(rooms: Rooms, request: SubscribeRequest) -> bool:
-    """Whether a topic or a shared subscription must be made before a client can subscribe to it."""
+    """Whether a topic or a shared subscription must be made before a client can subscribe to it.
+
+    The broker that leads a topic makes its shared subscriptions.
+    """
     topic = rooms.catalog.topics.get(request.topic)
     if topic is None:
         return rooms.settings.auto_create_topics
-    return bool(request.shared) and request.shared not in topic.subscriptions
+    return bool(request.shared) and topic.led_by is None and request.shared not in topic.subscriptions
 
 
 async def make_missing(rooms: Rooms, request: SubscribeRequest) -> None:
@@ -36,8 +39,8 @@ async def make_missing(rooms: Rooms, request: SubscribeRequest) -> None:
     """
     if rooms.settings.auto_create_topics and request.topic not in rooms.catalog.topics:
         await rooms.administration.create_default_topic(request.topic)
-    if request.shared:
-        topic = rooms.catalog.led_topic(request.topic)
+    topic = rooms.catalog.topic(request.topic)
+    if request.shared and topic.led_by is None:
         _check_shared(topic, request)
         _check_start(topic, request)
         place = _start_of(topic, request)

@@ -34,6 +34,9 @@ _KEYS = {"format", "revision", "entries"}
 REVISIONS_AHEAD = 1000
 """Revisions for writes of leased keys, which are not in the file: one write of it allows so many of these."""
 SYNC_RETRY_S = 0.5
+FILE = "metadata.json"
+"""Name of the file in its folder."""
+RESERVE = "metadata.reserve"
 RESERVE_BYTES = 64 << 10
 """Space reserved for entries on a full disk: enough for a few hundred topics."""
 CHANGES_WAITING_MAX = 1_000
@@ -166,8 +169,8 @@ class EmbeddedMetadata:
         self._spawn = spawn
         self._proofs = proofs
         self._folder = folder
-        self._path = f"{folder}/metadata.json"
-        self._reserve = f"{folder}/metadata.reserve"
+        self._path = f"{folder}/{FILE}"
+        self._reserve = f"{folder}/{RESERVE}"
         self._revision = 0
         self._revision_stored = 0
         """The revision in the file, at which the store goes on after a restart: none is used twice."""

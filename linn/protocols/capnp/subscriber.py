@@ -23,7 +23,7 @@ from linn.api import (
     SubscriptionWrongKind,
     WaitDeadline,
 )
-from linn.protocols.capnp.outbox import Output
+from linn.protocols.capnp.responder import Responder
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, frames_to
 
@@ -37,10 +37,13 @@ class Subscriber:
 
     consumer: AnyConsumer
 
-    def __init__(self, id: int, request: SubscribeRequest, outbox: Output, delivery_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self, id: int, request: SubscribeRequest, responder: Responder, delivery_bytes: Callable[[], int]
+    ) -> None:
         self.id = id
         self._request = request
-        self._outbox = outbox
+        self._responder = responder
+        self._outbox = responder.outbox
         self._delivery_bytes = delivery_bytes
         self._credit = 0
         self._credited = trio.Event()
@@ -180,7 +183,10 @@ class Subscriber:
     def _deliver(self, correlation: int, delivery: Delivery) -> None:
         numbers = delivery.partition, delivery.delivery_id, delivery.attempt
         message = m.Deliver(self.id, *numbers, 0, delivery.phase, delivery.settled_before)
-        self._outbox.put(frames_to(message, correlation, delivery.batches))
+        if correlation:
+            self._responder.reply_with(correlation, message, delivery.batches)
+        else:
+            self._outbox.put(frames_to(message, 0, delivery.batches))
 
     async def pull(self, correlation: int, pull: m.Pull, wait_s: float) -> None:
         """Answer a pull with records, or without records when its time is over. Raises LinnError."""

@@ -9,6 +9,7 @@ from linn.api import (
     AnyConsumer,
     LimitExceeded,
     LinnError,
+    NotLeader,
     Settlement,
     SettleOutcome,
     Steps,
@@ -16,6 +17,7 @@ from linn.api import (
     SubscriptionOf,
     SubscriptionUnknown,
 )
+from linn.protocols.capnp.passed_on import PassedOn
 from linn.protocols.capnp.reading import WAIT_MS_MAX
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscriber import Subscriber
@@ -33,6 +35,8 @@ class Subscribing:
     def __init__(self, responder: Responder) -> None:
         self._responder = responder
         self._subscribers: dict[int, Subscriber] = {}
+        self._passed_on: dict[int, PassedOn] = {}
+        """Subscriptions whose consumers are at other brokers."""
         self._subscription_ids = 0
         self.is_settling = False
         """Whether settlements are being carried out in turns. Later requests wait for them."""
@@ -40,12 +44,14 @@ class Subscribing:
     @property
     def is_empty(self) -> bool:
         """Whether there are no subscriptions."""
-        return not self._subscribers
+        return not (self._subscribers or self._passed_on)
 
     def pause(self) -> None:
         """Stop pushing."""
         for subscriber in self._subscribers.values():
             subscriber.pause()
+        for passed_on in list(self._passed_on.values()):
+            passed_on.pause()
 
     def drain(self) -> None:
         """Stop pushing, and refuse new subscriptions."""
@@ -54,12 +60,15 @@ class Subscribing:
 
     def is_holding(self) -> bool:
         """Whether the client holds leases."""
-        return any(subscriber.is_holding() for subscriber in self._subscribers.values())
+        subscribers: list[Subscriber | PassedOn] = [*self._subscribers.values(), *self._passed_on.values()]
+        return any(subscriber.is_holding() for subscriber in subscribers)
 
     def described(self) -> Iterator[SubscriptionOf]:
         """Describe the subscriptions, oldest first."""
         for subscriber in self._subscribers.values():
             yield subscriber.described()
+        for passed_on in self._passed_on.values():
+            yield passed_on.described()
 
     def subscribe(self, event: Event) -> None:
         """Begin a subscription. Raises LinnError."""
@@ -70,14 +79,31 @@ class Subscribing:
             self._responder.in_task(event, lambda: self._make_and_subscribe(event, request))
             return
         id = self._subscription_ids + 1
-        subscriber = Subscriber(id, request, self._responder.outbox, self._delivery_bytes)
-        consumer, topic_id, leader_epoch = session.subscribe_nowait(request, subscriber.assigned)
+        subscriber = Subscriber(id, request, self._responder, self._delivery_bytes)
+        try:
+            consumer, topic_id, leader_epoch = session.subscribe_nowait(request, subscriber.assigned)
+        except NotLeader as error:
+            self._subscribe_elsewhere(event, request, error)
+            return
         subscriber.consumer = consumer
         self._subscription_ids, self._subscribers[id] = id, subscriber
         subscribed = m.Subscribed(id, consumer.kind, consumer.lease_ms, leader_epoch, *topic_id)
-        self._responder.outbox.put(frames_of(subscribed, event.correlation))
+        self._responder.answer(event.correlation, frames_of(subscribed, event.correlation))
         subscriber.begin(subscribe.credit)
         self._responder.spawn(partial(self._run_subscriber, subscriber))
+
+    def _subscribe_elsewhere(self, event: Event, request: SubscribeRequest, refused: NotLeader) -> None:
+        """Subscribe at the broker that leads the topic. Raises LimitExceeded; the refusal: nothing is passed on."""
+        passed_on = PassedOn(self._subscription_ids + 1, request, self._responder, self._over)
+        passed_on.leg = self._responder.session.leg(request, refused, passed_on)
+        self._subscription_ids, self._passed_on[passed_on.id] = passed_on.id, passed_on
+        passed_on.subscribe(event)
+        self._responder.spawn(passed_on.leg.run)
+
+    def _over(self, id: int) -> None:
+        passed_on = self._passed_on.pop(id, None)
+        if passed_on is not None:
+            self._responder.session.unsubscribe(passed_on.leg)
 
     async def _make_and_subscribe(self, event: Event, request: SubscribeRequest) -> None:
         await self._responder.session.make_missing(request)
@@ -97,15 +123,25 @@ class Subscribing:
             self._responder.outbox.put(frames_of(m.Ended(subscriber.id, error.code, error.text)))
         self._drop(subscriber.id)  # On cancellation, `leave` drops it.
 
-    def _subscriber(self, id: int) -> Subscriber:
+    def _here(self, id: int, event: Event) -> Subscriber | None:
+        """The subscription of a request; None: the request went on to another broker. Raises SubscriptionUnknown."""
         subscriber = self._subscribers.get(id)
         if subscriber is None:
-            raise SubscriptionUnknown(f"this connection has no subscription {id}")
+            self._elsewhere(id).pass_on(event)
         return subscriber
 
+    def _elsewhere(self, id: int) -> PassedOn:
+        passed_on = self._passed_on.get(id)
+        if passed_on is None:
+            raise SubscriptionUnknown(f"this connection has no subscription {id}")
+        return passed_on
+
     def consumer(self, id: int) -> AnyConsumer:
-        """The consumer of a subscription. Raises SubscriptionUnknown."""
-        return self._subscriber(id).consumer
+        """The consumer of a subscription at this broker. Raises SubscriptionUnknown."""
+        subscriber = self._subscribers.get(id)
+        if subscriber is None:
+            raise SubscriptionUnknown(f"this connection has no subscription {id} at this broker")
+        return subscriber.consumer
 
     @staticmethod
     def settlement(entry: m.Settlement) -> Settlement:
@@ -116,7 +152,9 @@ class Subscribing:
         """End a subscription; its leases are returned. Raises SubscriptionUnknown."""
         unsubscribe = event.message
         assert isinstance(unsubscribe, m.Unsubscribe)
-        subscriber = self._subscriber(unsubscribe.subscription)
+        subscriber = self._here(unsubscribe.subscription, event)
+        if subscriber is None:
+            return
         subscriber.cancel()
         self._drop(subscriber.id)
         self._responder.reply(event.correlation, m.Done())
@@ -130,6 +168,7 @@ class Subscribing:
     def close(self) -> None:
         """End all subscriptions, because the connection is gone."""
         subscribers, self._subscribers = self._subscribers, {}
+        self._passed_on.clear()
         for subscriber in subscribers.values():
             subscriber.end()
         self._responder.session.disconnect()
@@ -138,8 +177,10 @@ class Subscribing:
         """Renew a member's session. Raises SubscriptionUnknown, SubscriptionWrongKind, GroupFenced."""
         heartbeat = event.message
         assert isinstance(heartbeat, m.Heartbeat)
-        self._subscriber(heartbeat.subscription).member.heartbeat(heartbeat.epoch)
-        self._responder.reply(event.correlation, m.Done())
+        subscriber = self._here(heartbeat.subscription, event)
+        if subscriber is not None:
+            subscriber.member.heartbeat(heartbeat.epoch)
+            self._responder.reply(event.correlation, m.Done())
 
     def seek(self, event: Event) -> None:
         """Move a stream's reader, pause it or resume it, in one partition.
@@ -149,9 +190,11 @@ class Subscribing:
         seek = event.message
         assert isinstance(seek, m.Seek)
         offset = None if seek.offset == m.WHERE_IT_IS else seek.offset
-        self._subscriber(seek.subscription).seek(seek.partition, offset, is_paused=seek.is_paused)
-        # No delivery from the old place follows this answer.
-        self._responder.reply(event.correlation, m.Done())
+        subscriber = self._here(seek.subscription, event)
+        if subscriber is not None:
+            subscriber.seek(seek.partition, offset, is_paused=seek.is_paused)
+            # No delivery from the old place follows this answer.
+            self._responder.reply(event.correlation, m.Done())
 
     def commit(self, event: Event) -> None:
         """Commit an offset of a group's member; answered once it is durable.
@@ -161,8 +204,10 @@ class Subscribing:
         """
         commit = event.message
         assert isinstance(commit, m.Commit)
-        member = self._subscriber(commit.subscription).member
-        awaits = member.commit(commit.partition, commit.epoch, commit.offset, commit.text)
+        subscriber = self._here(commit.subscription, event)
+        if subscriber is None:
+            return
+        awaits = subscriber.member.commit(commit.partition, commit.epoch, commit.offset, commit.text)
         if event.correlation:
             self._responder.when_passed(awaits, event.correlation, m.Done())
 
@@ -170,14 +215,18 @@ class Subscribing:
         """Grant credit for more records. Raises SubscriptionUnknown."""
         credit = event.message
         assert isinstance(credit, m.Credit)
-        self._subscriber(credit.subscription).grant(credit.records)
-        self._responder.reply(event.correlation, m.Done())
+        subscriber = self._here(credit.subscription, event)
+        if subscriber is not None:
+            subscriber.grant(credit.records)
+            self._responder.reply(event.correlation, m.Done())
 
     def pull(self, event: Event) -> None:
         """Answer with records, or without records when the client's wait is over. Raises SubscriptionUnknown."""
         pull = event.message
         assert isinstance(pull, m.Pull)
-        subscriber = self._subscriber(pull.subscription)
+        subscriber = self._here(pull.subscription, event)
+        if subscriber is None:
+            return
         wait_s = min(pull.wait_max_ms, WAIT_MS_MAX) / 1000
 
         async def work() -> None:
@@ -195,8 +244,10 @@ class Subscribing:
         assert isinstance(settle, m.Settle)
         if len(settle.entries) > m.SETTLE_ENTRIES_MAX:
             raise LimitExceeded(f"a settle of {len(settle.entries)} entries, more than {m.SETTLE_ENTRIES_MAX}")
-        responder, consumer = self._responder, self._subscriber(settle.subscription).consumer
-        steps = consumer.settle(_settlements(settle))
+        responder, subscriber = self._responder, self._here(settle.subscription, event)
+        if subscriber is None:
+            return
+        steps = subscriber.consumer.settle(_settlements(settle))
         try:
             next(steps)
         except StopIteration as end:
@@ -212,7 +263,9 @@ class Subscribing:
         """
         resolve = event.message
         assert isinstance(resolve, m.Resolve)
-        subscriber = self._subscriber(resolve.subscription)
+        subscriber = self._here(resolve.subscription, event)
+        if subscriber is None:
+            return
         is_decided, awaits = subscriber.resolve(resolve)
         self._responder.when_passed(awaits, event.correlation, m.Resolved(is_decided))
 

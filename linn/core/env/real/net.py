@@ -132,9 +132,11 @@ async def _answers(path: str) -> bool:
     return True
 
 
-async def _bind(socket: trio.socket.SocketType, sockaddr: Any) -> None:
+async def _bind(socket: trio.socket.SocketType, sockaddr: Any, *, shares_port: bool = False) -> None:
     """Bind, replacing a Unix socket whose owner is gone. Raises OSError."""
     socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+    if shares_port:
+        socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
     try:
         await socket.bind(sockaddr)
     except OSError as error:
@@ -159,23 +161,28 @@ async def _bind_file(socket: trio.socket.SocketType, path: str, mode: int) -> No
 class RealNet:
     """The machine's network: TCP and Unix sockets."""
 
-    async def listen(self, address: str, *, socket_mode: int = 0o600) -> Listener:
+    async def listen(self, address: str, *, socket_mode: int = 0o600, shares_port: bool = False) -> Listener:
         place = parse_address(address)
         try:
             ways = await _resolve(place)
             for way in ways[:-1]:
                 # "localhost" often resolves first to an IPv6 address that the machine lacks.
                 with _no_such_address_passed():
-                    return await self._listen(address, *way, socket_mode)
-            return await self._listen(address, *ways[-1], socket_mode)
+                    return await self._listen(address, *way, socket_mode, shares_port)
+            return await self._listen(address, *ways[-1], socket_mode, shares_port)
         except OSError as error:
             kind = AddressInUse if error.errno == errno.EADDRINUSE else AddressInvalid
             raise kind(f"can't listen at {address}: {reason(error)}") from error
 
-    async def _listen(self, address: str, family: int, sockaddr: Any, socket_mode: int) -> RealListener:
+    async def _listen(
+        self, address: str, family: int, sockaddr: Any, socket_mode: int, shares_port: bool
+    ) -> RealListener:
         socket = trio.socket.socket(family, trio.socket.SOCK_STREAM)
         try:
-            await (_bind_file(socket, sockaddr, socket_mode) if isinstance(sockaddr, str) else _bind(socket, sockaddr))
+            if isinstance(sockaddr, str):
+                await _bind_file(socket, sockaddr, socket_mode)
+            else:
+                await _bind(socket, sockaddr, shares_port=shares_port)
             socket.listen(BACKLOG)
         except BaseException:
             socket.close()

@@ -1,0 +1,1 @@
+"""Workers: several brokers on one machine that share ports and topics, below a supervisor (`linn serve --workers`)."""
