@@ -76,9 +76,7 @@ class DeliveryAdministration:
             end_decision(placed, outcome)
         _record(found, outcome, records, caller)
         try:
-            partition_queue.log.flush()
-            if partition_queue.log.state is not None:
-                await partition_queue.log.state.partition.commit_all()
+            await partition_queue.log.commit_all()
         except StorageError as error:
             about = {"topic": topic.name, "partition": str(partition_queue.partition.id)} | log_fields(error)
             logger.error("%(partition)s: what an operator has ended is not durable yet: %(error)s", about)
