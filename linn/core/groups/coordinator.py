@@ -403,7 +403,7 @@ class GroupCoordinator:
     def flush(self, group: ConsumerGroup, topic: str | None = None) -> Sequence[tuple[Mark, int]]:
         """Log a group's pending events; returns the marks to wait for.
 
-        In a cluster each topic has a log: waits and errors are those of `topic`, or of all.
+        In a cluster each topic has a log. Waits and errors concern `topic`, or all topics.
 
         Raises StorageError: the events have taken effect, and are written with the next ones. NotLeader: they are lost.
         """
