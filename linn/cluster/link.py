@@ -222,7 +222,7 @@ class Link:
 
         Raises PeerUnreachable; LimitExceeded: other lanes would have no room.
         """
-        if not self._requests.has_room_for_legs:
+        if not self._requests.has_room_for_leg(len(self._resting)):
             raise LimitExceeded(f"node {self._node} has as many consumers by way of this broker as a link takes")
         lane = await self.open_lane(principal)
         self._requests.listen(lane, pushed, lost)

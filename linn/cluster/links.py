@@ -19,6 +19,7 @@ from linn.cluster.copying import Copying
 from linn.cluster.follow_lane import LinkFollowLane
 from linn.cluster.introduction import NONCE_BYTES, Dialer
 from linn.cluster.link import Link
+from linn.cluster.passing import Passing
 from linn.cluster.reading import Reading
 from linn.core.cluster.peers import Membership, PeerPlace
 from linn.core.env.env import Stream
@@ -74,6 +75,10 @@ class Links:
         """See `PublishLinks.publish`."""
         link = await self._link(node)
         return await link.publish(request, principal, producers)
+
+    def passing(self, principal: Principal) -> Passing:
+        """See `PublishLinks.passing`."""
+        return Passing(self._link, principal)
 
     def leg(self, node: int, principal: Principal, door: Door) -> ConsumerLeg:
         """See `ConsumerLinks.leg`."""

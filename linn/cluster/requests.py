@@ -75,10 +75,12 @@ class Requests:
         self._lanes[self._last_lane] = _Lane(Window(self._limits.lane_requests_max, self._limits.lane_bytes_max))
         return self._last_lane
 
-    @property
-    def has_room_for_legs(self) -> bool:
-        """Whether one more lane may be kept as long as a consumer lives: a part of all is left to others."""
-        return len(self._lanes) < self._limits.lanes_max - self._limits.lanes_max // SPARE_PART
+    def has_room_for_leg(self, resting: int) -> bool:
+        """Whether one more lane may be kept as long as a consumer lives: a part of all is left to others.
+
+        `resting`: the number of open lanes that can be closed for it.
+        """
+        return len(self._lanes) - resting < self._limits.lanes_max - self._limits.lanes_max // SPARE_PART
 
     def listen(self, lane: int, pushed: Callable[[Event], None], lost: Callable[[LinnError], None]) -> None:
         """Let the other side push messages in a lane: `pushed` takes them. `lost` is told the end of the link,
@@ -93,7 +95,7 @@ class Requests:
         """Take the number of the lane's next request; None: a window has no room for it. `counts`: see `asked`."""
         found = self._lanes[lane]
         assert not found.is_closing, "the lane is closed"
-        if not found.window.has_room(size) or (counts and not self._window.has_room(size)):
+        if not found.window.has_room(size) or (counts and not self._window.has_room_for(found.window, size)):
             return None
         self._last_correlation += 1
         return self._last_correlation
@@ -113,7 +115,7 @@ class Requests:
 
         Args:
             ends_at: the number of bytes of the link's output up to its end.
-            is_repeatable: whether it changes nothing, so that it can be made again if its outcome is unknown.
+            is_repeatable: whether it can be made again if its outcome is unknown, as it changes nothing, or only once.
             counts: whether it counts in the window of the link, not only in that of its lane.
         """
         found = self._lanes[lane]
@@ -159,7 +161,9 @@ class Requests:
             if lane.lost is not None and not lane.is_closing:
                 lane.lost(error)
             for request in lane.requests.values():
-                if request.ends_at > handed_bytes or request.is_repeatable:
+                if request.ends_at > handed_bytes:
                     request.tell(PeerUnreachable(f"nothing was done: {error.text}"))
+                elif request.is_repeatable:
+                    request.tell(PeerUnreachable(f"it can be done again: {error.text}"))
                 else:
                     request.tell(PeerUnknown(f"it may have been done or not: {error.text}"))

@@ -58,7 +58,8 @@ class ServedLane:
         self._number = number
         self._gateway = gateway
         self._channel = channel
-        self._window = Window(LANE_REQUESTS_MAX, LANE_BYTES_MAX)
+        self.window = Window(LANE_REQUESTS_MAX, LANE_BYTES_MAX)
+        """Its requests without an answer."""
         self._sizes: dict[int, tuple[int, bool]] = {}
         """Requests without an answer, by correlation: the size of each, and whether it counts in the link's window."""
         self._answered = answered
@@ -134,11 +135,11 @@ class ServedLane:
             is_fit = consumes == self._consumes and not isinstance(event.message, m.Subscribe)
         if not is_fit:
             raise ProtocolError(f"{type(event.message).__name__} in a lane that is for something else")
-        if not self._window.has_room(size):
+        if not self.window.has_room(size):
             raise ProtocolError(
                 f"a lane has more than {LANE_REQUESTS_MAX} requests, or {LANE_BYTES_MAX:,} bytes of them"
             )
-        self._window.take(size)
+        self.window.take(size)
         self._sizes[event.correlation] = size, counts_in_link(event.message)
         self._waiting.append(event)
         self._go_on()
@@ -211,7 +212,7 @@ class ServedLane:
 
     def _give_back(self, correlation: int) -> None:
         size, counts = self._sizes.pop(correlation)
-        self._window.give_back(size)
+        self.window.give_back(size)
         if counts:
             self._answered(size)
 

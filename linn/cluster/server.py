@@ -150,7 +150,7 @@ class _ServedLink:
             return
         size = size_of(event.message, event.batches)
         if counts_in_link(event.message):
-            if not self._window.has_room(size):
+            if not self._window.has_room_for(lane.window, size):
                 raise ProtocolError("more requests without an answer than a link may have")
             self._window.take(size)
         lane.handle(event, size)

@@ -17,6 +17,8 @@ REQUESTS_MAX = 4_096
 """Requests of all lanes of one link, each of some KiB with its task."""
 BYTES_MAX = 16 << 20
 """Memory for the requests of one link."""
+FIRST_BYTES_MAX = 4 << 10
+"""Size up to which a lane's only request is always allowed: the lanes of a link take 40 MiB so at most."""
 OPEN_CHARACTERS_MAX = 16 << 10
 """Limit of the texts that open a lane. A token with its roles has at most 8 KiB."""
 
@@ -52,6 +54,19 @@ class Window:
         if not self.requests:
             return True
         return self.requests < self._requests_max and self._bytes + size <= self._bytes_max
+
+    def has_room_for(self, lane: Window, size: int) -> bool:
+        """Whether the window of a link allows one more request in a lane, whose own window has room for it.
+
+        A lane may have half as many bytes as are left to all: however many lanes wait, others get some. And one without
+        a request may make a small one in any case.
+        """
+        if not self.requests or (not lane.requests and size <= FIRST_BYTES_MAX):
+            return True
+        left = self._bytes_max - self._bytes
+        return self.requests < self._requests_max and (
+            lane._bytes + size <= left // 2 if lane.requests else size <= left
+        )
 
     def take(self, size: int) -> None:
         """Count a request."""

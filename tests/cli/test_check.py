@@ -169,3 +169,11 @@ def test_a_listener_whose_extra_is_not_installed_is_an_error(tmp_path: Path, wit
     shown = within("plugins", "list")
     assert (shown.returncode, "incomplete" in shown.stdout) == (0, True), "a broker without that listener starts"
     assert 'pip install "linn[metrics]"' in shown.stdout
+
+
+def test_it_knows_what_workers_can_t_do(tmp_path: Path, run) -> None:
+    high = '[listeners.m]\nprotocol = "metrics"\naddress = "127.0.0.1:65535"\n'
+    (tmp_path / "high.toml").write_text(f"[broker]\nworkers = 2\n{high}")
+    done = run("check", "high.toml", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "broker.workers: listeners.m: worker 2 would be monitored at port 65536" in done.stdout

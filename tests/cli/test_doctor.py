@@ -208,3 +208,17 @@ def test_people_get_a_table(within, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     shown = within("doctor").stdout
     assert "descriptors" in shown
     assert "what to do" in shown
+
+
+def test_workers_are_compared_with_the_cores(tmp_path: Path) -> None:
+    def found(text: str) -> diagnosis.Finding:
+        (tmp_path / "linn.toml").write_text(text)
+        config, plugins, _ = diagnosis._configuration(str(tmp_path / "linn.toml"))
+        assert config is not None
+        assert plugins is not None
+        (one,) = diagnosis._workers(config, plugins)
+        return one
+
+    assert found("[broker]\nworkers = 1\n").state == "ok"
+    assert found("[broker]\nworkers = 128\n").state == "warning"
+    assert found(f'[broker]\nworkers = 1\ndata_dir = "{"a" * 120}"\n').state == "error"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from linn.cluster.requests import Outcome, Requests
-from linn.cluster.window import Limits, Window, size_of
+from linn.cluster.window import FIRST_BYTES_MAX, Limits, Window, size_of
 from linn.core.errors.peers import PeerUnknown, PeerUnreachable
 from linn.core.errors.tree import ConnectionLost, ProtocolError, TopicUnknown
 from linn.wire import messages as m
 from linn.wire.connection import Event
 
-LIMITS = Limits(lanes_max=2, lane_requests_max=2, lane_bytes_max=100, requests_max=3, bytes_max=150)
+LIMITS = Limits(lanes_max=2, lane_requests_max=2, lane_bytes_max=100_000, requests_max=4, bytes_max=150_000)
 LOST = ConnectionLost("the cable is cut")
 
 
@@ -64,15 +64,40 @@ def test_answers_come_in_any_order(asking: Asking) -> None:
 
 def test_a_lane_without_room_leaves_the_others_theirs(asking: Asking) -> None:
     one, two = asking.open(), asking.open()
-    assert asking.ask(one, 60)
-    assert asking.ask(one, 60) is None, "over the lane's bytes"
-    assert asking.ask(one, 40)
-    assert asking.ask(one, 0) is None, "over the lane's requests"
-    assert asking.ask(two, 51) is None, "over the link's bytes"
-    assert asking.ask(two, 50)
-    assert asking.ask(two, 0) is None, "over the link's requests"
+    assert asking.ask(one, 60_000)
+    assert asking.ask(one, 60_000) is None, "over the lane's bytes"
+    assert asking.ask(one, 40_000) is None, "more than half of what is left to all"
+    assert asking.ask(one, 10_000) is None, "with the request before"
+    assert asking.ask(two, 90_001) is None, "over the link's bytes"
+    assert asking.ask(two, 50_000)
+    assert asking.ask(two, 1) is None, "more than half of what is left to all"
     asking.answer(one, 1, m.Administered("{}"))
-    assert asking.ask(two, 20)
+    assert asking.ask(two, 0)
+    assert asking.ask(two, 0) is None, "over the lane's requests"
+
+
+def test_however_many_lanes_wait_others_have_room_for_a_small_request_and_some_for_large_ones() -> None:
+    limits = Limits()
+    link = Window(limits.requests_max, limits.bytes_max)
+    for size in (limits.lane_bytes_max, limits.lane_bytes_max // 3, 1_000):
+        waiting = 0
+        while waiting < 100:
+            lane = Window(limits.lane_requests_max, limits.lane_bytes_max)
+            while lane.has_room(size) and link.has_room_for(lane, size):
+                lane.take(size)
+                link.take(size)
+            waiting += 1
+            other = Window(limits.lane_requests_max, limits.lane_bytes_max)
+            assert link.has_room_for(other, FIRST_BYTES_MAX), waiting
+            if not lane.requests:
+                break
+    for _ in range(limits.requests_max):
+        lane = Window(limits.lane_requests_max, limits.lane_bytes_max)
+        assert link.has_room_for(lane, 300)
+        lane.take(300)
+        link.take(300)
+    assert link.has_room_for(Window(1, 1), 300), "a lane's first small one is beyond all limits"
+    assert not link.has_room_for(lane, 300)
 
 
 def test_a_single_request_may_be_larger_than_a_window() -> None:
@@ -87,13 +112,13 @@ def test_a_single_request_may_be_larger_than_a_window() -> None:
 def test_a_lane_takes_its_place_until_the_other_side_has_ended_it(asking: Asking) -> None:
     one, _ = asking.open(), asking.open()
     assert asking.requests.open_lane() is None
-    assert asking.ask(one, 100) == 1
+    assert asking.ask(one, 100_000) == 1
     asking.requests.close_lane(one)
     assert asking.requests.open_lane() is None
     asking.answer(one, 0, m.CloseLane())
     three = asking.open()
     assert three == 3, "numbers are not used again"
-    assert asking.ask(three, 100), "the window is whole again"
+    assert asking.ask(three, 100_000), "the window is whole again"
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,23 @@ async def test_a_listener_without_descriptors_waits_and_goes_on(autojump_clock: 
         await end.aclose()
 
 
+async def test_a_port_is_shared_only_by_listeners_that_say_so() -> None:
+    net = RealNet()
+    one = await net.listen("127.0.0.1:0", shares_port=True)
+    other = await net.listen(one.address, shares_port=True)
+    assert other.address == one.address
+    with pytest.raises(AddressInUse):
+        await net.listen(one.address)
+    await one.aclose()
+    client = await net.connect(other.address)
+    accepted = await other.accept()
+    alone = await net.listen("127.0.0.1:0")
+    with pytest.raises(AddressInUse):
+        await net.listen(alone.address, shares_port=True)
+    for end in (client, accepted, other, alone):
+        await end.aclose()
+
+
 async def test_a_dead_brokers_unix_socket_is_replaced(tmp_path: Path) -> None:
     path = f"{tmp_path}/s"
     with socket.socket(socket.AF_UNIX) as dead:

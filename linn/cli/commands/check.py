@@ -11,6 +11,7 @@ from linn.cli.options import Json
 if TYPE_CHECKING:
     from linn.core.config.config import Config
     from linn.core.config.problem import Problems
+    from linn.core.plugins.manager import PluginManager
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="Configuration file.")]
 Strict = Annotated[bool, typer.Option("--strict", help="End with 3 for warnings as well.")]
@@ -58,6 +59,18 @@ def _examine_secrets(config: Config, problems: Problems) -> None:
             problems.warn(place, f"{text}: the broker needs it where it runs")
 
 
+def _examine_workers(config: Config, plugins: PluginManager, problems: Problems) -> None:
+    """Check the workers, as a supervisor does at its start."""
+    from linn.cli.workers.order import check, count_of
+    from linn.core.errors.tree import LinnError
+
+    if config.broker.workers is not None and config.cluster is None:
+        try:
+            check(config, plugins, count_of(config.broker.workers))
+        except LinnError as error:
+            problems.add(("broker", "workers"), error.text, error=type(error))
+
+
 def _examine(file: str) -> tuple[Config | None, Problems]:
     """Read a file and collect all problems; the configuration is None if it has errors. Raises ConfigUnreadable."""
     from linn.cli.config_lint import lint
@@ -76,6 +89,7 @@ def _examine(file: str) -> tuple[Config | None, Problems]:
     _examine_secrets(examined, problems)
     for name, reason in unmade_listeners(examined, plugins):
         problems.add(("listeners", name, "protocol"), reason.text, error=type(reason))
+    _examine_workers(examined, plugins, problems)
     config = None if problems.error_count else examined
     if config is not None:
         lint(config, problems)

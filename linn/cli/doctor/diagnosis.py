@@ -33,6 +33,7 @@ from linn.cli.render.progress import progress
 from linn.cli.render.table import WIDE, Cell, print_table
 from linn.cli.server.server import configuration, descriptors_wanted
 from linn.cli.session import with_client
+from linn.cli.workers.order import check, cores, count_of
 from linn.client.client import Client
 from linn.core.config.config import Config, check_config, plugin_settings
 from linn.core.config.problem import dotted
@@ -81,6 +82,7 @@ def _surroundings(config: Config | None, plugins: PluginManager | None) -> Itera
     """Check the machine against the configuration."""
     yield _memory(config)
     if config is not None and plugins is not None:
+        yield from _workers(config, plugins)
         yield _openness(config)
         yield from exposure_findings(config)
         yield _descriptors(config)
@@ -169,6 +171,23 @@ def _memory(config: Config | None) -> Finding:
     if memory < _MEMORY_BYTES_MIN:
         return Finding("memory", "warning", found, f"give it {_MEMORY_BYTES_MIN >> 20} MiB or more")
     return Finding("memory", "ok", found)
+
+
+def _workers(config: Config, plugins: PluginManager) -> Iterator[Finding]:
+    """Compare the workers with the machine."""
+    if (setting := config.broker.workers) is None or config.cluster is not None:
+        return
+    count, known = count_of(setting), cores()
+    found = f"{counted(count, 'worker')} on {counted(known, 'core')}"
+    try:
+        check(config, plugins, count)
+    except LinnError as error:
+        yield Finding("workers", "error", error.text, "docs/how-to/use-all-cores.md says what workers can do")
+        return
+    if count > known:
+        yield Finding("workers", "warning", found, 'workers = "auto": more of them only take turns')
+    else:
+        yield Finding("workers", "ok", found)
 
 
 def _descriptors(config: Config) -> Finding:

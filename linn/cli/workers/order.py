@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -62,6 +63,16 @@ def secret_path(data_dir: str) -> str:
     return f"{shared_folder(data_dir)}/{SECRET_FILE}"
 
 
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def count_of(workers: int | Literal["auto"]) -> int:
+    """The number of workers, from a setting or an option."""
+    return workers if isinstance(workers, int) else cores()
+
+
 def check(config: Config, plugins: PluginManager, count: int) -> None:
     """Check that the configuration is one for workers.
 
@@ -71,11 +82,10 @@ def check(config: Config, plugins: PluginManager, count: int) -> None:
         raise ConfigError("workers are a cluster of one machine: leave out either them or [cluster]")
     if PEERS not in plugins.protocols:
         raise ConfigError(f'workers reach each other by the plugin "{PEERS}": don\'t block it in [plugins]')
-    for name, topic in config.topics.items():
-        if topic.services:
-            table = min(topic.services)
-            text = f"{config.file}: topics.{name}.{table} is for a broker alone, and is not carried out by workers"
-            raise ConfigError(f"{text}: leave out either the table or the workers")
+    tables = [f"topics.{name}.{min(topic.services)}" for name, topic in config.topics.items() if topic.services]
+    for table in [*config.services, *tables]:
+        text = f"{table} is for a broker alone, since each worker would carry it out"
+        raise ConfigError(f"{text}: leave out either the table or the workers")
     try:
         parse_address(links_address(config.broker.data_dir, count))
         parse_address(store_address(config.broker.data_dir))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -32,7 +31,7 @@ from linn.cli.server.server import (
     wait_parent,
 )
 from linn.cli.workers.crew import Crew, WorkerLost
-from linn.cli.workers.order import WorkerOrder, check, secret_path, store_address
+from linn.cli.workers.order import WorkerOrder, check, count_of, secret_path, store_address
 from linn.core.admin.stored_entries import TOPIC
 from linn.core.broker.data_folder import DataFolder
 from linn.core.broker.worker_folders import WorkerFolders, shared_folder
@@ -65,7 +64,7 @@ class Supervisor:
         self.plugins = PluginManager(plugin_settings(source), installed())
         self.config = overridden(load_config(source, self.plugins), self.plugins, data_dir, listen)
         log.apply(self.config.log)
-        self.count = workers if isinstance(workers, int) else len(os.sched_getaffinity(0))
+        self.count = count_of(workers)
         check(self.config, self.plugins, self.count)
         self._order = WorkerOrder(0, self.count, file, data_dir, tuple(listen), log.level, log.is_json, {})
         self._stopping = trio.Event()

@@ -24,11 +24,12 @@ from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.holder import holder_of
 from linn.descriptions import DecidedDeliveries, DecidedDelivery
+from linn.merging import DELIVERIES_MAX
 from linn.rights import BROWSE, TOPIC
 
 logger = logging.getLogger("linn.administration")
 
-DECIDED_SHOWN_MAX = 1_000
+DECIDED_SHOWN_MAX = DELIVERIES_MAX
 """Limit of the decided ranges in one answer of about 200 KiB; further ranges are counted."""
 
 
@@ -75,9 +76,7 @@ class DeliveryAdministration:
             end_decision(placed, outcome)
         _record(found, outcome, records, caller)
         try:
-            partition_queue.log.flush()
-            if partition_queue.log.state is not None:
-                await partition_queue.log.state.partition.commit_all()
+            await partition_queue.log.commit_all()
         except StorageError as error:
             about = {"topic": topic.name, "partition": str(partition_queue.partition.id)} | log_fields(error)
             logger.error("%(partition)s: what an operator has ended is not durable yet: %(error)s", about)

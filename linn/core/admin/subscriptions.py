@@ -85,8 +85,7 @@ class SubscriptionAdministration:
         partition_queues = topic.queue.partition_queues
         purged = sum(partition_queue.purge() for partition_queue in partition_queues)
         for partition_queue in partition_queues:
-            if partition_queue.log.state is not None:
-                await partition_queue.log.state.partition.commit_all()
+            await partition_queue.log.commit_all()
         return {"purged": purged}
 
     async def create(self, asked: verbs.NewSubscription) -> verbs.Created:

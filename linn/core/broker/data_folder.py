@@ -35,8 +35,8 @@ class DataFolder:
         await self.lock()
         note = await Folder(self._disk, self._path).load()
         if is_alone and note is not None:
-            text = f"the data folder {self._path} belongs to node {note.node} of a cluster"
-            raise ClusterForeign(f"{text}: serve it with that cluster in [cluster], or take another folder")
+            text = f"the data folder {self._path} belongs to node {note.node} of a cluster, or to a worker"
+            raise ClusterForeign(f"{text}: serve it with that cluster in [cluster], or with --workers")
         is_new = is_alone or note is not None or not self._disk.exists(f"{self._path}/{FILE}")
         if not is_new and was_alone(await metadata.load()):
             text = f"the data folder {self._path} has the topics of a broker without a cluster"

@@ -1,19 +1,24 @@
 """The internal log behind a state machine: its events, one record per flush, and occasional snapshots.
 
-Law: replaying the log from its start, then the records that wait for disk space, gives the state. A snapshot is an
-ordinary record whose events replace all earlier ones, so the records before it are trimmed once it is durable; a crash
-in between changes nothing.
+Laws: replaying the log from its start, then the records that wait for disk space, gives the state. A snapshot is an
+ordinary record whose events replace all earlier ones, so the records before it are trimmed once it is committed; a
+crash in between, or the end of this broker's leadership, changes nothing.
+
+A replicated log is replayed when this broker has become its leader and everything in it is committed. It belongs to
+that leadership: once it is over, nothing is appended or trimmed here, even if the broker leads the log again later.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from linn.core.batch.builder import build_single
 from linn.core.env.env import Clock
-from linn.core.errors.tree import LogCorrupt, StorageError
-from linn.core.log.partition import Partition
+from linn.core.errors.replication import NotLeader
+from linn.core.errors.tree import LinnError, LogCorrupt, StorageError
+from linn.core.log.partition import Partition, Role
 
 SNAPSHOT_AFTER_BYTES = 4 << 20
 """Bytes of events after a snapshot before another replaces them; twice as much if the snapshot is as large.
@@ -36,6 +41,11 @@ class StateLog:
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self.partition = partition
         self.clock = clock
+        self.committed = partition.committed
+        """The mark that answers wait for. It fails when this broker loses the log, and a later leadership has another.
+        """
+        self._abandoned: NotLeader | None = None
+        """The reason for which the log was abandoned."""
         self._snapshot_bytes = 0
         self._compacting = False
         self._waiting: deque[bytes] = deque()
@@ -44,11 +54,34 @@ class StateLog:
         """Size of the first waiting record if it is a snapshot."""
         self._waiting_bytes = 0
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether other brokers may lead the log."""
+        return self.partition.role is not Role.ALONE
+
+    def abandon(self, reason: NotLeader) -> None:
+        """Touch the log no more: another broker leads it. From now on this raises the reason wherever it would."""
+        self._abandoned = self._abandoned or reason
+
+    @property
+    def lost(self) -> LinnError | None:
+        """The reason why the log is no longer this broker's; None: it is."""
+        return self._abandoned or self.committed.failure
+
+    def check_led(self) -> None:
+        """Check that the log is still this broker's. Raises NotLeader, the reason if it was abandoned."""
+        if (lost := self.lost) is not None:
+            raise lost
+
     async def replay(self) -> AsyncIterator[bytes]:
-        """All records in order. Raises LogCorrupt."""
-        offset = self.partition.start_offset
-        while offset < self.partition.stable_offset:
-            for batch in await self.partition.read(offset, _READ_BYTES):
+        """All records in order, which are committed. Raises LogCorrupt, NotLeader."""
+        self.committed = self.partition.committed
+        offset, end = self.partition.log.bounds()
+        assert self.committed.offset == end, "a new leader replays a log when everything in it is committed"
+        while offset < end:
+            batches = await self.partition.read(offset, _READ_BYTES)
+            self.check_led()
+            for batch in batches:
                 for index in range(batch.count):
                     value = batch.value(index)
                     if value is None:
@@ -59,7 +92,9 @@ class StateLog:
                 offset = batch.end_offset
 
     def append(self, events: bytes) -> int:
-        """Append one record; returns the offset after it. Raises StorageError: nothing was stored."""
+        """Append one record; returns the offset after it. Raises NotLeader, StorageError: nothing was stored."""
+        if self._abandoned is not None or self.committed.failure is not None:
+            self.check_led()
         return self.partition.append(build_single(events, self.clock.now_ms(), 0)) + 1
 
     @property
@@ -70,7 +105,7 @@ class StateLog:
     def write(self, record: bytes, snapshot: Callable[[], bytes]) -> int:
         """Append the waiting records, then this one unless it is empty; returns the offset after the last, or 0.
 
-        Raises StorageError: unstored records wait.
+        Raises StorageError: unstored records wait. NotLeader: nothing waits, for the log is another broker's.
 
         The disk may stay full: waiting records that outgrow a snapshot are replaced by one. `snapshot` gives the state
         with all events that were given to `write`.
@@ -84,6 +119,8 @@ class StateLog:
             self._waiting_snapshot_bytes = self._waiting_bytes = 0
             if record:
                 end = self.append(record)
+        except NotLeader:
+            raise
         except StorageError:
             if record:
                 self._wait(record, snapshot)
@@ -106,7 +143,8 @@ class StateLog:
     async def compact(self, snapshot: Callable[[], Sequence[bytes]], *, force: bool = False) -> None:
         """Replace the stored records by a snapshot, if there are enough. `snapshot` is called at most once.
 
-        Raises StorageError: the old records remain.
+        Raises StorageError: the old records remain. NotLeader: so they do, and the next leader may have the snapshot
+        behind them, or a part of its records.
         Cancellation: either the old records or the snapshot remain, with everything appended since.
         """
         if self._compacting or not (force or self.is_due()):
@@ -119,7 +157,25 @@ class StateLog:
             for record in records:
                 self.append(record)
             self._snapshot_bytes = sum(map(len, records))
-            await self.partition.make_durable()
+            await self.make_durable()
+            self.check_led()
             await self.partition.log.trim(before=start)
         finally:
             self._compacting = False
+
+    async def compact_in_background(self, snapshot: Callable[[], Sequence[bytes]]) -> None:
+        """Compact in a task of its own, which ends without an error if the log is lost."""
+        with contextlib.suppress(NotLeader):
+            await self.compact(snapshot)
+
+    async def make_durable(self) -> None:
+        """Put all records on stable storage, and wait until they are committed. Raises StorageError, NotLeader."""
+        self.check_led()
+        await self.partition.make_durable()
+
+    async def commit_all(self) -> None:
+        """Commit all records without waiting for a background task. Raises SyncFailed, NotLeader."""
+        self.check_led()
+        end = self.partition.log.bounds()[1]
+        await self.partition.commit_all()
+        await self.committed.wait(end)

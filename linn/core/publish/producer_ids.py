@@ -10,9 +10,11 @@ broker: it holds over restarts, and needs no table of blocks.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from hashlib import blake2b
 from hmac import compare_digest
 
+from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LimitExceeded, ProducerForeign
 
 PER_CONNECTION = 256
@@ -88,6 +90,11 @@ class OwnedProducers:
         """The key of a block that the session uses, for other sessions of its user. Raises ProducerForeign."""
         self.check(producer_id)
         return self._ids.key(self._user, producer_id)
+
+    def keys_of(self, batches: Sequence[RecordBatch]) -> dict[int, int]:
+        """The producer ids of batches, with their keys. Raises ProducerForeign."""
+        ids = dict.fromkeys([batch.producer_id for batch in batches])
+        return {id: self.key(id) for id in ids if id}
 
     def claim(self, producer_id: int, key: int) -> None:
         """Let the session use the block of an id, of which it shows the key.

@@ -21,19 +21,21 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from linn.core.batch.batch import SCATTERED, TRANSACTIONAL, BatchLimits, RecordBatch
+from linn.core.batch.batch import TRANSACTIONAL, BatchLimits, RecordBatch
 from linn.core.batch.format import Formats
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
 from linn.core.errors.replication import NotLeader
-from linn.core.errors.tree import BrokerStopping, LinnError, ProducerOutOfOrder, TopicUnknown
+from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
 from linn.core.log.mark import Mark
 from linn.core.log.producers import numbers_of
 from linn.core.loop.long_work import LongTask, LongWork
 from linn.core.loop.memory_budget import ReceivedShare
 from linn.core.ports.principal import Principal
 from linn.core.publish.forwarding import PublishLinks
+from linn.core.publish.lane_order import LaneOrder
+from linn.core.publish.passed_on import PassedOn
 from linn.core.publish.plan import Destination, Plan, Planned, recognize, without_room
 from linn.core.publish.producer_ids import PRODUCER_BITS, OwnedProducers
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
@@ -314,19 +316,25 @@ class PublishLane:
         self._spawn = spawn
         self._access = principal.access
         self._waiting: deque[_Waiting] = deque()
+        self._passed_on: PassedOn | None = None
+        """Set with the first publish that goes on to another broker."""
         self.waiting_bytes = 0
-        """Bytes of waiting publishes, which count in the share `received` and against the connection's limit."""
+        """Bytes of waiting publishes and of those at another broker, which count in the share `received` and against
+        the connection's limit.
+        """
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a publish waits."""
-        return bool(self._waiting)
+        """Whether a publish waits, or is at another broker."""
+        return bool(self._waiting or self._is_passing())
 
     def close(self) -> None:
         """Drop waiting publishes: the connection is gone."""
         self._memory.give_back(self.waiting_bytes)
         self.waiting_bytes = 0
         self._waiting.clear()
+        if self._passed_on is not None:
+            self._passed_on.close()
         del self._answers, self._spawn
 
     def publish(self, request: PublishRequest, ticket: int) -> None:
@@ -338,8 +346,12 @@ class PublishLane:
                 self._answers.refused(ticket, publisher.foreign(request, batch, self._owned))
                 return
         try:
-            if not self._waiting and (publisher.make_topic is None or not publisher.lacks_topic(request)):
-                if order.missing:
+            if (
+                not self._waiting
+                and (self._passed_on is None or not self._passed_on.count)
+                and (publisher.make_topic is None or not publisher.lacks_topic(request))
+            ):
+                if order.missing and not self._is_led_elsewhere(request):
                     order.check(request)
                 begun = publisher.begin(request, self._access)
                 planned = self._planned_inline(begun[1])
@@ -385,7 +397,10 @@ class PublishLane:
 
     def _refuse(self, request: PublishRequest, ticket: int, error: LinnError) -> None:
         self._publisher.count_refused(request, error)
-        self._publisher.order.refused(request, error)
+        order = self._publisher.order
+        if self._links is not None and self._is_led_elsewhere(request):
+            order = self._elsewhere(self._links).order
+        order.refused(request, error)
         self._answers.refused(ticket, error)
 
     # --- waiting ---
@@ -402,30 +417,67 @@ class PublishLane:
         """Carry out waiting publishes in order."""
         waiting = self._waiting
         while waiting:
-            request, ticket, size, begun = waiting[0]
+            first = waiting[0]
+            is_done = True
             try:
-                self._publisher.order.check(request)
+                if not self._is_led_elsewhere(first.request):
+                    if self._passed_on is not None:
+                        await self._passed_on.until_none()
+                    self._publisher.order.check(first.request)
                 # No checkpoint between the two: what is stored is answered.
-                self._answers.stored(ticket, *await self._carry_out(request, begun))
-                self._publisher.order.settled(request)
+                stored = await self._publisher.carry_out(first.request, self._access, first.begun)
+                self._answers.stored(first.ticket, *stored)
+                self._publisher.order.settled(first.request)
+            except NotLeader as error:
+                is_done = not await self._pass_on(first, error)
             except LinnError as error:
-                self._refuse(request, ticket, error)
+                self._refuse(first.request, first.ticket, error)
             except Exception as error:
-                self._answers.failed(ticket, error)
+                self._answers.failed(first.ticket, error)
             waiting.popleft()
-            self.waiting_bytes -= size
-            self._memory.give_back(size)
-            self._answers.room()
+            if is_done:
+                self._done(first)
 
-    async def _carry_out(self, request: PublishRequest, begun: BegunPlan | None) -> Stored:
-        """Publish here, or at the broker that leads the topic. Raises LinnError."""
+    def _is_led_elsewhere(self, request: PublishRequest) -> bool:
+        topic = None if request.to_exchange else self._publisher.catalog.topics.get(request.target)
+        return topic is not None and topic.led_by is not None
+
+    def _elsewhere(self, links: PublishLinks) -> PassedOn:
+        if self._passed_on is None:
+            self._passed_on = PassedOn(links, self._principal, self._owned)
+        return self._passed_on
+
+    def _is_passing(self) -> bool:
+        return self._passed_on is not None and self._passed_on.count > 0
+
+    async def _pass_on(self, first: _Waiting, error: NotLeader) -> bool:
+        """Let the broker that leads the topic carry out a publish; returns whether it is under way, or was refused."""
+        request = first.request
+        if self._links is None or not _is_led(request, error):
+            self._refuse(request, first.ticket, error)
+            return False
+        passed_on = self._elsewhere(self._links)
+
+        def told(outcome: Sequence[PublishResult] | LinnError) -> None:
+            if isinstance(outcome, LinnError):
+                self._publisher.count_refused(request, outcome)
+                self._answers.refused(first.ticket, outcome)
+            else:
+                self._answers.stored(first.ticket, outcome, [])
+            self._done(first)
+
         try:
-            return await self._publisher.carry_out(request, self._access, begun)
-        except NotLeader as error:
-            if self._links is None or not _is_led(request, error):
-                raise
-            owned = self._principal, self._owned
-            return [*await forwarded(self._links, error.leader, request, *owned)], []
+            await passed_on.begin(error.leader, request, told)
+        except LinnError as refusal:
+            self._publisher.count_refused(request, refusal)
+            self._answers.refused(first.ticket, refusal)
+            return False
+        return True
+
+    def _done(self, waiting: _Waiting) -> None:
+        self.waiting_bytes -= waiting.bytes
+        self._memory.give_back(waiting.bytes)
+        self._answers.room()
 
 
 def _is_led(request: PublishRequest, error: NotLeader) -> bool:
@@ -437,67 +489,12 @@ async def forwarded(
     links: PublishLinks, leader: int, request: PublishRequest, principal: Principal, owned: OwnedProducers
 ) -> Sequence[PublishResult]:
     """Let the broker that leads a topic carry out a publish. Raises as `PublishLinks.publish`."""
-    ids = dict.fromkeys(batch.producer_id for batch in request.batches if batch.producer_id)
-    return await links.publish(leader, request, principal, {id: owned.key(id) for id in ids})
+    return await links.publish(leader, request, principal, owned.keys_of(request.batches))
 
 
 def _held_bytes(request: PublishRequest) -> int:
     """The memory that a publish takes while it waits."""
     return WAITING_BYTES + len(request.target) + sum([BATCH_BYTES + batch.size for batch in request.batches])
-
-
-PRODUCERS_MAX = 10_000
-"""Limit of the producers with a batch to come; beyond it the order of the one that waits longest is given up."""
-
-
-class LaneOrder:
-    """The order of an idempotent producer's batches, over any connection, where the broker chooses their partitions.
-
-    A partition sees a part of such a producer's sequence, with gaps, and can't tell that a batch is missing. So while a
-    refused batch may still be sent again, later ones of its producer are refused as well.
-    """
-
-    __slots__ = ("missing",)
-
-    def __init__(self) -> None:
-        self.missing: dict[int, tuple[int, int]] = {}
-        """(epoch, first sequence) of the earliest refused batch, by producer."""
-
-    def check(self, request: PublishRequest) -> None:
-        """Check that no earlier batch of the producer is missing. Raises ProducerOutOfOrder."""
-        if self.missing:
-            batch = request.batches[0]
-            missing = self.missing.get(batch.producer_id)
-            if missing is not None and batch.producer_epoch == missing[0] and batch.first_sequence > missing[1]:
-                raise ProducerOutOfOrder(
-                    f"sequence {batch.first_sequence} of producer {batch.producer_id} comes before the refused"
-                    f" {missing[1]} was sent again"
-                )
-
-    def refused(self, request: PublishRequest, error: LinnError) -> None:
-        """Note that a batch was refused: it is missing if it can be sent again."""
-        batch = request.batches[0] if request.batches else None
-        if (
-            batch is None
-            or not batch.producer_id
-            or not batch.attributes & SCATTERED
-            or isinstance(error, ProducerOutOfOrder)
-        ):
-            return
-        if not error.retriable:
-            self.settled(request)
-            return
-        self.missing[batch.producer_id] = (batch.producer_epoch, batch.first_sequence)
-        if len(self.missing) > PRODUCERS_MAX:
-            del self.missing[next(iter(self.missing))]
-
-    def settled(self, request: PublishRequest) -> None:
-        """Note that a batch was stored, or will not come again."""
-        if self.missing:
-            batch = request.batches[0]
-            missing = self.missing.get(batch.producer_id)
-            if missing is not None and (batch.producer_epoch, batch.first_sequence) >= missing:
-                del self.missing[batch.producer_id]
 
 
 T = TypeVar("T")

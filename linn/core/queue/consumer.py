@@ -22,6 +22,7 @@ from linn.core.delivery.delivery import NOTHING, Delivery
 from linn.core.delivery.settlement import SETTLE_STEP, Settlement, SettleOutcome
 from linn.core.delivery.vocabulary import ConsumerKind, Phase, Verdict
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     BatchMalformed,
     DeliveryNotCurrent,
@@ -172,7 +173,7 @@ class QueueConsumer:
 
         Where a decision can't be written now, it waits, up to the deadline: nothing else could be decided either.
 
-        Raises SyncFailed, LogClosed, DeliveryFenced.
+        Raises SyncFailed, LogClosed, NotLeader, DeliveryFenced.
         """
         while self.repeats:
             self._check_open()
@@ -187,7 +188,7 @@ class QueueConsumer:
                 continue
             try:
                 await partition_queue.log.until_committed()
-            except (SyncFailed, LogClosed):
+            except (SyncFailed, LogClosed, NotLeader):
                 raise
             except StorageError:
                 if not await deadline.wait(partial(partition_queue.clock.sleep, ROOM_RETRY_S)):
@@ -196,7 +197,7 @@ class QueueConsumer:
             try:
                 stop = min(end, first + records_max)
                 batches = await partition_queue.partition.read_range(first, stop, bytes_max, self.accepts)
-            except (SyncFailed, LogClosed):
+            except (SyncFailed, LogClosed, NotLeader):
                 raise
             except (StorageError, OffsetOutOfRange, BatchMalformed, FormatUnknown) as error:
                 if self.repeats and self.repeats[0] == (place, DecidedRange(first, end, decision)):
@@ -336,7 +337,7 @@ class QueueConsumer:
         except BatchMalformed as error:
             await self._bury(partition_queue, lease, first, error)
             return NOTHING
-        except (SyncFailed, LogClosed):
+        except (SyncFailed, LogClosed, NotLeader):
             self._abandon(partition_queue, lease)
             raise
         except (StorageError, FormatUnknown) as error:  # The plugin that reads the format may be back soon.

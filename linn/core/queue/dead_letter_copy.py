@@ -1,7 +1,8 @@
 """Copying of dead records to the dead-letter topic, exactly one copy each, across crashes.
 
-Law: the intent is durable, then the copy is committed, then the record is settled. After a crash between the last two,
-the target is read from the intent's offset, and records found there are not copied again.
+Law: the intent is committed, then the copy, then the record is settled. After a crash between the last two, or where
+another broker leads the queue then, the target is read from the intent's offset, which is not above its watermark, and
+records found there are not copied again.
 
 A step takes many ranges: a consumer that rejects every other record makes a range of each. Their intents are one record
 of the state log and name the same target. An interruption at any point leaves each range before or after one of the
@@ -24,6 +25,7 @@ from linn.core.batch.record import LabelValue, Record
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchError, FormatUnknown, MessageInvalid
+from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.uncommitted import UncommittedView
 from linn.core.queue.dead_letter import (
@@ -86,7 +88,8 @@ class LocalTarget:
         self.index = partition.id.index
         self._partition = partition
         self._append = append
-        self._end = 0
+        self._ends: dict[Mark, int] = {}
+        """A mark for each leadership of the target: a later one may have other records at the same offsets."""
 
     async def place(self) -> int:
         """See `CopyTarget.place`."""
@@ -106,16 +109,19 @@ class LocalTarget:
     async def store(self, batch: RecordBatch) -> None:
         """See `CopyTarget.store`."""
         self._append(self._partition, batch)
-        self._end = batch.end_offset
+        self._ends[self._partition.committed] = batch.end_offset
 
     async def confirm(self) -> None:
         """See `CopyTarget.confirm`."""
-        await self._partition.committed.wait(self._end)
+        ends, self._ends = self._ends, {}
+        for mark, end in ends.items():
+            await mark.wait(end)
 
 
 def place_of(partition: Partition) -> int:
     """The place of copies to come in a partition of this broker."""
-    # Not the end: a power loss takes what is not durable, and the copies would be stored before this place.
+    # Not the end: a power loss takes what is not durable, and another leader of the target what is not committed; the
+    # copies would be stored before this place.
     return min(partition.log.durable(), partition.high_watermark)
 
 
@@ -126,6 +132,7 @@ async def copy_dead_letters(partition_queue: PartitionQueue, targets: Mapping[in
     has grown since.
 
     Raises StorageError, TopicFull, PeerError: the target or the state log can't be written; nothing was settled.
+    NotLeader: so it is, and the copies may be there.
     Cancellation: like a crash; copying is continued later.
     """
     found = partition_queue.subscription.lowest_dead(RECORDS_AT_ONCE)
@@ -238,10 +245,10 @@ async def _copy(
         left = left[len(copies) :]
         records, size = records + copies, size + batch.size
         if size >= _READ_BYTES:
-            await _store(records, target, env)
+            await _store(partition_queue, records, target, env)
             records, size = [], 0
         await trio.lowlevel.checkpoint()
-    await _store(records, target, env)
+    await _store(partition_queue, records, target, env)
     return behind
 
 
@@ -263,9 +270,10 @@ def _spans(partition_queue: PartitionQueue, dead: Sequence[DeadRange]) -> list[R
     return [(ranges[0][0], end)] if is_alone else ranges
 
 
-async def _store(records: list[Record], target: CopyTarget, env: Env) -> None:
+async def _store(partition_queue: PartitionQueue, records: list[Record], target: CopyTarget, env: Env) -> None:
     for at in range(0, len(records), RECORDS_IN_A_TURN):
         for batch in _batches(records[at : at + RECORDS_IN_A_TURN], env):
+            partition_queue.log.check_led()  # The next leader looks for copies, and then makes its own.
             await target.store(batch)
         if at + RECORDS_IN_A_TURN < len(records):
             await trio.lowlevel.checkpoint()

@@ -4,7 +4,8 @@ The state machine (`subscription`) decides; this class performs: it reads leased
 leases expire. Its parts write the events (`subscription_log`), trim settled records, and have dead records copied.
 
 Laws: a dead letter is committed at its target before it is settled here. Settled records are not trimmed while they are
-being delivered: where delivery settles records, they are settled before they are read.
+being delivered: where delivery settles records, they are settled before they are read. Where another broker may lead
+next, they are trimmed only when their settlement is committed. After `abandon` nothing here touches a log.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from linn.core.delivery.settlement import Settlement
 from linn.core.delivery.vocabulary import Verdict
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     BatchMalformed,
     DeliveryNotCurrent,
@@ -77,6 +79,8 @@ class Handovers:
         """Hand the lease owed longest to a consumer. Raises StorageError: the lease stays owed."""
         try:
             self._log.flush()
+        except NotLeader:
+            raise
         except StorageError:
             if not self._writing_owed:
                 self._writing_owed = True
@@ -99,7 +103,12 @@ class Trimming:
     """Trims the log of one partition."""
 
     def __init__(
-        self, partition: Partition, subscription: SharedSubscription, handovers: Handovers, spawn: Spawn
+        self,
+        partition: Partition,
+        subscription: SharedSubscription,
+        log: SubscriptionLog,
+        handovers: Handovers,
+        spawn: Spawn,
     ) -> None:
         self.trims = True
         """Whether settled records are trimmed: a queue trims them, a stream keeps them."""
@@ -107,6 +116,7 @@ class Trimming:
         """Called when records were settled or trimmed, which makes room."""
         self._partition = partition
         self._subscription = subscription
+        self._log = log
         self._handovers = handovers
         self._spawn = spawn
         self._is_running = False
@@ -115,25 +125,38 @@ class Trimming:
         """Trim in the background if it is worth it."""
         if not self.trims or self._is_running:
             return
-        settled_before = self.trimmable_before()
+        settled_before = self._below_handovers(self._subscription.settled_before())
         settled = settled_before - self._partition.log.bounds()[0]
         if settled >= TRIM_AFTER_RECORDS or (settled > 0 and settled_before == self._partition.stable_offset):
             self._is_running = True
             self._spawn(self._trim)
 
     def trimmable_before(self) -> int:
-        """The offset below which no record is needed any more."""
-        settled_before, handovers = self._subscription.settled_before(), self._handovers
+        """The offset below which no record is needed any more, also by another broker that leads next."""
+        log, subscription = self._log, self._subscription
+        return self._below_handovers(log.settled_durably() if log.is_replicated else subscription.settled_before())
+
+    def _below_handovers(self, settled_before: int) -> int:
+        handovers = self._handovers
         if not handovers.reading and not handovers.owed:
             return settled_before
         return min([settled_before, *handovers.reading.values(), *[lease.first for lease in handovers.owed]])
 
     async def _trim(self) -> None:
+        before, is_replicated = self._below_handovers(self._subscription.settled_before()), self._log.is_replicated
         try:
-            await self._partition.log.trim(before=self.trimmable_before())
+            if is_replicated:
+                with contextlib.suppress(StorageError):  # On a full disk the next settlement tries again.
+                    await self._log.until_committed()
+                    if self.trims:
+                        await self._partition.log.trim(before=before)
+            else:
+                await self._partition.log.trim(before=before)
         finally:
             self._is_running = False
         self.on_room()
+        if is_replicated and self._below_handovers(self._subscription.settled_before()) > before:
+            self.begin_if_due()  # More was settled while the replicas were waited for.
 
 
 class PartitionQueue:
@@ -161,7 +184,7 @@ class PartitionQueue:
         self.subscription = SharedSubscription(semantics, partition.log.bounds()[0] if state is None else 0)
         self.log = SubscriptionLog(partition, self.subscription, state, clock, spawn)
         self.handovers = Handovers(self.log, spawn, on_ready)
-        self.trimming = Trimming(partition, self.subscription, self.handovers, spawn)
+        self.trimming = Trimming(partition, self.subscription, self.log, self.handovers, spawn)
         self.dead_letters = DeadLetterTask(self, copy_dead_letters)
         self.damage = Damage(partition)
         self.on_undecided: Callable[[DecidedRange], None] = do_nothing
@@ -207,6 +230,8 @@ class PartitionQueue:
     async def _begin(self, effects: Effects) -> None:
         """Start delivering. Raises StorageError: nothing is delivered."""
         await self.log.begin()
+        if self.is_closed:
+            return
         self.partition.watchers.add(self._on_advance)
         self.partition.on_void.append(self._settle_void)
         self._on_ready()
@@ -218,19 +243,36 @@ class PartitionQueue:
         self.dead_letters.begin_if_due()
 
     async def _begin_later(self, effects: Effects) -> None:
-        while not self.log.is_open and not self.is_closed:
-            await self.clock.sleep(ROOM_RETRY_S)
-            with contextlib.suppress(DiskFull, DescriptorsExhausted):
-                await self._begin(effects)
+        with contextlib.suppress(NotLeader):
+            while not self.log.is_open and not self.is_closed:
+                await self.clock.sleep(ROOM_RETRY_S)
+                with contextlib.suppress(DiskFull, DescriptorsExhausted):
+                    await self._begin(effects)
 
     async def close(self) -> None:
         """Stop delivering; write a snapshot, so that the next start is quick."""
-        self.is_closed = True
-        if self.log.is_open:
-            self.partition.watchers.remove(self._on_advance)
-            self.partition.on_void.remove(self._settle_void)
-            self._alarm.cancel()
+        if self._stop():
             await self.log.close(self.handovers.owed)
+
+    def abandon(self, reason: NotLeader) -> None:
+        """Stop delivering because another broker leads the partition, or none: nothing is written or trimmed here any
+        more, and what waits for events that are not committed ends. Can be repeated.
+
+        Leases end with it: the next leader has the records ready, with the attempts that are committed.
+        """
+        self._stop()
+        self.log.abandon(reason)
+        self.trimming.trims = False
+
+    def _stop(self) -> bool:
+        """Hear of nothing more; returns whether it had begun."""
+        self.is_closed = True
+        self._alarm.cancel()
+        if not self.log.is_open:
+            return False
+        self.partition.watchers.remove(self._on_advance)
+        self.partition.on_void.remove(self._settle_void)
+        return True
 
     # --- delivering ---
 
@@ -473,6 +515,8 @@ class PartitionQueue:
             self._alarm.set(deadline)
 
     def _expire(self) -> float | None:
+        if self.is_closed:
+            return None
         self.follow(self.subscription.expire(self.clock.monotonic()))
         self.log.flush_or_keep()
         return self.subscription.next_deadline()
@@ -503,6 +547,8 @@ class DeadLetterTask:
                 except SyncFailed:
                     raise
                 except LinnError as error:
+                    if queue.is_closed or queue.log.is_lost:
+                        return
                     if error.code != said:  # Once: a full topic may stay full for long.
                         text = "%(partition)s: dead letters wait, will try again: %(error)s"
                         logger.error(text, about(queue.partition, error))

@@ -2,7 +2,8 @@
 
 It is the queue of a topic that is one, or a named subscription of a stream.
 
-Laws: a name is held by one consumer; another one of that name fences it, and its leases are returned at once. A
+Laws: a name is held by one consumer; another one of that name fences it, and its leases are returned at once. When
+another broker leads the topic, the queue is abandoned: its consumers end with that reason, and nothing is written. A
 consumer gets the lowest ready records of the partition that was asked longest ago, so that none starves. Only
 partitions that may have ready records are listed; the others, of which there may be thousands, are not asked.
 """
@@ -17,6 +18,7 @@ from functools import partial
 import trio
 
 from linn.core.batch.steps import TURN_S
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     DeliveryFenced,
     LinnError,
@@ -50,6 +52,8 @@ class Queue:
         """Deliveries, or parts of them, that were decided to their consumers."""
         self.resolutions = 0
         """Decided ranges that an operator has ended."""
+        self._reason: NotLeader | None = None
+        """The reason for which it was abandoned."""
         self._by_name: dict[str, QueueConsumer] = {}
         self._consumer_ids = itertools.count(1)
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
@@ -109,7 +113,9 @@ class Queue:
             consumer.decision_ended(place, decided)
 
     def gone(self) -> LinnError:
-        """The error for a consumer of a subscription that was closed."""
+        """The error for a consumer of a subscription that was closed or abandoned."""
+        if self._reason is not None:
+            return self._reason
         if self.name:
             return SharedUnknown(f"topic {self.topic} no longer has a shared subscription {self.name}")
         return TopicUnknown(f"topic {self.topic} is gone")
@@ -158,3 +164,17 @@ class Queue:
             consumer.on_ended()
         for partition_queue in self.partition_queues:
             await partition_queue.close()
+
+    def abandon(self, reason: NotLeader) -> None:
+        """End because another broker leads the topic, or none: consumers end with the reason.
+
+        Nothing is written, and nothing of the queue touches a log any more. Can be repeated.
+        """
+        if self._reason is not None:
+            return
+        self.closed, self._reason = True, reason
+        for partition_queue in self.partition_queues:
+            partition_queue.abandon(reason)
+        for consumer in list(self.consumers.values()):
+            consumer.end(reason)
+        self.ready.notify_all()

@@ -1,7 +1,10 @@
 """The event log of one subscription: its events are written, made durable, replaced by snapshots, and replayed.
 
-Laws: a settlement is answered after its event is as durable as the topic's storage makes records; events go to the log
-before the delivery that they describe. Without a state log nothing survives a restart, and nothing is waited for.
+Laws: a settlement is answered after its event is committed, as records of the topic are; events go to the log before
+the delivery that they describe. Without a state log nothing survives a restart, and nothing is waited for.
+
+A replicated log is written only while this broker leads it. `abandon` ends that: nothing is written any more, and what
+waits for events that are not committed fails with NotLeader.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from functools import partial
 
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import LinnError, StorageError, SyncFailed
 from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
@@ -60,7 +64,11 @@ class SubscriptionLog:
                         self._subscription.apply(kept)
 
     async def begin(self) -> None:
-        """Get ready for deliveries. Raises StorageError: call it again."""
+        """Get ready for deliveries. Raises StorageError: call it again. NotLeader: the log is lost.
+
+        A replicated log does not wait here for the next delivery id to be committed, but before the first delivery:
+        other logs of the topic are opened meanwhile.
+        """
         if self.clipped and self.state is not None:
             # Offsets beyond the end will be given again: the old log's events about them must go first.
             await self.state.compact(self._snapshot, force=True)
@@ -68,17 +76,40 @@ class SubscriptionLog:
             self.clipped = False
         if self.state is not None and not self.is_empty():
             self.flush()
-            await self._note_ids()
+            if not self.state.is_replicated:
+                await self._note_ids()
+        self.check_led()
         self.is_open = True
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether another broker may lead next, with the committed events."""
+        return self.state is not None and self.state.is_replicated
+
+    def abandon(self, reason: NotLeader) -> None:
+        """Write nothing more, because another broker leads the log. `begin`, `flush` and waits raise the reason."""
+        self.is_open = False
+        if self.state is not None:
+            self.state.abandon(reason)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another broker may lead the log by now."""
+        return self.state is not None and self.state.lost is not None
+
+    def check_led(self) -> None:
+        """Check that the log is still this broker's. Raises NotLeader."""
+        if self.state is not None:
+            self.state.check_led()
 
     def is_empty(self) -> bool:
         """Whether it has no events."""
         return self.state is None or not self.state.partition.log.bounds()[1]
 
     async def _note_ids(self) -> None:
-        """Sync the next delivery id. A queue that has never delivered anything postpones this to the first delivery."""
+        """Commit the next delivery id. A queue that never delivered anything postpones this to the first delivery."""
         assert self.state is not None
-        await self.state.partition.make_durable()
+        await self.state.make_durable()
         self.ids_noted = True
 
     async def _note_first_ids(self) -> None:
@@ -98,16 +129,23 @@ class SubscriptionLog:
     async def close(self, unsettled: Sequence[Lease]) -> None:
         """Write a snapshot, so that the next start is quick. The settlements of `unsettled` are undone.
 
-        Where another broker leads the log now, it is that one's to write.
+        A replicated log gets none: who leads it next replays it anyway. What waits for its events is answered. Where
+        another broker leads the log now, it is that one's to write.
         """
         self.is_open = False
         if self.state is None or not self.state.partition.leads or not (self.ids_noted or not self.is_empty()):
             return  # There is nothing to write down.
-        for lease in unsettled:
-            self._subscription.take_back(lease)
         try:
-            await self.state.compact(self._snapshot, force=True)
-            await self.state.partition.commit_all()  # A transaction may wait for it, also if the log is deleted next.
+            if self.state.is_replicated:
+                if not unsettled:  # Their events were not written yet, so there is nothing to undo.
+                    self.flush()
+            else:
+                for lease in unsettled:
+                    self._subscription.take_back(lease)
+                await self.state.compact(self._snapshot, force=True)
+            await self.state.commit_all()  # A transaction may wait for it, also if the log is deleted next.
+        except NotLeader:
+            pass
         except SyncFailed:
             raise
         except StorageError as error:
@@ -125,22 +163,26 @@ class SubscriptionLog:
     def flush(self) -> tuple[Mark, int] | None:
         """Write pending events as one record; returns the mark and the offset to wait for, or None for nothing.
 
-        Raises StorageError: they are kept and written with the next ones.
+        Raises StorageError: they are kept and written with the next ones. NotLeader: they are dropped, and so is the
+        subscription.
         """
         events, state = self._subscription.take_events(), self.state
         if state is None:
             return None
         if not events and not state.waiting:
-            return state.partition.committed, state.partition.log.bounds()[1]
+            state.check_led()
+            return state.committed, state.partition.log.bounds()[1]
         end = state.write(encode_events(events) if events else b"", self._encoded_snapshot)
         if self.is_open and state.is_due():
-            self._spawn(partial(state.compact, self._snapshot))
-        return state.partition.committed, end
+            self._spawn(partial(state.compact_in_background, self._snapshot))
+        return state.committed, end
 
     def flush_or_keep(self) -> None:
-        """Flush where no answer depends on it: a full disk is no reason to stop the queue."""
+        """Flush where no answer depends on it: a full disk is no reason to stop the queue, and a lost log ends it."""
         try:
             self.flush()
+        except NotLeader:
+            pass
         except StorageError as error:
             text = "%(partition)s: %(count)d records of its log wait for the disk: %(error)s"
             logger.warning(text, about(self._partition, error) | {"count": self.state.waiting if self.state else 0})
@@ -163,24 +205,36 @@ class SubscriptionLog:
     # --- durability ---
 
     async def until_committed(self) -> None:
-        """Flush, and wait until nothing of it is lost in a power failure. Raises StorageError."""
+        """Flush, and wait until nothing of it is lost, neither in a power failure nor with this broker.
+
+        Raises StorageError, NotLeader.
+        """
         if awaited := self.flush():
             await awaited[0].wait(awaited[1])
 
+    async def commit_all(self) -> None:
+        """Do the same, without waiting for a background task that may be cancelled. Raises StorageError, NotLeader."""
+        self.flush()
+        if self.state is not None:
+            await self.state.commit_all()
+
     async def until_deliverable(self) -> None:
-        """Wait until a lease may be handed to its consumer. Raises StorageError."""
+        """Wait until a lease may be handed to its consumer. Raises StorageError, NotLeader."""
         if not self.ids_noted:
             await self._note_first_ids()
         if self._subscription.semantics.settles_on_delivery and self.state is not None:
-            await self.state.partition.committed.wait(self.state.partition.log.bounds()[1])
+            self.state.check_led()
+            await self.state.committed.wait(self.state.partition.log.bounds()[1])
 
     def settled_durably(self) -> int:
-        """The offset before which every record is settled, also after a power failure; it may be a little behind."""
+        """The offset before which every record is settled, also after a power failure, and at the next leader; it may
+        be a little behind.
+        """
         settled_before = self._subscription.settled_before()
         if self.state is None:
             return settled_before
         state, (low, position) = self.state, self._low_noted
-        if state.partition.committed.offset >= position:
+        if state.committed.offset >= position:
             self._low_durable = low
             if not self._subscription.events_waiting and not state.waiting:
                 self._low_noted = settled_before, state.partition.log.bounds()[1]

@@ -3,6 +3,8 @@
 Law: a retired state log refers to no record that a power failure could take. A start checks the logs of existing
 subscriptions against the records, and drops events about missing ones; a retired log is read only at the next change of
 kind, when new records may have the offsets of lost ones.
+
+A replicated state log stays open, because it is still replicated.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import StorageError, SyncFailed
-from linn.core.log.partition import Partition
+from linn.core.log.partition import Partition, Role
 from linn.core.queue.event import SubscriptionEvent
 from linn.core.queue.queue import Queue
 from linn.core.topics.change import close_log
@@ -33,7 +35,7 @@ class RetiredSubscriptions:
 
     @staticmethod
     async def prepare(partitions: Iterable[Partition]) -> None:
-        """Sync the records, whatever the storage's policy is. Raises StorageError."""
+        """Sync and commit the records, whatever the storage's policy is. Raises StorageError."""
         for partition in partitions:
             await partition.make_durable()
 
@@ -43,15 +45,19 @@ class RetiredSubscriptions:
         await _sync_last(partitions)
         self._left_off = [partition_queue.log.left_off() for partition_queue in queue.partition_queues]
         for partition_queue in queue.partition_queues:
-            if partition_queue.log.state is not None:
-                await close_log(partition_queue.log.state.partition)
+            state = partition_queue.log.state
+            if state is not None and not state.is_replicated:
+                await close_log(state.partition)
 
 
 async def _sync_last(partitions: Iterable[Partition]) -> None:
-    """Sync records appended after `prepare`. There is no way back: errors other than a failed sync are logged."""
+    """Sync records appended after `prepare`. There is no way back: errors other than a failed sync are logged.
+
+    Replicas are not waited for, which may take long: state logs refer to committed records alone.
+    """
     for partition in partitions:
         try:
-            await partition.make_durable()
+            await (partition.make_durable() if partition.role is Role.ALONE else partition.log.sync())
         except SyncFailed:
             raise
         except StorageError as error:
