@@ -187,7 +187,7 @@ async def test_settings_and_subscriptions_change_at_all_replicas_and_their_logs_
         client = await leader.client()
         await client.administer("topic.alter", name="t", settings={"partitions": 3})
         await client.administer("subscription.create", topic="t", subscription="s")
-        await until(lambda: len(in_sync(leader)) == 3 and len(marks(leader, "t")) == 6)
+        await until(lambda: len(in_sync(leader)) == 3 and len(marks(leader, "t")) == 7)
         for number in range(6):
             await client.publish("t", [str(number)], acks=ALL, partition=number % 3)
         subscription = (await client.call(m.Subscribe("t", shared="s"))).subscription
@@ -195,7 +195,7 @@ async def test_settings_and_subscriptions_change_at_all_replicas_and_their_logs_
         await until(lambda: agree(brokers, "t"))
         await client.call(m.Unsubscribe(subscription))
         await client.administer("subscription.delete", topic="t", subscription="s")
-        await until(lambda: all(len(marks(it, "t")) == 3 for it in brokers))
+        await until(lambda: all(len(marks(it, "t")) == 4 for it in brokers))
         await client.administer("topic.delete", name="t")
         await until(lambda: not any("t" in it.broker.topics for it in brokers))
         for broker in brokers:
@@ -236,3 +236,25 @@ async def test_topics_show_tells_who_leads_and_who_is_in_sync(env: SimEnv) -> No
         leader = await made(brokers, kind="stream")
         shown = [(await (await it.client()).administer("topic.show", name="t"))["replicas"] for it in brokers]
         assert shown == [{"leader": leader.number, "epoch": 1, "nodes": [1, 2, 3], "in_sync": [1, 2, 3]}] * 3
+
+
+@pytest.mark.parametrize("end", [kill, power_off, stop])
+@simulated
+async def test_a_group_goes_on_at_its_positions_at_the_next_leader(env: SimEnv, end: Killing) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers()
+        leader = await made(brokers, kind="stream")
+        client = await leader.client()
+        for number in range(10):
+            await client.publish("t", [str(number)], acks=ALL)
+        assert await client.taken("t", "g", 6) == ["0", "1", "2", "3", "4", "5"]
+        (before,) = await client.administer("group.list", topic="t")
+        await end(leader)
+        others = [it for it in brokers if it is not leader]
+        (second,) = (await until_led(others, "t")).values()
+        client = await second.client()
+        assert await client.taken("t", "g") == ["6", "7", "8", "9"]
+        (after,) = await client.administer("group.list", topic="t")
+        assert after["epoch"] > before["epoch"], "a member of the former leader's is fenced"
+        await leader.start()
+        await until(lambda: len(in_sync(second)) == 3 and agree(brokers, "t"))

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.system
 
 TIMEOUT_S = 3.0
 SERVED_AGAIN_S = TIMEOUT_S + 2.0
-"""Time from the loss of a leader to the first confirmation by the next one."""
+"""Time from the loss of a leader to the first confirmation by the next one, on a machine with nothing else to do."""
+BUSY_S = 10.0
 SLACK_S = 20.0
 """Time for what has no limit of its own, on a busy machine."""
 POLL_S = 0.05
@@ -156,7 +157,7 @@ def test_a_leader_is_lost_under_load_and_nothing_confirmed_with_it(cluster: Clus
         cluster.brokers[lost].signal(how)
         gap_s = load.gap_after(at_s)
     assert load.error is None
-    assert gap_s < SERVED_AGAIN_S
+    assert gap_s < SERVED_AGAIN_S + BUSY_S
     leader = cluster.leader(others[0])
     assert leader in others
     numbers = [number for _, number in load.confirmed]

@@ -29,9 +29,10 @@ from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import LinnError, SyncFailed
 from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.log.state_log import StateLog
 from linn.core.loop.waiting import first_of
 from linn.core.metadata.store import Stored
-from linn.core.replicas.log_numbers import logs_of
+from linn.core.replicas.log_numbers import groups_log, logs_of
 from linn.core.replicas.replication import Replication
 from linn.core.replicas.topic_replica import TopicReplica
 from linn.core.topics.catalog import Catalog
@@ -184,14 +185,15 @@ class ClusterCatalog:
     async def _open(self, topic: Topic, replica: TopicReplica) -> None:
         replica.serves = True
         try:
+            # A number is used again: a new subscription must not find the state of a former one.
+            await replica.keep_subscriptions([entry.number for entry in topic.entries.values()])
             await topic.open()
+            ends = {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
+            positions = StateLog(await replica.open(groups_log(topic.name)), self.replication.clock)
+            await self._groups.adopt(topic.name, positions, ends)
         except LinnError:
-            topic.resign(partial(self._not_leader, topic))
-            replica.serves = False
+            self._close(topic, replica)
             raise
-        ends = {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
-        for _ in await self._groups.check_ends({topic.name: ends}):
-            topic.hold_back(self._groups)
         topic.led_by = None
         self._topics.opened(topic)
         self._settled.set()
@@ -204,8 +206,12 @@ class ClusterCatalog:
         if replica is None or not replica.serves:
             return
         if topic.led_by is None:
-            topic.resign(partial(self._not_leader, topic))
             self._topics.closed(topic)
+        self._close(topic, replica)
+
+    def _close(self, topic: Topic, replica: TopicReplica) -> None:
+        topic.resign(partial(self._not_leader, topic))
+        self._groups.release(topic.name, self._not_leader(topic))
         replica.serves = False
 
     def _part(self, topic: Topic) -> PartEntry | None:

@@ -270,7 +270,7 @@ class TopicAdministration:
         topic.entries.update(entries)
         await topic.switch(await topic.prepare(settings, self._maker.semantics(settings)))
         for gone in [gone for gone in topic.entries if gone not in entries]:
-            if topic.led_by is None or topic.logs is not None:
+            if topic.led_by is None:
                 await topic.drop_shared(gone)
             del topic.entries[gone]
         topic.interceptors, topic.live_keys = interceptors, tuple(entry.get("live_keys", ()))
@@ -296,9 +296,8 @@ class TopicAdministration:
         self._services.topic_changed(topic.name, topic.settings)
 
     def closed(self, topic: Topic) -> None:
-        """Tell services and groups that this broker does not lead a topic any more."""
+        """Tell services that this broker does not lead a topic any more."""
         self._services.topic_changed(topic.name, None)
-        self._groups.end_topic(topic.name)
 
     # --- verbs ---
 

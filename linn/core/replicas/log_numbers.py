@@ -23,13 +23,14 @@ def groups_log(topic: str) -> PartitionId:
 
 
 def logs_of(topic: Topic) -> list[PartitionId]:
-    """The logs of a topic's partitions and subscriptions, by its settings."""
+    """The logs of a topic's partitions, subscriptions and groups, by its settings."""
     topics, kind = [topic.name], topic.settings.kind
     if topic.keeps_state:
         numbers = [entry.number for entry in topic.entries.values() if not entry.deleted]
         numbers += [OWN_QUEUE] if kind != "stream" else []
         topics += [state_topic(number, topic.name) for number in numbers]
-    return [PartitionId(name, index) for name in topics for index in range(topic.settings.partitions)]
+    logs = [PartitionId(name, index) for name in topics for index in range(topic.settings.partitions)]
+    return [*logs, groups_log(topic.name)]
 
 
 def number_of(topic: str, id: PartitionId) -> int:
@@ -40,6 +41,12 @@ def number_of(topic: str, id: PartitionId) -> int:
         return _GROUPS << KIND_BITS
     prefix = id.topic.removesuffix(f".{topic}")
     return int(prefix.removeprefix("__s") or OWN_QUEUE) + 1 << KIND_BITS | id.index
+
+
+def subscription_of(number: int) -> int:
+    """The number of the named subscription to which a log belongs; 0: it belongs to none."""
+    kind = number >> KIND_BITS
+    return kind - 1 if 1 < kind < _GROUPS else 0
 
 
 def id_of(topic: str, number: int) -> PartitionId:

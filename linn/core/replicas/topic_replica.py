@@ -10,7 +10,7 @@ takes no other role. The logs stay open in all roles; the topic that is open at 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -43,7 +43,7 @@ from linn.core.log.replication.leader import Leader
 from linn.core.log.replication.replica import Replica
 from linn.core.log.storage import PartitionId, PartitionLog
 from linn.core.replicas.follower_seat import TopicSeat
-from linn.core.replicas.log_numbers import id_of, number_of
+from linn.core.replicas.log_numbers import id_of, number_of, subscription_of
 from linn.core.replicas.replica_host import ReplicaHost
 from linn.core.topics.change import sync_names
 from linn.core.topics.topic import Topic
@@ -114,7 +114,14 @@ class TopicReplica:
         del self.logs[number], self._plain[number]
         if self.leader is not None:
             self.leader.remove_log(number)
+            self._end_seats()  # They follow again, and delete it as well.
             self.obey()
+
+    async def keep_subscriptions(self, numbers: Collection[int]) -> None:
+        """Delete the logs of all named subscriptions but these, by their numbers. Raises StorageError."""
+        for number, partition in list(self.logs.items()):
+            if subscription_of(number) and subscription_of(number) not in numbers:
+                await partition.delete()
 
     async def forget(self, ids: Sequence[PartitionId]) -> None:
         """See `TopicLogs.forget`."""
@@ -395,6 +402,8 @@ class TopicReplica:
             self._host.look_again(self.topic.id)
 
     async def _match(self, matches: Mapping[int, Match]) -> None:
+        # The leader has all logs of the topic. By this broker's own catalog it could delete a log that was made anew.
+        await self.keep_subscriptions({subscription_of(number) for number in matches})
         for number, match in matches.items():
             partition = await self._make(number, id_of(self.topic.name, number))
             bounds = partition.log.bounds()
