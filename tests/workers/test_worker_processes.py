@@ -229,3 +229,30 @@ def test_people_get_lines_with_the_worker_in_front(folder: Path) -> None:
     assert any(line.startswith("worker 1: ") for line in lines)
     assert any(line.startswith("worker 2: ") for line in lines)
     assert all("Traceback" not in line for line in lines)
+
+
+def test_the_secret_of_a_run_is_for_the_user_alone(folder: Path) -> None:
+    path = folder / "data" / "__workers" / "secret"
+    with BrokerProcess(folder, options=TWO) as broker:
+        secret = path.read_text()
+        assert path.stat().st_mode & 0o777 == 0o600
+        for process in (psutil.Process(broker.pid), *workers_of(broker)):
+            assert secret not in f"{process.cmdline()} {process.environ()}"
+        assert secret not in broker.log_text()
+        for socket_path in path.parent.glob("*.socket"):
+            assert socket_path.stat().st_mode & 0o777 == 0o600
+        assert broker.stop() == 0
+        assert not path.exists()
+        broker.start()
+        assert path.read_text() != secret
+
+
+def test_sighup_is_passed_on_and_ends_no_process(folder: Path) -> None:
+    with BrokerProcess(folder, options=TWO) as broker:
+        make_topics(broker)
+        before = workers_of(broker)
+        broker.signal(signal.SIGHUP)
+        published = publish(broker, 2)
+        assert counts(broker) == dict.fromkeys(TOPICS, published)
+        assert workers_of(broker) == before
+        assert broker.stop() == 0
