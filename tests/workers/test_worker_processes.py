@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
+from tls_world import tls_table
 
 from linn.sync import connect
 from linn.testing.process import BrokerNotReady, BrokerProcess
@@ -247,12 +248,17 @@ def test_the_secret_of_a_run_is_for_the_user_alone(folder: Path) -> None:
         assert path.read_text() != secret
 
 
-def test_sighup_is_passed_on_and_ends_no_process(folder: Path) -> None:
-    with BrokerProcess(folder, options=TWO) as broker:
-        make_topics(broker)
+def test_sighup_has_every_worker_read_its_certificates_again(folder: Path) -> None:
+    config = f"""
+        {tls_table(folder)}
+        [listeners.native]
+        address = "127.0.0.1:0"
+        tls = "edge"
+    """
+    with BrokerProcess(folder, config, options=TWO, listen=()) as broker:
         before = workers_of(broker)
+        (folder / "cert.pem").write_bytes(b"half of it")
         broker.signal(signal.SIGHUP)
-        published = publish(broker, 2)
-        assert counts(broker) == dict.fromkeys(TOPICS, published)
+        until_text(broker, "the certificate in use stays", 2)
         assert workers_of(broker) == before
         assert broker.stop() == 0
