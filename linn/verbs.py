@@ -11,7 +11,8 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, Type
 
 import msgspec
 
-from linn import descriptions, rights
+from linn import descriptions, merging, rights
+from linn.merging import Merge
 from linn.rights import Need
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -19,6 +20,10 @@ R = TypeVar("R")
 Whole = Annotated[int, msgspec.Meta(ge=0)]
 Outcome = Literal["done", "return", "dead-letter"]
 """The end of a decided delivery: settled, delivered again, or rejected."""
+
+Runs = Literal["anywhere", "leader", "everywhere", "here"]
+"""The broker of a cluster that carries a verb out: any, as all have the catalog; the one that leads the topic that it
+names; all of them; or the one that was asked, as it is about that broker."""
 
 
 class Verb(NamedTuple, Generic[A, R]):
@@ -30,6 +35,10 @@ class Verb(NamedTuple, Generic[A, R]):
     needs: Callable[[A], Iterable[Need]]
     """The rights that a request with these arguments needs, all of them. `shows_visible`: none, as the result tells
     only of what its caller may see."""
+    runs: Runs = "anywhere"
+    """The broker of a cluster that carries it out. "everywhere": one that names a topic, at the topic's leader."""
+    merge: Merge | None = None
+    """Puts the results of all brokers together, if it runs everywhere."""
 
     @property
     def changes(self) -> bool:
@@ -40,6 +49,13 @@ class Verb(NamedTuple, Generic[A, R]):
     def acts(self) -> bool:
         """Whether it has an effect, which the audit trail records: a change, or an action of a service."""
         return self.changes or self.arguments is ServiceAction
+
+    def topic_of(self, asked: A) -> str | None:
+        """The topic whose leader carries a request out; None: it is not about the records of one topic."""
+        topic: str | None = None
+        if self.runs in ("leader", "everywhere"):
+            topic = getattr(asked, "topic", None) or (getattr(asked, "name", None) if self.runs == "leader" else None)
+        return topic
 
 
 class NoArguments(msgspec.Struct):
@@ -385,9 +401,16 @@ def _binding(asked: BindingChange) -> Iterator[Need]:
 CREATE_TOPIC = Verb("topic.create", SettingsChange, Created, _topic_settings)
 ALTER_TOPIC = Verb("topic.alter", SettingsChange, Altered, _topic_settings)
 DELETE_TOPIC = Verb("topic.delete", NamedChange, TopicDeleted, _named(rights.CONFIGURE, rights.TOPIC))
-SHOW_TOPIC = Verb("topic.show", Named, descriptions.TopicDescription, _named(rights.SEE, rights.TOPIC))
-LIST_TOPICS = Verb("topic.list", NoArguments, list[descriptions.TopicDescription], shows_visible)
-PURGE_TOPIC = Verb("topic.purge", NamedChange, Purged, _named(rights.CONFIGURE, rights.TOPIC))
+SHOW_TOPIC = Verb("topic.show", Named, descriptions.TopicDescription, _named(rights.SEE, rights.TOPIC), runs="leader")
+LIST_TOPICS = Verb(
+    "topic.list",
+    NoArguments,
+    list[descriptions.TopicDescription],
+    shows_visible,
+    runs="everywhere",
+    merge=merging.topics,
+)
+PURGE_TOPIC = Verb("topic.purge", NamedChange, Purged, _named(rights.CONFIGURE, rights.TOPIC), runs="leader")
 CREATE_EXCHANGE = Verb("exchange.create", SettingsChange, Created, _exchange_settings)
 DELETE_EXCHANGE = Verb("exchange.delete", NamedChange, Nothing, _named(rights.CONFIGURE, rights.EXCHANGE))
 SHOW_EXCHANGE = Verb("exchange.show", Named, descriptions.ExchangeDescription, _named(rights.SEE, rights.EXCHANGE))
@@ -395,28 +418,69 @@ LIST_EXCHANGES = Verb("exchange.list", NoArguments, list[descriptions.ExchangeDe
 EXPORT_DEFINITIONS = Verb("definitions.export", NoArguments, descriptions.Definitions, shows_visible)
 BIND = Verb("exchange.bind", BindingChange, Created, _binding)
 UNBIND = Verb("exchange.unbind", BindingChange, Unbound, _binding)
-LIST_GROUPS = Verb("group.list", OfTopic, list[descriptions.GroupSummary], shows_visible)
-SHOW_GROUP = Verb("group.show", OfGroup, descriptions.GroupDescription, _of_group(rights.SEE))
-RESET_GROUP = Verb("group.reset", GroupReset, list[descriptions.GroupOffset], _of_group(rights.CONFIGURE))
-DELETE_GROUP = Verb("group.delete", GroupDeletion, Nothing, _of_group(rights.CONFIGURE))
-LIST_SUBSCRIPTIONS = Verb("subscription.list", OfTopic, list[descriptions.QueueDescription], shows_visible)
-SHOW_SUBSCRIPTION = Verb("subscription.show", OfSubscription, descriptions.QueueDetails, _of_topic(rights.SEE))
-CREATE_SUBSCRIPTION = Verb("subscription.create", NewSubscription, Created, _of_topic(rights.CONFIGURE))
-DELETE_SUBSCRIPTION = Verb("subscription.delete", SubscriptionDeletion, Nothing, _of_topic(rights.CONFIGURE))
-LIST_DELIVERIES = Verb("delivery.list", DeliveryFilter, descriptions.DecidedDeliveries, shows_visible)
-RESOLVE_DELIVERY = Verb("delivery.resolve", DeliveryResolution, Resolved, _of_topic(rights.CONFIGURE))
-LIST_TRANSACTIONS = Verb("transaction.list", TransactionFilter, descriptions.TransactionSummaries, shows_visible)
-SHOW_TRANSACTION = Verb(
-    "transaction.show", Named, descriptions.TransactionDescription, _named(rights.SEE, rights.TRANSACTION)
+LIST_GROUPS = Verb(
+    "group.list", OfTopic, list[descriptions.GroupSummary], shows_visible, runs="everywhere", merge=merging.groups
 )
-ABORT_TRANSACTION = Verb("transaction.abort", TransactionAbort, Aborted, _named(rights.CONFIGURE, rights.TRANSACTION))
-LIST_CONNECTIONS = Verb("connection.list", NoArguments, list[descriptions.ConnectionDescription], _broker(rights.ADMIN))
-CLOSE_CONNECTION = Verb("connection.close", ConnectionClose, Nothing, _broker(rights.ADMIN))
-LIST_SERVICES = Verb("service.list", NoArguments, list[descriptions.ServiceDescription], _broker(rights.SEE))
-PERFORM_ACTION: Verb[ServiceAction, Any] = Verb("service.perform", ServiceAction, object, _broker(rights.RUN))
-SHOW_BROKER = Verb("broker.show", NoArguments, descriptions.BrokerDescription, _broker(rights.SEE))
-CLUSTER_STATUS = Verb("cluster.status", NoArguments, descriptions.ClusterDescription, _broker(rights.SEE))
-SHOW_METRICS = Verb("metrics.show", MetricNames, list[descriptions.MetricDescription], _broker(rights.SEE))
+SHOW_GROUP = Verb(
+    "group.show", OfGroup, descriptions.GroupDescription, _of_group(rights.SEE), runs="everywhere", merge=merging.group
+)
+RESET_GROUP = Verb(
+    "group.reset",
+    GroupReset,
+    list[descriptions.GroupOffset],
+    _of_group(rights.CONFIGURE),
+    runs="everywhere",
+    merge=merging.offsets,
+)
+DELETE_GROUP = Verb(
+    "group.delete", GroupDeletion, Nothing, _of_group(rights.CONFIGURE), runs="everywhere", merge=merging.nothing
+)
+LIST_SUBSCRIPTIONS = Verb(
+    "subscription.list",
+    OfTopic,
+    list[descriptions.QueueDescription],
+    shows_visible,
+    runs="everywhere",
+    merge=merging.queues,
+)
+SHOW_SUBSCRIPTION = Verb(
+    "subscription.show", OfSubscription, descriptions.QueueDetails, _of_topic(rights.SEE), runs="leader"
+)
+CREATE_SUBSCRIPTION = Verb("subscription.create", NewSubscription, Created, _of_topic(rights.CONFIGURE), runs="leader")
+DELETE_SUBSCRIPTION = Verb(
+    "subscription.delete", SubscriptionDeletion, Nothing, _of_topic(rights.CONFIGURE), runs="leader"
+)
+LIST_DELIVERIES = Verb(
+    "delivery.list",
+    DeliveryFilter,
+    descriptions.DecidedDeliveries,
+    shows_visible,
+    runs="everywhere",
+    merge=merging.deliveries,
+)
+RESOLVE_DELIVERY = Verb("delivery.resolve", DeliveryResolution, Resolved, _of_topic(rights.CONFIGURE), runs="leader")
+LIST_TRANSACTIONS = Verb(
+    "transaction.list", TransactionFilter, descriptions.TransactionSummaries, shows_visible, runs="here"
+)
+SHOW_TRANSACTION = Verb(
+    "transaction.show", Named, descriptions.TransactionDescription, _named(rights.SEE, rights.TRANSACTION), runs="here"
+)
+ABORT_TRANSACTION = Verb(
+    "transaction.abort", TransactionAbort, Aborted, _named(rights.CONFIGURE, rights.TRANSACTION), runs="here"
+)
+LIST_CONNECTIONS = Verb(
+    "connection.list", NoArguments, list[descriptions.ConnectionDescription], _broker(rights.ADMIN), runs="here"
+)
+CLOSE_CONNECTION = Verb("connection.close", ConnectionClose, Nothing, _broker(rights.ADMIN), runs="here")
+LIST_SERVICES = Verb(
+    "service.list", NoArguments, list[descriptions.ServiceDescription], _broker(rights.SEE), runs="here"
+)
+PERFORM_ACTION: Verb[ServiceAction, Any] = Verb(
+    "service.perform", ServiceAction, object, _broker(rights.RUN), runs="here"
+)
+SHOW_BROKER = Verb("broker.show", NoArguments, descriptions.BrokerDescription, _broker(rights.SEE), runs="here")
+CLUSTER_STATUS = Verb("cluster.status", NoArguments, descriptions.ClusterDescription, _broker(rights.SEE), runs="here")
+SHOW_METRICS = Verb("metrics.show", MetricNames, list[descriptions.MetricDescription], _broker(rights.SEE), runs="here")
 CREATE_USER = Verb("user.create", NewUser, Created, _broker(rights.ADMIN))
 ALTER_USER = Verb("user.alter", UserChange, Changed, _broker(rights.ADMIN))
 DELETE_USER = Verb("user.delete", NamedChange, Nothing, _broker(rights.ADMIN))

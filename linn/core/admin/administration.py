@@ -28,6 +28,7 @@ from linn.core.admin.connections import ConnectionAdministration
 from linn.core.admin.definitions import DefinitionsAdministration
 from linn.core.admin.deliveries import DeliveryAdministration
 from linn.core.admin.entry_store import EntryStore
+from linn.core.admin.everywhere import everywhere
 from linn.core.admin.exchanges import ExchangeAdministration
 from linn.core.admin.groups import GroupAdministration
 from linn.core.admin.led_logs import LedLogs
@@ -75,11 +76,6 @@ from linn.verbs import VERBS, A, R, Verb
 
 logger = logging.getLogger("linn.administration")
 
-MERGED: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, ...]]] = {
-    verbs.LIST_TOPICS.name: lambda topic: (topic["name"],),
-    verbs.LIST_SUBSCRIPTIONS.name: lambda queue: (queue["topic"], queue["subscription"]),
-}
-"""Lists to which each broker of a cluster adds the topics that it leads, with the key of an entry."""
 CONFLICTS_MAX = 10
 """Times that a change is checked again because others have changed the catalog of the cluster meanwhile."""
 CONFLICT_WAIT_S = 2.0
@@ -242,55 +238,35 @@ class Administration:
                 LinnError: documented by the verb. PeerError: the other broker could not be asked.
         Cancellation: a change that has begun is completed; otherwise nothing happened.
         """
+        if not forwards or self.links is None:
+            return await self._perform_here(verb, arguments, caller, passes_on=False)
+        known = self.check(verb, arguments)
+        here = partial(self._perform_here, verb, arguments, caller, passes_on=True)
         try:
-            done = await self._perform_here(verb, arguments, caller, forwards=forwards)
-            if forwards and self.links is not None and verb in MERGED:
-                return await self._merged(verb, arguments, caller, json.loads(done), self.links)
-            return done
+            if known.merge is None or known.topic_of(decode_arguments(known, arguments)) is not None:
+                return await here()
         except NotLeader as error:
-            if not forwards or self.links is None or error.leader in (0, self._own_number):
+            if error.leader in (0, self._own_number):
                 raise
             # Not under the lock of this broker's changes: the other one may ask this one.
             return await self.links.perform(error.leader, verb, arguments, caller)
-
-    async def _merged(
-        self, verb: str, arguments: str, caller: Principal, own: list[dict[str, Any]], links: PeerLinks
-    ) -> str:
-        """Add to a list what the other brokers know: an entry of its leader stands for a topic.
-
-        A broker that can't be asked adds nothing.
-        """
-        found = {MERGED[verb](item): item for item in own}
-
-        async def ask(node: int) -> None:
-            try:
-                there = json.loads(await links.perform(node, verb, arguments, caller))
-            except LinnError as error:
-                logger.debug("node %(node)d was not asked: %(error)s", {"node": node} | log_fields(error))
-                return
-            for item in there:
-                if item.get("partitions", True):
-                    found[MERGED[verb](item)] = item
-
-        async with trio.open_nursery() as nursery:
-            for node in sorted(self.cluster.view.state.sessions if self.cluster is not None else ()):
-                if node != self._own_number:
-                    nursery.start_soon(ask, node)
-        return json.dumps([found[key] for key in sorted(found)])
+        sessions = self.cluster.view.state.sessions if self.cluster is not None else ()
+        nodes = [node for node in sorted(sessions) if node != self._own_number]
+        return await everywhere(known, arguments, caller, nodes, self.links, here)
 
     @property
     def _own_number(self) -> int:
         return self.cluster.number if self.cluster is not None else 0
 
-    async def _perform_here(self, verb: str, arguments: str, caller: Principal, *, forwards: bool) -> str:
+    async def _perform_here(self, verb: str, arguments: str, caller: Principal, *, passes_on: bool) -> str:
         known, is_recorded = self.check(verb, arguments), False
 
         async def do() -> str:
             nonlocal is_recorded
             asked = decode_arguments(known, arguments)
             caller.access.check_all(known.needs(asked))
-            if known is verbs.SHOW_TOPIC and forwards and self.links is not None:
-                self._check_shown_here(asked.name)
+            if self.links is not None:
+                self._check_is_here(known, asked, passes_on)
             if known.acts and not getattr(asked, "validate_only", False):
                 if not is_recorded:
                     await self.audit.asked(known, asked, caller)
@@ -308,11 +284,17 @@ class Administration:
             await self._follower.wait_led(decode_arguments(verbs.CREATE_TOPIC, arguments).name)
         return done
 
-    def _check_shown_here(self, name: str) -> None:
-        """Check that no other broker knows more of a topic. Raises NotLeader."""
-        topic = self.catalog.topics.get(name)
-        if topic is not None and topic.led_by is not None and (error := topic.led_by()).leader:
+    def _check_is_here(self, verb: Verb[Any, Any], asked: Any, passes_on: bool) -> None:
+        """Check, before anything is on the audit trail, that a verb is not for other brokers alone.
+
+        Raises NotLeader, GroupUnknown.
+        """
+        name = verb.topic_of(asked)
+        topic = self.catalog.topics.get(name) if name is not None else None
+        if passes_on and topic is not None and topic.led_by is not None and (error := topic.led_by()).leader:
             raise error
+        if verb.merge is not None and name is None and (group := getattr(asked, "group", None)) is not None:
+            self.groups.known(group)
 
     async def _perform(self, verb: Verb[Any, Any], asked: Any, caller: Principal) -> Any:
         return await self._handlers[verb.name](asked, caller)

@@ -24,11 +24,12 @@ from linn.core.topics.topic import Topic
 from linn.core.transactions.coordinator import TransactionCoordinator
 from linn.core.transactions.holder import holder_of
 from linn.descriptions import DecidedDeliveries, DecidedDelivery
+from linn.merging import DELIVERIES_MAX
 from linn.rights import BROWSE, TOPIC
 
 logger = logging.getLogger("linn.administration")
 
-DECIDED_SHOWN_MAX = 1_000
+DECIDED_SHOWN_MAX = DELIVERIES_MAX
 """Limit of the decided ranges in one answer of about 200 KiB; further ranges are counted."""
 
 
