@@ -65,7 +65,7 @@ class Passing:
                 tell(lane.link.unexpected(answer, "a publish"))
 
         acks = ACKS.index(request.acks)
-        asked = m.Publish(request.target, False, acks, request.partition, request.wants_returned)
+        asked = m.Publish(request.target, request.to_exchange, acks, request.partition, request.wants_returned)
         # Numbers let a batch be sent again whether or not it was stored.
         is_numbered = all(batch.producer_id for batch in request.batches)
         try:
