@@ -27,7 +27,7 @@ from linn.testing.sim_env import SimEnv
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Nothing that these tests do is worth a line of the log."""
     yield
-    assert [record.getMessage() for record in caplog.records] == []
+    assert [record.getMessage() for record in caplog.get_records("call")] == []
 
 
 async def test_an_ack_is_confirmed_when_it_is_committed(nursery: trio.Nursery) -> None:

@@ -1,8 +1,9 @@
 """The group coordinator: all consumer groups of the broker, their members, and the internal logs of their offsets.
 
-Laws: a group's log is chosen by its name. A member starts reading a partition at the offset that was committed last
-before it became the owner, and learns its share once the epoch is committed. Deleting a topic drops its offsets: a
-topic of the same name is created only after the log records that.
+Laws: a group's log is chosen by its name; in a cluster each topic has a log of the groups' positions in it, which is
+adopted with its leadership and released with it. A member starts reading a partition at the offset that was committed
+last before it became the owner, and learns its share once the epoch is committed. Deleting a topic drops its offsets:
+a topic of the same name is created only after the log records that.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from crc32c import crc32c
 from linn.core.env.alarm import Alarm
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
     GroupFenced,
     GroupSessionExpired,
     GroupUnknown,
+    LinnError,
     StorageError,
 )
 from linn.core.groups.assignor import Assignor
@@ -42,6 +45,7 @@ from linn.core.groups.event import (
 from linn.core.groups.group import ConsumerGroup, check_name
 from linn.core.groups.member import GroupMember, JoinRequest
 from linn.core.groups.membership import Seat
+from linn.core.groups.topic_positions import PositionLogs, TopicPositions
 from linn.core.log.mark import Mark
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
@@ -80,6 +84,8 @@ class GroupCoordinator:
         self.clipped = False
         """Whether a log has commits beyond the end of a topic's records, because a power loss destroyed records."""
         self.closed = False
+        self._topics = PositionLogs(self.groups, spawn)
+        """In a cluster, the logs of topics that this broker leads."""
         self._find = find
         self._clock = clock
         self._spawn = spawn
@@ -97,8 +103,8 @@ class GroupCoordinator:
         self._tickets = 0
         self._held: dict[str, dict[int, None]] = {}
         """Tickets by group, ascending, of decisions that will move its positions and must be applied first."""
-        self._waiting: dict[str, deque[tuple[int, Callable[[], None]]]] = {}
-        """(last ticket, callback) by group, of callbacks that wait for such decisions."""
+        self._waiting: dict[str, deque[tuple[int, str, Callable[[], None]]]] = {}
+        """(last ticket, topic, callback) by group, of callbacks that wait for such decisions."""
 
     # --- recovery ----------------------------------------------------------------------------------------------------
 
@@ -135,6 +141,50 @@ class GroupCoordinator:
             self.clipped = True
             await self._sync_clipped()
         return list(clipped)
+
+    async def adopt(self, topic: str, state: StateLog, ends: Mapping[int, int]) -> None:
+        """Take over the positions in a topic that this broker has begun to lead, from the topic's own log.
+
+        `ends`: the ends of the topic's partitions, where groups go on whose records are lost. Call it before members
+        can join. A group's epoch does not go back.
+
+        Raises LogCorrupt, StorageError, NotLeader: nothing was taken over.
+        """
+        log = TopicPositions(topic, state)
+        found = await log.replay(lambda name: ConsumerGroup(name, self._assignor_of(name)))
+        left = [(group, committed) for group in found.values() for committed in _beyond(group, {topic: ends})]
+        for group, committed in left:
+            self._warn_of_lost(group, committed)
+            log.append(group.name, [committed])
+            group.move([committed])
+        if left:
+            await state.make_durable()
+        assert topic not in self._topics.logs, "a topic is released before it is adopted again"
+        self._topics.logs[topic] = log
+        for name, group in found.items():
+            self._group(name).take_over(group)
+
+    def release(self, topic: str, reason: NotLeader | None = None) -> None:
+        """Forget the positions in a topic that this broker leads no more: members there end with the reason.
+
+        None: the topic is gone. Nothing is written to the topic's log. A group of which nothing is left is gone here.
+        """
+        log = self._topics.logs.pop(topic, None)
+        if log is not None and reason is not None:
+            log.state.abandon(reason)
+        for name, group in list(self.groups.items()):
+            self._end_seats(name, topic, reason)
+            group.forget_topic(topic)
+            group.membership.resize(topic, 0, self._clock.monotonic())
+            self._tell(group)
+            if not group.topics and not self._topics.of(group):
+                self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        del self.groups[name]
+        self._members.pop(name, None)
+        if (alarm := self._alarms.pop(name, None)) is not None:
+            alarm.cancel()
 
     @staticmethod
     def _warn_of_lost(group: ConsumerGroup, left: OffsetCommitted) -> None:
@@ -282,6 +332,8 @@ class GroupCoordinator:
             return
         try:
             self.flush(group)
+        except NotLeader:
+            pass  # The topic is about to be released, with its members.
         except StorageError as error:
             # The change takes effect even on a full disk; the epoch is written with the next event.
             logger.warning("group %(group)s: %(error)s", {"group": group.name} | log_fields(error))
@@ -311,15 +363,20 @@ class GroupCoordinator:
     def end_topic(self, topic: str) -> None:
         """End the members that read a topic, because it is deleted or becomes a queue. Offsets stay."""
         for name, group in list(self.groups.items()):
-            self._rebalance_after_leaves(name)
-            members = self._members.get(name, {})
-            for seat in [seat for seat in members if seat[1] == topic]:
-                members.pop(seat).end(None)
+            self._end_seats(name, topic, None)
             group.membership.resize(topic, 0, self._clock.monotonic())
             self._tell(group)
 
+    def _end_seats(self, name: str, topic: str, reason: LinnError | None) -> None:
+        self._rebalance_after_leaves(name)
+        members = self._members.get(name, {})
+        for seat in [seat for seat in members if seat[1] == topic]:
+            members.pop(seat).end(reason)
+
     def forget_topic(self, topic: str) -> None:
         """Drop all offsets in a topic that is deleted. A full disk does not prevent it: see `make_forgotten`."""
+        if topic in self._topics.logs:
+            self.release(topic)
         for group in list(self.groups.values()):
             if any(place[0] == topic for place in group.offsets()):
                 self._forget_offsets(group, topic)
@@ -343,11 +400,15 @@ class GroupCoordinator:
     def _state_of(self, name: str) -> StateLog | None:
         return self.states[crc32c(name.encode()) % GROUP_LOGS] if self.states else None
 
-    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Mark, int]]:
+    def flush(self, group: ConsumerGroup, topic: str | None = None) -> Sequence[tuple[Mark, int]]:
         """Log a group's pending events; returns the marks to wait for.
 
-        Raises StorageError: the events have taken effect, and are written with the next ones.
+        In a cluster each topic has a log. Waits and errors concern `topic`, or all topics.
+
+        Raises StorageError: the events have taken effect, and are written with the next ones. NotLeader: they are lost.
         """
+        if self._topics.logs:
+            return self._topics.flush(group, topic)
         state, events = self._state_of(group.name), group.take_events()
         if state is None:
             return ()
@@ -359,8 +420,11 @@ class GroupCoordinator:
     def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Mark, int]]:
         """Log a group's new offsets, then move the group there; returns the marks to wait for.
 
-        Raises StorageError: the group stays where it was, even after a restart.
+        Raises StorageError: the group stays where it was, even after a restart; in a cluster, in this topic and those
+        after it.
         """
+        if self._topics.logs:
+            return self._topics.move(group, offsets)
         awaits = self.flush(group)
         state = self._state_of(group.name)
         if state is not None:
@@ -385,7 +449,7 @@ class GroupCoordinator:
         del held[ticket]
         first = next(iter(held), self._tickets + 1)
         while waiting and waiting[0][0] < first:
-            self._when_logged(name, waiting.popleft()[1])
+            self._when_logged(name, *waiting.popleft()[1:])
         if not held:
             del self._held[name]
             self._waiting.pop(name, None)
@@ -401,22 +465,22 @@ class GroupCoordinator:
     def _awaits(self, state: StateLog) -> Sequence[tuple[Mark, int]]:
         if state.is_due():
             self._spawn(partial(state.compact, partial(self._snapshot, state)))
-        return ((state.partition.committed, state.partition.log.bounds()[1]),)
+        return ((state.committed, state.partition.log.bounds()[1]),)
 
-    def when_committed(self, group: ConsumerGroup, callback: Callable[[], None]) -> None:
-        """Call back once all logged events of a group are durable, and the decisions that move its positions are
-        applied: at once, or later from the loop."""
+    def when_committed(self, group: ConsumerGroup, topic: str, callback: Callable[[], None]) -> None:
+        """Call back once all logged events of a group, in a topic, are committed, and the decisions that move its
+        positions are applied: at once, or later from the loop."""
         if group.name in self._held:
-            self._waiting.setdefault(group.name, deque()).append((self._tickets, callback))
+            self._waiting.setdefault(group.name, deque()).append((self._tickets, topic, callback))
         else:
-            self._when_logged(group.name, callback)
+            self._when_logged(group.name, topic, callback)
 
-    def _when_logged(self, name: str, callback: Callable[[], None]) -> None:
-        state = self._state_of(name)
+    def _when_logged(self, name: str, topic: str, callback: Callable[[], None]) -> None:
+        state = self._topics.logs[topic].state if topic in self._topics.logs else self._state_of(name)
         if state is None:
             callback()
         else:
-            mark, end = state.partition.committed, state.partition.log.bounds()[1]
+            mark, end = state.committed, state.partition.log.bounds()[1]
             # Where the log is led elsewhere, so are the groups: nothing begins here.
             mark.when_passed(end, lambda failure: callback() if failure is None else None)
 
@@ -433,7 +497,7 @@ class GroupCoordinator:
 
     async def enforce_retention(self) -> None:
         """Let the logs do their housekeeping."""
-        for state in self.states:
+        for state in [*self.states, *(log.state for log in self._topics.logs.values())]:
             await state.partition.enforce_retention(self._clock.now_ms())
 
     # --- administration ----------------------------------------------------------------------------------------------
@@ -458,40 +522,44 @@ class GroupCoordinator:
     async def reset(self, name: str, offsets: Sequence[OffsetCommitted]) -> None:
         """Move a group to other offsets; durable when this returns.
 
-        Raises GroupUnknown, GroupBusy; StorageError: there is no room, and nothing changes.
+        Raises GroupUnknown, GroupBusy; StorageError: there is no room, and nothing changes. NotLeader.
         """
-        group = self.known(name)
-        for topic in {committed.topic: None for committed in offsets}:
+        group, topics = self.known(name), dict.fromkeys(committed.topic for committed in offsets)
+        for topic in topics:
             group.check_idle(topic)
         self.move(group, offsets)
-        await self._commit(name)
+        await self._commit(name, [self._topics.logs[topic] for topic in topics if topic in self._topics.logs])
 
     async def forget(self, name: str, topic: str | None = None) -> None:
         """Drop a group, or its offsets in a topic, and the group when no offsets are left; durable when this returns.
 
-        Raises GroupUnknown, GroupBusy, StorageError.
+        In a cluster, a group is dropped in the topics that this broker leads.
+
+        Raises GroupUnknown, GroupBusy, StorageError, NotLeader.
         """
         group = self.known(name)
         group.check_idle(topic)
         is_last = topic is None or not group.topics - {topic}
         event: GroupEvent = GroupForgotten() if topic is None or is_last else TopicForgotten(topic)
         state = self._state_of(name)
+        logs = [log for log in self._topics.of(group) if is_last or log.topic == topic]
+        if state is not None or logs:
+            self.flush(group, topic)
         if state is not None:
-            self.flush(group)
             state.append(encode_group_events([(name, [event])]))
+        for log in logs:
+            log.append(name, [event])
         if topic is not None:
             group.forget_topic(topic)
         if is_last:
-            del self.groups[name]
-            self._members.pop(name, None)
-            self._alarms.pop(name, None)
-        await self._commit(name)
+            self._drop(name)
+        await self._commit(name, logs)
 
-    async def _commit(self, name: str) -> None:
+    async def _commit(self, name: str, logs: Sequence[TopicPositions]) -> None:
         # An administrative change is not cancelled, so it must not wait for a task that may be.
         state = self._state_of(name)
-        if state is not None:
-            await state.partition.commit_all()
+        for each in [*([state] if state is not None else ()), *(log.state for log in logs)]:
+            await each.commit_all()
 
     def members(self, name: str, topic: str) -> int:
         """The number of a group's members that read a topic."""

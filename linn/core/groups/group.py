@@ -146,6 +146,13 @@ class ConsumerGroup:
         """The epoch and the offsets, as events that replace all earlier ones."""
         return [EpochStarted(self.epoch), *self._offsets.values()]
 
+    def take_over(self, earlier: ConsumerGroup) -> None:
+        """Go on with the epoch and the offsets of the same group in topics that another broker led before."""
+        if not self.epoch:
+            self._logged_epoch = earlier.epoch
+        self.membership.epoch = max(self.epoch, earlier.epoch)
+        self._offsets |= earlier._offsets
+
     def apply(self, event: GroupEvent) -> None:
         """Apply an event of the log, before the first member joins. Epochs never go back."""
         assert not self.membership.members

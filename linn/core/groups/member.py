@@ -66,14 +66,14 @@ class Coordinator(Protocol):
     def heartbeat(self, member: GroupMember, epoch: int) -> None:
         """Renew a member's session; it has given up the partitions revoked up to `epoch`. Raises GroupFenced."""
 
-    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Mark, int]]:
-        """Log a group's pending events; returns the marks to wait for. Raises StorageError."""
+    def flush(self, group: ConsumerGroup, topic: str) -> Sequence[tuple[Mark, int]]:
+        """Log a group's pending events; returns the marks to wait for, in a topic. Raises StorageError, NotLeader."""
 
     def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Mark, int]]:
         """Log a group's new offsets, then move the group there. Raises StorageError."""
 
-    def when_committed(self, group: ConsumerGroup, callback: Callable[[], None]) -> None:
-        """Call back once all logged events of a group are durable."""
+    def when_committed(self, group: ConsumerGroup, topic: str, callback: Callable[[], None]) -> None:
+        """Call back once all logged events of a group, in a topic, are committed."""
 
 
 class GroupMember:
@@ -152,7 +152,7 @@ class GroupMember:
             self._gains.pop(partition, None)
             self._passed.pop(partition, None)
         self._gains.update(dict.fromkeys(share.gained, share))
-        self._coordinator.when_committed(self.group, lambda: self._begin(share))
+        self._coordinator.when_committed(self.group, self.seat[1], lambda: self._begin(share))
 
     def _begin(self, share: Share) -> None:
         if self._closed or self.reader.ended:
@@ -260,7 +260,7 @@ class GroupMember:
                 now_s = selection.monotonic()
                 if now_s - self._passes_logged_s >= TOLD_INTERVAL_S:
                     self._passes_logged_s = now_s
-                    self._coordinator.flush(self.group)
+                    self._coordinator.flush(self.group, topic)
 
     def _behind_passed(self, partition: int, end: int) -> int:
         """The offset to commit for records up to `end`: filtered records right after them count as consumed."""
@@ -279,7 +279,7 @@ class GroupMember:
         if self._coordinator.closed or self._closed or self.reader.ended:
             raise self._ended_error()
         self._commit(partition, epoch, offset, text)
-        return self._coordinator.flush(self.group)
+        return self._coordinator.flush(self.group, self.seat[1])
 
     def checked_offset(self, partition: int, epoch: int, offset: int, text: str = "") -> OffsetCommitted:
         """Check an offset that a transaction commits later. Raises what `commit` raises; changes nothing."""
@@ -318,7 +318,7 @@ class GroupMember:
             except LinnError as error:
                 refused.append((index, error))
         is_over = self._coordinator.closed or self.reader.ended
-        return SettleOutcome(refused, () if is_over else self._coordinator.flush(self.group))
+        return SettleOutcome(refused, () if is_over else self._coordinator.flush(self.group, self.seat[1]))
 
     def _settle_one(self, settlement: Settlement) -> None:
         (id, topic), partition = self.seat, settlement.partition
