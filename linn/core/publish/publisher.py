@@ -475,6 +475,9 @@ class PublishLane:
             self._publisher.count_refused(request, refusal)
             self._answers.refused(first.ticket, refusal)
             return False
+        except Exception as bug:
+            self._answers.failed(first.ticket, bug)
+            return False
         return True
 
     def _done(self, waiting: _Waiting) -> None:
