@@ -79,6 +79,8 @@ class Link:
             self._channel.lose(PeerStale(f"the link to node {self._node} was one between earlier sessions"))
 
     def _handle(self, event: Event) -> None:
+        if self.error is not None:
+            return  # It has broken the protocol: no word of it counts any more.
         if event.lane:
             self._requests.take(event)
             self._channel.changed.unpark_all()
