@@ -115,7 +115,7 @@ class Publisher:
             try:
                 results, awaits = await self.carry_out(request, access)
             except NotLeader as error:
-                if self.links is None or not _is_led(request, error):
+                if self.links is None or not error.leader:
                     raise
                 return await forwarded(self.links, error.leader, request, principal, owned)
             except LinnError as error:
@@ -402,7 +402,7 @@ class PublishLane:
     def _can_wait(self, request: PublishRequest, error: LinnError) -> bool:
         """Whether a publish that was refused at once may succeed in its turn."""
         if isinstance(error, NotLeader):
-            return self._links is not None and _is_led(request, error)
+            return self._links is not None and error.leader > 0
         return isinstance(error, Forbidden) and bool(error.undecided)
 
     def count_error(self, topic: str | None, error: LinnError) -> None:
@@ -465,9 +465,12 @@ class PublishLane:
         return self._passed_on is not None and self._passed_on.count > 0
 
     async def _pass_on(self, first: _Waiting, error: NotLeader) -> bool:
-        """Let the broker that leads the topic carry out a publish; returns whether it is under way, or was refused."""
+        """Let the broker that leads the topic carry out a publish; returns whether it is under way, or was refused.
+
+        Behind an exchange it is the leader of one of the topics, which refuses the publish unless it leads all of them.
+        """
         request = first.request
-        if self._links is None or not _is_led(request, error):
+        if self._links is None or not error.leader:
             self._refuse(request, first.ticket, error)
             return False
         passed_on = self._elsewhere(self._links)
@@ -495,11 +498,6 @@ class PublishLane:
         self.waiting_bytes -= waiting.bytes
         self._memory.give_back(waiting.bytes)
         self._answers.room()
-
-
-def _is_led(request: PublishRequest, error: NotLeader) -> bool:
-    """Whether one other broker can carry out a publish: an exchange may lead to topics of several."""
-    return bool(error.leader) and not request.to_exchange
 
 
 async def forwarded(
