@@ -115,7 +115,7 @@ class Link:
         """Let the other broker publish to one of its topics. Raises and is cancelled as `PublishLinks.publish`."""
         lane = await self.open_lane(principal, producers)
         acks = ACKS.index(request.acks)
-        asked = m.Publish(request.target, False, acks, request.partition, request.wants_returned)
+        asked = m.Publish(request.target, request.to_exchange, acks, request.partition, request.wants_returned)
         try:
             answer = (await self.ask(lane, asked, request.batches, is_repeatable=False)).message
         finally:

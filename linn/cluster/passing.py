@@ -67,7 +67,7 @@ class Passing:
                 tell(lane.link.unexpected(answer, "a publish", is_repeatable=is_numbered))
 
         acks = ACKS.index(request.acks)
-        asked = m.Publish(request.target, False, acks, request.partition, request.wants_returned)
+        asked = m.Publish(request.target, request.to_exchange, acks, request.partition, request.wants_returned)
         try:
             await lane.link.begin(lane.number, asked, request.batches, told, is_repeatable=is_numbered)
         except BaseException:

@@ -9,6 +9,7 @@ from cluster_world import until
 from raw_client import RawClient, Refused, records
 from simulated_time import simulated
 
+from linn.core.batch.batch import SCATTERED
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -138,3 +139,53 @@ async def test_a_user_without_the_right_publishes_through_no_broker(env: SimEnv)
             await (await other.client()).publish("t", ["x"])
         assert refusal.value.code == "auth.forbidden"
         assert await (await leader.client()).fetch("t") == []
+
+
+async def bound(broker: SimBroker, *topics: str) -> RawClient:
+    """A client of a broker that has made an exchange "news", bound to topics."""
+    client = await broker.client()
+    await client.administer("exchange.create", name="news", settings={"type": "fanout"})
+    for topic in topics:
+        await client.administer("exchange.bind", exchange="news", topic=topic)
+    return client
+
+
+async def to_news(client: RawClient, value: str, sequence: int | None = None) -> m.Placement:
+    batch = records([value])
+    if sequence is not None:
+        batch.number(client.welcome.producer_id, 0, sequence, SCATTERED)
+    answer = await client.call(m.Publish("news", to_exchange=True), [batch])
+    placement: m.Placement = answer.placements[0]
+    return placement
+
+
+@simulated
+async def test_a_publish_to_an_exchange_goes_on_to_the_broker_that_leads_the_topics_behind_it(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers, leader, other = await apart(world)
+        client = await bound(other, "t")
+        placed = [await to_news(client, f"{number}", number) for number in range(5)]
+        assert [place.base_offset for place in placed] == list(range(5))
+        assert (await to_news(client, "4", 4)).base_offset == 4, "repeated, and stored once"
+        third = next(it for it in brokers if it not in (leader, other))
+        await until(lambda: third.broker.topics["t"].live_bindings)
+        await to_news(await third.client(), "5")
+        await to_news(await leader.client(), "6")
+        assert await (await leader.client()).fetch("t") == [f"{number}" for number in range(7)]
+
+
+@simulated
+async def test_a_publish_to_topics_of_several_brokers_is_refused_as_a_whole(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers, leader, other = await apart(world)
+        await (await other.client()).administer("topic.create", name="u", settings={"kind": "both"})
+        (second,) = (await until_led(brokers, "u")).values()
+        assert second is not leader
+        await bound(other, "t", "u")
+        for broker in brokers:
+            await until(lambda broker=broker: broker.broker.topics["u"].live_bindings)  # type: ignore[misc]
+            with pytest.raises(Refused) as refusal:
+                await to_news(await broker.client(), "x")
+            assert refusal.value.code == "partition.not_leader"
+        assert await (await leader.client()).fetch("t") == []
+        assert await (await second.client()).fetch("u") == []

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
+from tls_world import tls_table
 
 from linn.sync import connect
 from linn.testing.process import BrokerNotReady, BrokerProcess
@@ -229,3 +230,35 @@ def test_people_get_lines_with_the_worker_in_front(folder: Path) -> None:
     assert any(line.startswith("worker 1: ") for line in lines)
     assert any(line.startswith("worker 2: ") for line in lines)
     assert all("Traceback" not in line for line in lines)
+
+
+def test_the_secret_of_a_run_is_for_the_user_alone(folder: Path) -> None:
+    path = folder / "data" / "__workers" / "secret"
+    with BrokerProcess(folder, options=TWO) as broker:
+        secret = path.read_text()
+        assert path.stat().st_mode & 0o777 == 0o600
+        for process in (psutil.Process(broker.pid), *workers_of(broker)):
+            assert secret not in f"{process.cmdline()} {process.environ()}"
+        assert secret not in broker.log_text()
+        for socket_path in path.parent.glob("*.socket"):
+            assert socket_path.stat().st_mode & 0o777 == 0o600
+        assert broker.stop() == 0
+        assert not path.exists()
+        broker.start()
+        assert path.read_text() != secret
+
+
+def test_sighup_has_every_worker_read_its_certificates_again(folder: Path) -> None:
+    config = f"""
+        {tls_table(folder)}
+        [listeners.native]
+        address = "127.0.0.1:0"
+        tls = "edge"
+    """
+    with BrokerProcess(folder, config, options=TWO, listen=()) as broker:
+        before = workers_of(broker)
+        (folder / "cert.pem").write_bytes(b"half of it")
+        broker.signal(signal.SIGHUP)
+        until_text(broker, "the certificate in use stays", 2)
+        assert workers_of(broker) == before
+        assert broker.stop() == 0

@@ -35,6 +35,7 @@ from linn.cli.server.server import configuration, descriptors_wanted
 from linn.cli.session import with_client
 from linn.cli.workers.order import check, cores, count_of
 from linn.client.client import Client
+from linn.core.broker.worker_folders import shared_folder
 from linn.core.config.config import Config, check_config, plugin_settings
 from linn.core.config.problem import dotted
 from linn.core.env.real.file_limits import file_limits
@@ -324,7 +325,8 @@ def _data_folder(data_dir: Path) -> Iterator[Finding]:
 
 def _cut_logs(data_dir: str) -> Iterator[Finding]:
     """Warn of logs that recoveries have cut off and set aside."""
-    found = sorted(Path(data_dir).glob("*/*/*/*.cut*"))
+    logs = "*/*/*/*.cut*"
+    found = sorted([*Path(data_dir).glob(logs), *Path(shared_folder(data_dir)).glob(f"*/{logs}")])
     if found:
         size = sum(path.stat().st_size for path in found)
         text = f"{counted(size, 'byte')} cut off damaged logs, in {counted(len(found), 'file')}, such as {found[0]}"

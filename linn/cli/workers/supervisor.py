@@ -115,7 +115,7 @@ class Supervisor:
         listener = await env.net.listen(store_address(data_dir))
         try:
             nursery.start_soon(StoreServer(store, __version__).serve, listener)
-            limit_s = 2 * self.config.broker.drain_timeout_s + 2 * CLOSE_MARGIN_S
+            limit_s = self.config.broker.drain_timeout_s + 2 * CLOSE_MARGIN_S
             self._crew = Crew(env, self.count, lambda number: _command(order, number), self._write, limit_s)
             nursery.start_soon(self._announce, self._crew, store)
             nursery.start_soon(self._reload, self._crew, reloads)

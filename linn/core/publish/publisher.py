@@ -26,7 +26,7 @@ from linn.core.batch.format import Formats
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.replication import NotLeader
+from linn.core.errors.replication import NotEnoughReplicas, NotLeader
 from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
 from linn.core.log.mark import Mark
 from linn.core.log.producers import numbers_of
@@ -115,7 +115,7 @@ class Publisher:
             try:
                 results, awaits = await self.carry_out(request, access)
             except NotLeader as error:
-                if self.links is None or not _is_led(request, error):
+                if self.links is None or not error.leader:
                     raise
                 return await forwarded(self.links, error.leader, request, principal, owned)
             except LinnError as error:
@@ -225,8 +225,11 @@ class Publisher:
 
         Behind an exchange, the result names no topic that the caller may not see.
 
-        Raises StorageError: a destination could not store it; earlier ones have. TransactionError: nothing was stored.
+        Raises StorageError: a destination could not store it; earlier ones have. TransactionError, NotEnoughReplicas:
+        nothing was stored.
         """
+        if self.links is not None:
+            _check_replicas(request, planned)
         results: list[PublishResult] = []
         awaits: list[tuple[Mark, int]] = []
         for batch, plan in zip(request.batches, planned, strict=True):
@@ -282,6 +285,17 @@ class Publisher:
             epoch = partition.leader_epoch if known is None else partition.log.facts.epochs.at(base_offset)
             return PublishResult(index, base_offset, copies, returned, epoch, *topic.id_halves, refused)
         return PublishResult(-1, -1, copies, returned, refused=refused)
+
+
+def _check_replicas(request: PublishRequest, planned: Sequence[Planned]) -> None:
+    """Check that enough replicas follow to confirm a publish. Raises NotEnoughReplicas."""
+    for plan in planned:
+        for destination in plan.destinations:
+            topic = destination.topic
+            waits = topic.logs is not None and not topic.logs.has_enough
+            if waits and topic.semantics.confirm_when(request.acks) is ConfirmWhen.REPLICATED:
+                least = topic.settings.min_in_sync
+                raise NotEnoughReplicas(f"fewer than {least} replicas of topic {topic.name} are in sync")
 
 
 class _Waiting(NamedTuple):
@@ -388,7 +402,7 @@ class PublishLane:
     def _can_wait(self, request: PublishRequest, error: LinnError) -> bool:
         """Whether a publish that was refused at once may succeed in its turn."""
         if isinstance(error, NotLeader):
-            return self._links is not None and _is_led(request, error)
+            return self._links is not None and error.leader > 0
         return isinstance(error, Forbidden) and bool(error.undecided)
 
     def count_error(self, topic: str | None, error: LinnError) -> None:
@@ -451,9 +465,12 @@ class PublishLane:
         return self._passed_on is not None and self._passed_on.count > 0
 
     async def _pass_on(self, first: _Waiting, error: NotLeader) -> bool:
-        """Let the broker that leads the topic carry out a publish; returns whether it is under way, or was refused."""
+        """Let the broker that leads the topic carry out a publish; returns whether it is under way, or was refused.
+
+        Behind an exchange it is the leader of one of the topics, which refuses the publish unless it leads all of them.
+        """
         request = first.request
-        if self._links is None or not _is_led(request, error):
+        if self._links is None or not error.leader:
             self._refuse(request, first.ticket, error)
             return False
         passed_on = self._elsewhere(self._links)
@@ -481,11 +498,6 @@ class PublishLane:
         self.waiting_bytes -= waiting.bytes
         self._memory.give_back(waiting.bytes)
         self._answers.room()
-
-
-def _is_led(request: PublishRequest, error: NotLeader) -> bool:
-    """Whether one other broker can carry out a publish: an exchange may lead to topics of several."""
-    return bool(error.leader) and not request.to_exchange
 
 
 async def forwarded(
