@@ -14,6 +14,7 @@ from linn.core.delivery.vocabulary import Phase, Verdict
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import DeliveryNotCurrent, LinnError
 from linn.core.log.state_log import StateLog
+from linn.core.log.storage import READ_BATCHES_MAX
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.queue.dead_letter import DeadLetterTarget
 from linn.core.queue.lease import LeaseSettings
@@ -47,6 +48,44 @@ async def test_a_state_log_is_replayed_when_all_of_it_is_committed(nursery: trio
     StateLog(topic.partitions[STATE], topic.env.clock).append(b"event")
     with pytest.raises(AssertionError, match="committed"):
         await topic.open_queue()
+
+
+async def test_a_state_log_belongs_to_the_leadership_in_which_it_is_replayed(nursery: trio.Nursery) -> None:
+    topic = await LedTopic(SimEnv(0), nursery).make()
+    topic.lose_logs()
+    state = StateLog(topic.partitions[STATE], topic.env.clock)
+    with pytest.raises(NotLeader):
+        await state.replay().__anext__()
+    topic.lose_logs()
+    topic.lead(2)
+    assert [record async for record in state.replay()] == []
+    assert state.append(b"event") == 1
+
+
+async def test_a_log_that_is_lost_and_cut_is_replayed_no_further(nursery: trio.Nursery) -> None:
+    topic = await LedTopic(SimEnv(0), nursery).make()
+    topic.lead(1)
+    state = StateLog(topic.partitions[STATE], topic.env.clock)
+    for _ in range(2 * READ_BATCHES_MAX):
+        state.append(b"event")
+    topic.commit(STATE)
+    records = state.replay()
+    await anext(records)
+    topic.lose_logs()
+    await topic.partitions[STATE].cut(READ_BATCHES_MAX)
+    with pytest.raises(NotLeader), trio.fail_after(5):
+        async for _ in records:
+            pass
+
+
+async def test_a_queue_that_is_abandoned_first_does_not_open(nursery: trio.Nursery) -> None:
+    topic = await LedTopic(SimEnv(0), nursery).make()
+    topic.lead(1)
+    queue = topic.partition_queue(AtLeastOnce(LeaseSettings()))
+    queue.abandon(not_leader(topic))
+    with pytest.raises(NotLeader):
+        await queue.recover()
+    assert not queue.log.is_open
 
 
 async def test_the_next_leader_has_every_confirmed_ack_and_counts_committed_attempts(nursery: trio.Nursery) -> None:
