@@ -22,6 +22,9 @@ class TopicSettings(TypedDict, total=False):
     partitioner: str
     storage: str
     delivery: str
+    replicas: int
+    """Only in a cluster, as `min_in_sync`."""
+    min_in_sync: int
     retention: Duration
     """ "forever": records are never dropped for their age."""
     retention_bytes: Size
@@ -59,8 +62,18 @@ class QueueCounts(TypedDict):
     consumers: int
 
 
+class ReplicasDescription(TypedDict):
+    """The replicas of a topic, as one of them knows them: who leads, and who holds everything that is confirmed."""
+
+    leader: int
+    """A node's number."""
+    epoch: int
+    nodes: list[int]
+    in_sync: list[int]
+
+
 class TopicDescription(TypedDict):
-    """A topic; `queue` is left out for a stream."""
+    """A topic; `queue` is left out for a stream, and `replicas` without a cluster."""
 
     name: str
     id: str
@@ -72,6 +85,7 @@ class TopicDescription(TypedDict):
     duplicates: int
     """Repeated batches, which were not stored again, since the topic was opened."""
     queue: NotRequired[QueueCounts]
+    replicas: NotRequired[ReplicasDescription]
 
 
 class BindingDescription(TypedDict):

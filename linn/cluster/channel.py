@@ -226,7 +226,7 @@ class Channel:
                 self._wake = trio.Event()
                 await self._wake.wait()
             frames, self._outgoing = self._outgoing, []
-            for piece in _pieces(frames):
+            for piece in pieces(frames):
                 size = sum(map(len, piece))
                 self.handed_bytes += size
                 self._is_sending = True
@@ -256,7 +256,7 @@ class Channel:
             tick()
 
 
-def _pieces(frames: Sequence[Sendable]) -> Iterator[list[Sendable]]:
+def pieces(frames: Sequence[Sendable]) -> Iterator[list[Sendable]]:
     """Divide frames into pieces of at most `PIECE_BYTES`; a piece of a file that is not large goes as a whole.
 
     Raises StorageError: a file can't be read.

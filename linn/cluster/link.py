@@ -79,6 +79,8 @@ class Link:
             self._channel.lose(PeerStale(f"the link to node {self._node} was one between earlier sessions"))
 
     def _handle(self, event: Event) -> None:
+        if self.error is not None:
+            return  # It has broken the protocol: no word of it counts any more.
         if event.lane:
             self._requests.take(event)
             self._channel.changed.unpark_all()
@@ -125,7 +127,7 @@ class Link:
     def unexpected(self, answer: m.Message, asked: str, *, is_repeatable: bool = False) -> LinnError:
         """End the link for an answer that is none; returns the error of the request."""
         text = self.distrust(f"answered {asked} with {type(answer).__name__}")
-        return PeerUnreachable(f"nothing was done: {text}") if is_repeatable else PeerUnknown(text)
+        return PeerUnreachable(f"it can be done again: {text}") if is_repeatable else PeerUnknown(text)
 
     def distrust(self, deed: str) -> str:
         """End the link for a deed of the other side that breaks the protocol; returns it as a sentence."""
@@ -136,14 +138,14 @@ class Link:
     async def open_lane(self, principal: Principal, producers: Mapping[int, int] | None = None) -> int:
         """Open a lane for a principal, when there is room for one; returns its number.
 
-        `producers`: the producer ids that its publishes use, with their keys. Raises PeerUnreachable.
+        `producers`: the first ids of the blocks that its publishes use, with their keys. Raises PeerUnreachable.
         """
         while True:
             self._check_lives()
             if self._channel.has_room():
                 if (lane := self._requests.open_lane()) is not None:
                     break
-                if self._resting:
+                if self._resting and not self._requests.closing:
                     self._evict()
             await self._channel.changed.park()
         connection, client, user, _, login, roles = principal

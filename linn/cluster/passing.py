@@ -26,7 +26,7 @@ class _Lane:
         self.link = link
         self.number = number
         self.producers = producers
-        """The producer ids that it was opened with, and their keys."""
+        """The blocks of producer ids that it was opened with: their first ids, and keys."""
         self.under_way = 0
         """The number of its publishes without an outcome, sent or about to be."""
         self.is_open = True
@@ -50,6 +50,8 @@ class Passing:
     async def begin(self, node: int, request: PublishRequest, producers: Mapping[int, int], tell: Told) -> None:
         """See `PassedPublishes.begin`."""
         lane = await self._lane(node, producers)
+        # Numbers let a batch be sent again whether or not it was stored.
+        is_numbered = all(batch.producer_id for batch in request.batches)
 
         def told(outcome: Outcome) -> None:
             self._rest(lane)
@@ -62,12 +64,10 @@ class Passing:
             if isinstance(answer, m.Published) and len(answer.placements) == len(request.batches):
                 tell([result_of(placement) for placement in answer.placements])
             else:
-                tell(lane.link.unexpected(answer, "a publish"))
+                tell(lane.link.unexpected(answer, "a publish", is_repeatable=is_numbered))
 
         acks = ACKS.index(request.acks)
         asked = m.Publish(request.target, False, acks, request.partition, request.wants_returned)
-        # Numbers let a batch be sent again whether or not it was stored.
-        is_numbered = all(batch.producer_id for batch in request.batches)
         try:
             await lane.link.begin(lane.number, asked, request.batches, told, is_repeatable=is_numbered)
         except BaseException:

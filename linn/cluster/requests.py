@@ -61,6 +61,8 @@ class Requests:
         self._window = Window(limits.requests_max, limits.bytes_max)
         self._lanes: dict[int, _Lane] = {}
         self._last_lane = self._last_correlation = 0
+        self.closing = 0
+        """Lanes that the other side has not ended yet, and will."""
 
     @property
     def has_lanes(self) -> bool:
@@ -90,6 +92,7 @@ class Requests:
     def close_lane(self, lane: int) -> None:
         """Ask for no more in a lane. Requests without an answer get none; their callers no longer wait."""
         self._lanes[lane].is_closing = True
+        self.closing += 1
 
     def next_correlation(self, lane: int, size: int, *, counts: bool = True) -> int | None:
         """Take the number of the lane's next request; None: a window has no room for it. `counts`: see `asked`."""
@@ -147,6 +150,7 @@ class Requests:
         if not lane.is_closing:
             raise ProtocolError("the other side has ended a lane that was not closed")
         del self._lanes[number]
+        self.closing -= 1
         for request in lane.requests.values():
             self._give_back(request)
 

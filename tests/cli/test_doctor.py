@@ -222,3 +222,14 @@ def test_workers_are_compared_with_the_cores(tmp_path: Path) -> None:
     assert found("[broker]\nworkers = 1\n").state == "ok"
     assert found("[broker]\nworkers = 128\n").state == "warning"
     assert found(f'[broker]\nworkers = 1\ndata_dir = "{"a" * 120}"\n').state == "error"
+
+
+def test_each_extra_that_a_broker_may_need_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(package: str) -> str:
+        raise diagnosis.PackageNotFoundError(package)
+
+    monkeypatch.setattr(diagnosis, "version", missing)
+    found = {finding.name: finding for finding in diagnosis._versions() if finding.name.startswith("extra ")}
+    assert found["extra cluster"].found == "not installed: h11"
+    assert found["extra cluster"].advice.endswith("-m pip install 'linn[cluster]'")
+    assert "extra metrics" in found

@@ -53,8 +53,9 @@ class SimStorePlugin:
 class SimBroker:
     """One broker of a cluster, and the machine on which it runs."""
 
-    def __init__(self, world: BrokerWorld, number: int, toml: str, broker_toml: str) -> None:
+    def __init__(self, world: BrokerWorld, number: int, toml: str, broker_toml: str, replicas: int) -> None:
         self.number = number
+        self.replicas = replicas
         self.toml = toml
         self.broker_toml = broker_toml
         self.env = SimEnv(world.seed, name=f"machine{number}", world=world.env.world)
@@ -87,6 +88,7 @@ class SimBroker:
             store = "simulated"
             listener = "peers"
             secret = {{ env = "{SECRET}" }}
+            replicas = {self.replicas}
             [listeners.native]
             address = "{self.address}"
             plaintext = true
@@ -115,6 +117,10 @@ class SimBroker:
         self._stop.set()
         await self._ended.wait()
 
+    def replace_disk(self) -> None:
+        """Give the machine, which is off, an empty disk."""
+        self.env = SimEnv(self._world.seed, name=self.env.name, world=self.env.world)
+
     async def ended(self) -> None:
         await self._ended.wait()
 
@@ -138,10 +144,16 @@ class BrokerWorld:
         self.nursery = nursery
         self.seed = seed
         self.plugin = SimStorePlugin(store)
+        self._count = 0
 
-    async def brokers(self, count: int = 3, toml: str = "", broker_toml: str = "") -> list[SimBroker]:
-        """Start the brokers 1 to `count`, all with the same tables. `broker_toml`: more lines of [broker]."""
-        found = [SimBroker(self, number, toml, broker_toml) for number in range(1, count + 1)]
+    async def brokers(
+        self, count: int = 3, toml: str = "", broker_toml: str = "", *, replicas: int = 1
+    ) -> list[SimBroker]:
+        """Start further brokers, all with the same tables; topics have this many replicas. `broker_toml`: more lines of
+        [broker]."""
+        numbers = range(self._count + 1, self._count + count + 1)
+        found = [SimBroker(self, number, toml, broker_toml, replicas) for number in numbers]
+        self._count += count
         for broker in found:
             await broker.start()
         return found

@@ -31,6 +31,8 @@ def settings_of(number: int) -> ClusterSettings:
         secret=None,
         rack="",
         session_timeout_s=TIMEOUT_S,
+        replicas=1,
+        min_in_sync=None,
     )
 
 

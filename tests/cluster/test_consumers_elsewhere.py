@@ -12,6 +12,7 @@ from simulated_time import simulated
 
 from linn.cluster.channel import SILENCE_S
 from linn.cluster.window import LANE_REQUESTS_MAX
+from linn.core.batch.steps import run_steps
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 from linn.wire.messages import Verdict
@@ -254,6 +255,23 @@ async def test_a_reader_filters_seeks_and_pauses(env: SimEnv) -> None:
 
 
 @simulated
+async def test_repeated_requests_of_two_subscriptions_are_told_apart(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        _, (door, _) = await apart(world, kind="stream")
+        client = await door.client()
+        for value in "abcdef":
+            await client.publish("t", [value])
+        await subscribed(client)
+        await subscribed(client)
+        found: list[tuple[int, list[str]]] = []
+        for subscription in (1, 2) * 3:
+            await client.tell(m.Credit(subscription, 1))
+            event = await client.delivery()
+            found.append((event.message.subscription, values(event.batches)))
+        assert found == [(subscription, [value]) for value in "abc" for subscription in (1, 2)]
+
+
+@simulated
 async def test_members_of_a_group_at_different_doors_share_and_hand_over(env: SimEnv) -> None:
     async with broker_world(env) as world:
         _, (door, third) = await apart(world, kind="stream", partitions=2)
@@ -456,6 +474,18 @@ async def test_a_user_without_the_right_consumes_through_no_broker(env: SimEnv) 
         assert cluster is not None
         await until(lambda: len(cluster.view.state.sessions) == 3)
         assert await refusal_of(await other.client(), m.Subscribe("t")) == "auth.forbidden"
+
+
+@simulated
+async def test_a_right_that_is_taken_away_ends_the_consumer(env: SimEnv) -> None:
+    rights = '[roles.r]\n"topic:t" = ["see", "consume"]\n[users.anonymous]\nroles = ["r"]\n'
+    async with broker_world(env) as world:
+        brokers = await world.brokers(toml='[topics.t]\nkind = "stream"\n' + rights)
+        _, (door, _) = await led(brokers)
+        client = await door.client()
+        await subscribed(client)
+        run_steps(door.broker.gateway._rooms.policy.remove_role("r"))  # Here alone, as a file's role is.
+        assert (await message_of(client, m.Ended)).code == "auth.forbidden"
 
 
 # --- backpressure ----------------------------------------------------------------------------------------------------

@@ -64,15 +64,17 @@ def check_election(before: PartEntry, after: PartEntry, sessions: dict[int, str]
 
 
 async def add_parts(world: ClusterWorld, members: list[SimMember], leader: SimMember) -> None:
-    """Write partitions of a topic that a node leads."""
+    """Write topics that a node leads."""
     session = world.store.content()[f"sessions/{leader.number}"].value["session"]
     numbers = [member.number for member in members]
     replicas = (leader.number, *(number for number in numbers if number != leader.number))
     part = PartEntry(leader.number, session, 1, replicas, replicas)
     admin = world.store.client(SimEnv(0, name="admin"))
-    await admin.put_all({"topics/t": {"id": "t", "settings": {"partitions": 0}}}, {})
-    for first in range(0, PARTS, 50):
-        await admin.put_all({f"parts/t/{number}": part for number in range(first, first + 50)}, {})
+    entry = {"settings": {"partitions": 1, "replicas": len(replicas)}}
+    for first in range(0, PARTS, 25):
+        topics = [f"t{number}" for number in range(first, first + 25)]
+        placed = {f"parts/{topic}/0": part for topic in topics}
+        await admin.put_all({f"topics/{topic}": {"id": topic, **entry} for topic in topics} | placed, {})
 
 
 def led(world: ClusterWorld, by: set[int]) -> bool:
@@ -120,7 +122,7 @@ def test_a_controller_that_is_killed_between_its_writes_leaves_the_rest_to_the_n
         began = len(world.store.history)
 
         def has_begun() -> bool:
-            return any("parts/t/0" in write.changes for write in world.store.history[began:])
+            return any("parts/t0/0" in write.changes for write in world.store.history[began:])
 
         while not has_begun():
             await trio.sleep(0.0005)

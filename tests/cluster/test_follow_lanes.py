@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import trio
-from led_topic import LOGS, TOPIC, FollowingTopic, LedTopic, messages_in, part_of
+from followed_topic import LOGS, TOPIC, FollowingTopic, LedTopic, messages_in, part_of
 from peer_world import ANN, PeerBroker, peer_world, until
 
 from linn.cluster import channel, served_follower, server

@@ -65,6 +65,26 @@ async def test_publishes_do_not_wait_for_one_another_s_answers_and_share_a_lane(
 
 
 @simulated
+async def test_all_producers_of_a_client_share_a_lane_which_is_opened_anew_for_those_of_an_earlier_connection(
+    env: SimEnv,
+) -> None:
+    async with broker_world(env) as world:
+        brokers, led = await apart(world)
+        other = door(brokers, led["t"])
+        earlier, client = await other.client(), RawClient(await env.net.connect(other.address))
+        await client.greet("raw", earlier.welcome.producer_id, earlier.welcome.producer_key)
+        tickets = []
+        for number in range(20):
+            owner = client if number % 10 < 7 else earlier
+            batch = records([f"{number}"])
+            batch.number(owner.welcome.producer_id + number, 0, 0, 0)
+            tickets.append(await client.send(m.Publish("t", partition=0), [batch]))
+        assert [await client.code_of(ticket) for ticket in tickets] == [""] * 20
+        assert await (await led["t"].client()).fetch("t") == [f"{number}" for number in range(20)]
+        assert link_to(other, led["t"])._requests._last_lane <= 3
+
+
+@simulated
 async def test_publishes_to_topics_here_and_elsewhere_are_stored_in_the_order_in_which_they_came(env: SimEnv) -> None:
     async with broker_world(env) as world:
         brokers, led = await apart(world, "abc")

@@ -7,7 +7,7 @@ import pytest
 from linn.cluster.requests import Outcome, Requests
 from linn.cluster.window import FIRST_BYTES_MAX, Limits, Window, size_of
 from linn.core.errors.peers import PeerUnknown, PeerUnreachable
-from linn.core.errors.tree import ConnectionLost, ProtocolError, TopicUnknown
+from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, TopicUnknown
 from linn.wire import messages as m
 from linn.wire.connection import Event
 
@@ -135,6 +135,42 @@ def test_answers_to_nothing_are_errors_of_protocol(asking: Asking, event: Event,
         asking.requests.take(event)
 
 
+def test_pushes_are_taken_in_lanes_that_listen_until_they_are_closed(asking: Asking) -> None:
+    listening, other = asking.open(), asking.open()
+    pushed, lost = list[Event](), list[LinnError]()
+    asking.requests.listen(listening, pushed.append, lost.append)
+    push = Event(0, m.Deliver(1, 0, 0, 0), [], listening)
+    asking.requests.take(push)
+    assert pushed == [push]
+    with pytest.raises(ProtocolError, match="answers nothing"):
+        asking.requests.take(push._replace(lane=other))
+    asking.requests.close_lane(listening)
+    asking.requests.take(push)
+    assert len(pushed) == 1, "it was on its way"
+    asking.requests.lose(0, LOST)
+    assert lost == []
+
+
+def test_the_end_of_a_link_is_told_to_a_lane_before_its_requests() -> None:
+    asking = Asking()
+    lane = asking.open()
+    told: list[object] = []
+    asking.requests.listen(lane, told.append, lambda error: told.append((error, dict(asking.outcomes))))
+    asking.ask(lane)
+    asking.requests.lose(0, LOST)
+    assert told == [(LOST, {})]
+    assert len(asking.outcomes) == 1
+
+
+def test_legs_leave_a_tenth_of_the_lanes_to_others() -> None:
+    requests = Requests(LIMITS._replace(lanes_max=20))
+    for _ in range(18):
+        assert requests.has_room_for_leg(0)
+        requests.open_lane()
+    assert not requests.has_room_for_leg(0)
+    assert requests.has_room_for_leg(1), "one that rests can be closed"
+
+
 def test_what_was_not_sent_whole_was_surely_not_carried_out(asking: Asking) -> None:
     lane, other = asking.open(), asking.open()
     sent, half_sent, read = asking.ask(lane, 10), asking.ask(lane, 10), asking.ask(other, 10, is_repeatable=True)
@@ -152,3 +188,4 @@ def test_what_was_not_sent_whole_was_surely_not_carried_out(asking: Asking) -> N
 def test_the_size_of_a_verb_is_that_of_its_arguments() -> None:
     assert size_of(m.Administer("topic.create", "x" * 30)) == 30
     assert size_of(m.CloseLane()) == 0
+    assert size_of(m.Settle(1, [m.Settlement(0, 1, 0, 1)] * 10, ["x" * 7])) == 407

@@ -68,6 +68,7 @@ async def test_settings_bindings_users_and_deletions_are_followed(env: SimEnv) -
             shown = await (await broker.client()).administer("exchange.show", name="e")
             assert [binding["topic"] for binding in shown["bindings"]] == ["a"]
         await second.administer("topic.delete", name="a")
+        await until(lambda: "a" not in brokers[0].broker.topics)
         await first.administer("exchange.delete", name="e")
         await until(lambda: not any("a" in it.broker.topics or "e" in it.broker.routers for it in brokers))
         await until(lambda: not any(key.startswith("parts/") for key in world.store.content()))

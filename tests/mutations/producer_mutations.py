@@ -84,7 +84,7 @@ PRODUCER_MUTATIONS = (
         name="batches behind a refused one are taken",
         breaks="A producer's batches are stored in order, through an exchange as well.",
         guarantee=_PRODUCERS,
-        module="linn.core.publish.publisher",
+        module="linn.core.publish.lane_order",
         original="if missing is not None and batch.producer_epoch == missing[0] and batch.first_sequence > missing[1]:",
         planted="if False:",
         simulation="producers",

@@ -138,7 +138,7 @@ QUEUE_MUTATIONS = (
         breaks="The copy is committed there before the record is settled here.",
         guarantee=_DEAD,
         module=_COPY,
-        original="await target.committed.wait(end)",
+        original="await mark.wait(end)",
         planted="assert end >= 0",
         simulation="dead letters",
         seed=154,

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 import trio
-from led_topic import TOPIC, LedTopic, partitions_of
+from followed_topic import TOPIC, LedTopic, partitions_of
 from raw_peer import RawPeer, against, dialing, let_in, refused
 
 from linn.cluster import channel

@@ -32,12 +32,16 @@ from linn.cluster.introduction import Dialer
 from linn.cluster.links import Links
 from linn.cluster.server import INTRODUCTION_S
 from linn.cluster.window import LANE_BYTES_MAX, LANE_REQUESTS_MAX, LANES_MAX, OPEN_CHARACTERS_MAX, Limits
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
 from linn.core.broker.broker import Broker
 from linn.core.cluster.peers import PeerPlace
 from linn.core.env.env import Stream
 from linn.core.errors.peers import PeerRefused, PeerUnknown, PeerUnreachable
-from linn.core.errors.tree import ConnectionLost
+from linn.core.errors.tree import ConnectionLost, LinnError
 from linn.core.gateway.requests import FetchRequest
+from linn.core.publish.request import PublishRequest
 from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import plugin_broker
 from linn.testing.protocols import ProtocolConformance, ProtocolHarness, memory_below
@@ -413,7 +417,45 @@ def test_a_listener_that_answers_a_read_with_something_else_is_given_up(
         await peer.say(answer, lane=1, correlation=asked.correlation)
         await trio.sleep_forever()
 
-    dialing(nonsense, PeerUnreachable, "nothing was done", ask)
+    dialing(nonsense, PeerUnreachable, "it can be done again", ask)
+
+
+async def publish(links: Links, *batches: RecordBatch) -> None:
+    told, ended = list[object](), trio.Event()
+
+    def tell(outcome: object) -> None:
+        told.append(outcome)
+        ended.set()
+
+    await links.passing(ANN).begin(2, PublishRequest("t", batches), {}, tell)
+    await ended.wait()
+    assert len(told) == 1
+    if isinstance(told[0], LinnError):
+        raise told[0]
+
+
+@pytest.mark.parametrize("answer", [m.Done(), m.Published([]), m.Published([m.Placement(0, 0, 1)] * 2)])
+@pytest.mark.parametrize("is_numbered", [False, True])
+def test_a_listener_that_answers_a_publish_with_something_else_is_given_up(
+    answer: m.Message, is_numbered: bool
+) -> None:
+    async def nonsense(peer: RawPeer) -> None:
+        await let_in(peer)
+        await peer.next()
+        asked = await peer.next()
+        await peer.say(answer, lane=1, correlation=asked.correlation)
+        await trio.sleep_forever()
+
+    async def ask(links: Links) -> None:
+        batch = build_from_records([Record(value=b"a")], base_id=1)
+        if is_numbered:
+            batch.number(256, 0, 0, 0)
+        await publish(links, batch)
+
+    if is_numbered:
+        dialing(nonsense, PeerUnreachable, "it can be done again", ask)
+    else:
+        dialing(nonsense, PeerUnknown, "node 2 answered", ask)
 
 
 def test_a_listener_that_floods_a_broker_with_pings_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ async def check_shared(env: SimEnv) -> None:
         state = ClusterState.of(snapshot.revision, snapshot.entries)
     assert state.cluster is not None
     assert (note.node, note.cluster_id, note.folder_id) == (1, state.cluster.id, state.nodes[1].folder_id)
-    assert sorted(state.parts) == [f"parts/{ORDERS}/0", f"parts/{ORDERS}/1"]
+    assert sorted(state.parts) == [f"parts/{ORDERS}/0"]
     assert {(part.leader, part.isr, part.replicas) for part in state.parts.values()} == {(0, (1,), (1,))}
     assert min(part.epoch for part in state.parts.values()) > 1, "records of earlier epochs are in the log"
 

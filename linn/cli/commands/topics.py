@@ -76,6 +76,9 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
         return
     print_settings(topic["settings"], topic["name"])
     print(f"id: {topic['id']}")
+    if (replicas := topic.get("replicas")) is not None:
+        nodes, in_sync = (", ".join(map(str, replicas[key])) for key in ("nodes", "in_sync"))
+        print(f"node {replicas['leader']} leads, in epoch {replicas['epoch']}; replicas: {nodes}; in sync: {in_sync}")
     partitions = [
         [str(index), *(f"{partition[column]:,}" for column in ("start", "end", "records", "bytes"))]
         for index, partition in enumerate(topic["partitions"])

@@ -133,6 +133,8 @@ def worker_config(config: Config, plugins: PluginManager, order: WorkerOrder, me
         secret=Secret(file=secret_path(data_dir)),
         rack="",
         session_timeout_s=SESSION_TIMEOUT_S,
+        replicas=1,
+        min_in_sync=1,
     )
     listeners = dict(_listeners(config, plugins, order))
     return dataclasses.replace(config, broker=broker, listeners={**listeners, LINKS: links}, cluster=cluster)

@@ -39,6 +39,7 @@ from linn.core.admin.topics import StoredTopics, TopicAdministration
 from linn.core.admin.transactions import TransactionAdministration
 from linn.core.admin.users import UserAdministration
 from linn.core.admin.verb import check_size, decode_arguments
+from linn.core.cluster.following import FollowedLogs
 from linn.core.cluster.node import ALONE, ClusterNode
 from linn.core.cluster.peers import PeerLinks
 from linn.core.cluster.plan import PartPolicy
@@ -46,7 +47,7 @@ from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
 from linn.core.config.tables import ExchangeTable
 from linn.core.connections.connections import Connections
-from linn.core.env.env import Env
+from linn.core.env.env import Env, Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.metadata import MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.names import AUDIT_TOPIC
@@ -65,6 +66,7 @@ from linn.core.metrics.registry import MetricRegistry
 from linn.core.metrics.report import metric_report
 from linn.core.ports.observer import Observers
 from linn.core.ports.principal import Principal
+from linn.core.replicas.replication import Replication
 from linn.core.security.policy import Policy
 from linn.core.services.services import Services
 from linn.core.topics.catalog import Catalog
@@ -117,6 +119,8 @@ class Administration:
     """None: the broker is alone."""
     read_addresses: Callable[[], Mapping[str, str]]
     read_client_count: Callable[[], int]
+    spawn: Spawn
+    """Runs a background task of the broker."""
     fail: Callable[[SyncFailed], None]
     """Ends the broker after a failed sync, because the contents of the disk are unknown."""
 
@@ -155,7 +159,9 @@ class Administration:
             assert self.local is not None, "a node of a cluster has a folder of its own"
             self._logs = LedLogs(self.local, self.topic_maker)
             rooms = self._topics, self._exchanges, self._users, self.groups
-            self._follower = ClusterCatalog(self.cluster, self.catalog, self._entries, *rooms, self._logs)
+            links = self.cluster, lambda: self.links, self.env, self.spawn
+            make = partial(Replication, *links)
+            self._follower = ClusterCatalog(self.cluster, self.catalog, self._entries, *rooms, self._logs, make)
             self._topics.elsewhere = self._follower
             self.cluster.policy_of_storage = self._part_policy
         self.links: PeerLinks | None = None
@@ -164,6 +170,11 @@ class Administration:
         self.change_scope = trio.CancelScope()
         """The scope of the change in progress, which is shielded until the broker fails."""
         self._handlers = self._verb_handlers()
+
+    @property
+    def followed_logs(self) -> FollowedLogs | None:
+        """The logs that other brokers may follow; None: this one is alone."""
+        return self._follower.replication if self._follower is not None else None
 
     def _part_policy(self, storage: str | None) -> PartPolicy:
         name = storage or self.config.broker.default_storage

@@ -1,9 +1,8 @@
 """The catalog of a broker in a cluster: it follows the changes of other brokers, and opens the topics that it leads.
 
 Laws: changes of other brokers take effect in the order of the metadata store, under the lock of this broker's own
-changes. A topic is open at one broker, which leads all its partitions in its session; at the others it is closed, and
-requests for its records are refused with the name of its leader. A topic stays open while its leader's session is
-renewed: no other broker can be elected, as none has its records.
+changes. A topic is open at one broker, which leads it and has everything that was committed before; at the others it is
+closed, and requests for its records are refused with the name of its leader. Its logs are open at all of its replicas.
 """
 
 from __future__ import annotations
@@ -25,11 +24,16 @@ from linn.core.cluster.entries import PartEntry
 from linn.core.cluster.node import ClusterNode
 from linn.core.cluster.placement import part_key
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.group import raise_once
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import LinnError, SyncFailed
 from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.loop.waiting import first_of
 from linn.core.metadata.store import Stored
+from linn.core.replicas.log_numbers import logs_of
+from linn.core.replicas.replication import Replication
+from linn.core.replicas.topic_replica import TopicReplica
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
 
@@ -54,7 +58,9 @@ class ClusterCatalog:
         users: UserAdministration,
         groups: GroupCoordinator,
         logs: LedLogs,
+        replication: Callable[[Callable[[str], None]], Replication],
     ) -> None:
+        """`replication` makes the replicas, given a function that is called with the ids of topics to settle."""
         self._node = node
         self._catalog = catalog
         self._entries = entries
@@ -63,6 +69,8 @@ class ClusterCatalog:
         self._users = users
         self._groups = groups
         self._logs = logs
+        self.replication = replication(self._settle_soon)
+        self._woken = self._settled = trio.Event()
         self._unsettled: dict[str, None] = {}
         """Ids of topics that are to be opened or closed, perhaps."""
         self._failed: dict[str, tuple[Stored | None, str]] = {}
@@ -71,11 +79,20 @@ class ClusterCatalog:
     async def run(self, change: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
         """Follow the cluster until cancelled. `change` carries out a change in its turn. Raises SyncFailed."""
         view = self._node.view
-        while True:
-            version = view.version
-            await change(self._catch_up)
-            with trio.move_on_after(RETRY_S if self._unsettled or self._failed else float("inf")):
-                await view.wait_newer(version)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.replication.run)
+                while True:
+                    version, self._woken = view.version, trio.Event()
+                    await change(self._catch_up)
+                    with trio.move_on_after(RETRY_S if self._unsettled or self._failed else float("inf")):
+                        await first_of(partial(view.wait_newer, version), self._woken.wait)
+        except BaseExceptionGroup as group:
+            raise_once(group)
+
+    def _settle_soon(self, id: str) -> None:
+        self._unsettled[id] = None
+        self._woken.set()
 
     async def _catch_up(self) -> None:
         store = self._node.catalog
@@ -124,6 +141,10 @@ class ClusterCatalog:
     async def forget(self, topic: Topic) -> None:
         """Delete the logs of a topic that is gone, as far as possible: the next start goes on. Raises SyncFailed."""
         try:
+            for queue in topic.subscriptions.values():
+                queue.end_consumers()
+            await self._resign(topic)
+            await self.replication.close(topic)
             await self._logs.delete(topic)
         except SyncFailed:
             raise
@@ -148,57 +169,66 @@ class ClusterCatalog:
         return True
 
     async def _settle(self, topic: Topic) -> None:
-        parts = self._parts(topic)
-        led = [part for part in parts if part is not None and part.leader == self._node.number]
-        is_mine = len(led) == len(parts)
-        if topic.led_by is not None and is_mine and all(part.session == self._node.session for part in led):
-            await self._open(topic, max(part.epoch for part in led))
-        elif topic.led_by is None and not is_mine and None not in parts:
-            await topic.resign(partial(self._not_leader, topic))
-            self._topics.closed(topic)
-        elif topic.led_by is None and is_mine:
-            topic.lead_in(max(part.epoch for part in led))
+        part, replica = self._part(topic), self.replication.replicas.get(topic.id)
+        if replica is None and part is not None and self._node.number in part.replicas:
+            await self._logs.make_way(topic.name, str(topic.id))
+            await self._logs.record(topic.name, await self._topics.entry_of(topic))
+            replica = await self.replication.open(topic, logs_of(topic))
+        if replica is None:
+            return
+        if replica.leader is None:
+            await self._resign(topic)
+        elif replica.is_recovered and topic.led_by is not None:
+            await self._open(topic, replica)
 
-    async def _open(self, topic: Topic, epoch: int) -> None:
-        await self._logs.make_way(topic.name, str(topic.id))
-        await self._logs.record(topic.name, await self._topics.entry_of(topic))
-        topic.leader_epoch = epoch
+    async def _open(self, topic: Topic, replica: TopicReplica) -> None:
+        replica.serves = True
         try:
             await topic.open()
-            await topic.make_durable()
         except LinnError:
-            await topic.resign(partial(self._not_leader, topic))
+            topic.resign(partial(self._not_leader, topic))
+            replica.serves = False
             raise
         ends = {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
         for _ in await self._groups.check_ends({topic.name: ends}):
             topic.hold_back(self._groups)
         topic.led_by = None
         self._topics.opened(topic)
+        self._settled.set()
+        self._settled = trio.Event()
+        if replica.leader is None:
+            await self._resign(topic)
 
-    def _parts(self, topic: Topic) -> list[PartEntry | None]:
-        parts = self._node.view.state.parts
-        return [parts.get(part_key(str(topic.id), index)) for index in range(topic.settings.partitions)]
+    async def _resign(self, topic: Topic) -> None:
+        replica = self.replication.replicas.get(topic.id)
+        if replica is None or not replica.serves:
+            return
+        if topic.led_by is None:
+            topic.resign(partial(self._not_leader, topic))
+            self._topics.closed(topic)
+        replica.serves = False
+
+    def _part(self, topic: Topic) -> PartEntry | None:
+        return self._node.view.state.parts.get(part_key(str(topic.id)))
 
     def close(self, topic: Topic) -> None:
         """Close a new topic until its leader is known."""
         topic.led_by = partial(self._not_leader, topic)
 
     def _not_leader(self, topic: Topic) -> NotLeader:
-        parts = self._parts(topic)
-        leaders = {part.leader if part is not None else 0 for part in parts}
-        leader = leaders.pop() if len(leaders) == 1 else 0
-        if not leader:
+        part = self._part(topic)
+        if part is None or not part.leader:
             return NotLeader(f"topic {topic.name} has no leader yet")
-        if not all(part.isr for part in parts if part is not None):
+        leader, state = part.leader, self._node.view.state
+        if not part.isr:
             text = f"topic {topic.name} has no leader: node {leader}, which held its records, has lost them"
             return NotLeader(text)
         if leader == self._node.number:
             return NotLeader(f"topic {topic.name} is not open yet at this broker, which leads it")
-        if leader not in self._node.view.state.sessions:
+        if leader not in state.sessions:
             return NotLeader(f"topic {topic.name} has no leader: node {leader} is down")
-        epoch = max([part.epoch for part in parts if part is not None])
         place = f"node {leader}, at {', '.join(self._node.client_addresses(leader))}"
-        return NotLeader(f"topic {topic.name} is led by {place}", leader=leader, epoch=epoch)
+        return NotLeader(f"topic {topic.name} is led by {place}", leader=leader, epoch=part.epoch)
 
     async def wait_led(self, name: str) -> None:
         """Wait until a new topic is open at its leader, at most LEADER_WAIT_S."""
@@ -206,10 +236,10 @@ class ClusterCatalog:
         with trio.move_on_after(LEADER_WAIT_S):
             while (topic := self._catalog.topics.get(name)) is not None:
                 version = view.version
-                leaders = {part.leader if part is not None else 0 for part in self._parts(topic)}
-                if topic.led_by is None or not leaders & {0, self._node.number}:
+                part = self._part(topic)
+                if topic.led_by is None or (part is not None and part.leader != self._node.number):
                     return
-                await view.wait_newer(version)
+                await first_of(partial(view.wait_newer, version), self._settled.wait)
 
 
 def _rank(key: str, stored: Stored | None) -> tuple[int, str]:

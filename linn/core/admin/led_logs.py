@@ -17,6 +17,7 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import AUDIT_TOPIC
 from linn.core.errors.tree import StorageError, SyncFailed
 from linn.core.metadata.store import REMOVED, MetadataEntries
+from linn.core.replicas.log_numbers import groups_log
 from linn.core.topics.shared_entry import decode_entries
 from linn.core.topics.topic import Topic
 from linn.core.topics.topic_maker import TopicMaker
@@ -79,7 +80,7 @@ class LedLogs:
 
     async def delete(self, topic: Topic) -> None:
         """Delete all logs of a topic, open or not, and its record. Raises StorageError: some are left."""
-        await topic.delete()
+        await topic.delete([groups_log(topic.name)])
         if self.id_of(topic.name) == str(topic.id):
             await self._local.put_all({TOPIC + topic.name: REMOVED}, {})
             del self._entries[topic.name]

@@ -59,6 +59,9 @@ def topic_as_json(topics: Mapping[str, Topic], name: str) -> Steps[JsonText | No
     if queue is not None:
         counts = yield from _count(partition_queues)
         shown["queue"] = {**counts, "consumers": len(queue.consumers)}
+    replicas = topic.logs.describe() if topic.logs is not None else None
+    if replicas is not None:
+        shown["replicas"] = replicas
     return JsonText(msgspec.json.encode(shown).decode())
 
 

@@ -270,7 +270,7 @@ class TopicAdministration:
         topic.entries.update(entries)
         await topic.switch(await topic.prepare(settings, self._maker.semantics(settings)))
         for gone in [gone for gone in topic.entries if gone not in entries]:
-            if topic.led_by is None:
+            if topic.led_by is None or topic.logs is not None:
                 await topic.drop_shared(gone)
             del topic.entries[gone]
         topic.interceptors, topic.live_keys = interceptors, tuple(entry.get("live_keys", ()))

@@ -230,6 +230,7 @@ class Broker:
             cluster=self.cluster,
             read_addresses=lambda: self.addresses,
             read_client_count=lambda: self.client_count,
+            spawn=self.spawn,
             fail=self.fail,
         )
 
@@ -297,7 +298,7 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         self._read_secrets()
-        self.administration.links = link_peers(self.gateway, self.publisher, self.config, self.cluster, self.plugins)
+        link_peers(self.gateway, self.publisher, self.administration, self.config, self.plugins)
         self._dead_letters = DeadLetters(self.gateway, self.env, self.producer_ids, self.topic)
         self.certificates.load()
         self.token_file.load()

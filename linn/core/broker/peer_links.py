@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from linn.core.admin.administration import Administration
 from linn.core.cluster.membership import NodeMembership
-from linn.core.cluster.node import ClusterNode
-from linn.core.cluster.peers import SECRET_BYTES_MIN, PeerLinks
+from linn.core.cluster.peers import SECRET_BYTES_MIN
 from linn.core.config.config import Config
 from linn.core.errors.tree import SecretUnusable
 from linn.core.gateway.gateway import Gateway
@@ -13,15 +13,15 @@ from linn.core.publish.publisher import Publisher
 
 
 def link_peers(
-    gateway: Gateway, publisher: Publisher, config: Config, node: ClusterNode | None, plugins: PluginManager
-) -> PeerLinks | None:
-    """Give a gateway its membership and links, and return the links; None: its broker has no listener for brokers.
+    gateway: Gateway, publisher: Publisher, administration: Administration, config: Config, plugins: PluginManager
+) -> None:
+    """Give these parts of a broker the links to others, if it has a listener for them.
 
     Raises SecretUnusable: the secret can't be read, or is too short.
     """
-    settings = config.cluster
+    settings, node = config.cluster, administration.cluster
     if node is None or settings is None or settings.listener is None or settings.secret is None:
-        return None
+        return
     listener = config.listeners[settings.listener]
     secret = settings.secret.reveal(gateway.env).encode()
     if len(secret) < SECRET_BYTES_MIN:
@@ -30,5 +30,5 @@ def link_peers(
     make = plugins.protocols[listener.protocol].links
     assert make is not None, "the configuration was checked"
     gateway.links = make(gateway)
-    publisher.links = gateway.links
-    return gateway.links
+    gateway.followed_logs = administration.followed_logs
+    publisher.links = administration.links = gateway.links

@@ -98,8 +98,7 @@ class WorkerFolders:
         for key, value in catalog.items():
             if key.startswith(TOPIC):
                 part = PartEntry(leader=0, session="", epoch=epoch, isr=(1,), replicas=(1,))
-                count = value["settings"].get("partitions", 1)
-                entries |= {part_key(value["id"], index): part for index in range(count)}
+                entries[part_key(value["id"])] = part
         for name, exchange in self._config.exchanges.items():
             # A broker alone stores of these only what is not in its file.
             table = encode_settings(ExchangeTable(exchange.kind, exchange.alternate, exchange.bindings))

@@ -137,8 +137,8 @@ class CatalogStore:
             value = stored.value if isinstance(stored.value, dict) else {}
             id, settings = value.get("id"), value.get("settings")
             if isinstance(id, str) and isinstance(settings, dict):
-                partitions, storage = settings.get("partitions", 1), settings.get("storage")
-                self.topics[key] = PlacedTopic(key, stored.revision, id, partitions, storage)
+                sizes = [_number(settings.get(name)) for name in ("partitions", "replicas", "min_in_sync")]
+                self.topics[key] = PlacedTopic(key, stored.revision, id, settings.get("storage"), *sizes)
                 self._keys_by_id[id] = key
                 self._moved_ids.add(id)
 
@@ -178,6 +178,11 @@ class CatalogStore:
         """Wait until the broker's catalog is of a later revision of CATALOG."""
         while self.revision <= revision:
             await self._moved.wait()
+
+
+def _number(value: Any) -> int:
+    """A setting's value, or 1 where it has none."""
+    return value if type(value) is int and value > 0 else 1
 
 
 def _topic_id(part: str) -> str:

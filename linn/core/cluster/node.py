@@ -64,7 +64,7 @@ class ClusterNode:
 
     def __init__(self, settings: ClusterSettings, store: MetadataStore, env: Env, data_dir: str) -> None:
         self._settings = settings
-        self._store = store
+        self.store = store
         self._env = env
         self._folder = Folder(env.disk, data_dir)
         self._running = trio.CancelScope()
@@ -111,7 +111,7 @@ class ClusterNode:
         back_off, noted_s = BackOff(self._env.clock, self._env.rng), -WAITING_INTERVAL_S
         while True:
             try:
-                snapshot = await self._store.load()
+                snapshot = await self.store.load()
             except MetadataUnavailable as error:
                 now_s = self._env.clock.monotonic()
                 if now_s - noted_s >= WAITING_INTERVAL_S:
@@ -128,7 +128,7 @@ class ClusterNode:
             raise MetadataInvalid(f'the metadata store has entries such as {some}, and no entry "{CLUSTER}"')
         entry = ClusterEntry(self._env.rng.bytes(ID_BYTES).hex(), LEVEL)
         try:
-            await self._store.put_all({CLUSTER: entry}, {CLUSTER: ABSENT})
+            await self.store.put_all({CLUSTER: entry}, {CLUSTER: ABSENT})
         except (RevisionConflict, MetadataUnavailable, MetadataUnknown) as error:
             logger.debug("the cluster was not made, or by another node: %(error)s", log_fields(error))
         else:
@@ -143,7 +143,7 @@ class ClusterNode:
             state = await self._load_patiently()
             number = max(state.starts + 1, least)
             try:
-                await self._store.put_all({STARTS: number}, {STARTS: state.revision_of(STARTS)})
+                await self.store.put_all({STARTS: number}, {STARTS: state.revision_of(STARTS)})
             except (RevisionConflict, MetadataUnavailable, MetadataUnknown) as error:
                 # A number that may have been taken is not used: the next one is.
                 logger.debug("the start is counted again: %(error)s", log_fields(error))
@@ -176,7 +176,7 @@ class ClusterNode:
 
         Raises StorageError.
         """
-        await self._store.aclose()
+        await self.store.aclose()
         if is_synced and self._folder.note is not None:
             await self._folder.save(msgspec.structs.replace(self._folder.note, boot_id=""))
 
@@ -187,7 +187,7 @@ class ClusterNode:
 
     def _policy_of(self, key: str) -> PartPolicy:
         topic = self.catalog.topic_of_part(key)
-        return self.policy_of_storage(topic.storage) if topic is not None else PartPolicy()
+        return self.policy_of_storage(topic.storage)._replace(min_in_sync=topic.min_in_sync) if topic else PartPolicy()
 
     # --- describing ---
 

@@ -1,9 +1,9 @@
-"""Placement of partitions on nodes: a pure function from the state of the cluster and its topics to writes.
+"""Placement of topics on nodes: a pure function from the state of the cluster and its topics to writes.
 
-Laws: a partition is placed once, when its topic is made or gets more of them. All partitions of a topic are led by one
-node, because a broker does not pass requests on yet. A topic goes to the node with the fewest partitions. Only nodes
-that are alive and do not drain get any. A partition's entry is removed when the metadata, at a later revision, has no
-topic of its id.
+Laws: a topic is placed as a whole, when it is made. It goes to the nodes that hold the fewest partitions, in different
+racks and on different hosts as far as possible; only to nodes that are alive and do not drain. While there are fewer of
+these than it has replicas, it has fewer; it gets the others when there are more nodes. A topic's entry is removed when
+the metadata, at a later revision, has no topic of its id.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from linn.core.cluster.entries import PARTS, SESSIONS, ClusterState, PartEntry
 from linn.core.cluster.plan import Write, of_controller, packed
@@ -24,44 +26,66 @@ class PlacedTopic(NamedTuple):
     """The key of its entry in the metadata store."""
     revision: int
     id: str
-    partitions: int
     storage: str | None
+    partitions: int
+    replicas: int
+    min_in_sync: int
 
 
-def part_key(topic_id: str, index: int) -> str:
-    """The key of a partition's entry."""
-    return f"{PARTS}{topic_id}/{index}"
+def part_key(topic_id: str) -> str:
+    """The key of the entry that says who leads a topic, and who holds it.
+
+    A topic is one group of logs: number 0. The key leaves room for more.
+    """
+    return f"{PARTS}{topic_id}/0"
 
 
 def place(state: ClusterState, topics: Iterable[PlacedTopic], keys_max: int) -> list[Write]:
-    """The writes that place partitions without a place, and that remove entries of partitions without a topic."""
+    """The writes that place topics, give them replicas that they lack, and remove entries without a topic."""
     known = sorted(topics)
-    ids = {topic.id for topic in known}
-    used = {key: part for key, part in state.parts.items() if key.removeprefix(PARTS).partition("/")[0] in ids}
-    held = Counter(part.replicas[0] for part in used.values())
+    weights = {part_key(topic.id): topic.partitions for topic in known}
+    used = {key: part for key, part in state.parts.items() if key in weights}
+    held: Counter[int] = Counter()
+    for key, placed in used.items():
+        for node in placed.replicas:
+            held[node] += weights[key]
     steps: list[Write] = []
     for topic in known:
-        found = {index: state.parts.get(part_key(topic.id, index)) for index in range(topic.partitions)}
-        missing = [index for index, part in found.items() if part is None]
-        homes = [part.replicas[0] for part in found.values() if part is not None]
-        node = _chosen(state, held, homes) if missing else None
-        if node is not None:
-            held[node] += len(missing)
-            steps += [_placed(state, topic, index, node) for index in missing]
+        part = state.parts.get(part_key(topic.id))
+        there = part.replicas if part is not None else ()
+        added = _chosen(state, held, there, topic.replicas - len(there))
+        for node in added:
+            held[node] += topic.partitions
+        if part is None and added:
+            steps.append(_placed(state, topic, added))
+        elif part is not None and added and not part.target:
+            steps.append(_with_replicas(state, part_key(topic.id), part, (*there, *added)))
     for key in sorted(state.parts.keys() - used.keys()):
         steps.append(Write({key: REMOVED}, {key: state.revision_of(key)}))
     return [of_controller(state, write) for write in packed(steps, keys_max)]
 
 
-def _chosen(state: ClusterState, held: Mapping[int, int], homes: list[int]) -> int | None:
-    """The node for further partitions of a topic; None: none can take them now."""
-    if homes:
-        return homes[0] if homes[0] in state.sessions else None
+def _chosen(state: ClusterState, held: Mapping[int, int], there: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Choose further nodes for a topic, at most `count`, beside the nodes that have it."""
     alive = [node for node in sorted(state.sessions) if node in state.nodes and not state.nodes[node].draining]
-    return min(alive, key=lambda node: held[node], default=None)
+    chosen: list[int] = []
+    while len(chosen) < count:
+        beside = [state.nodes[node] for node in (*there, *chosen) if node in state.nodes]
+        racks, hosts = {node.rack for node in beside if node.rack}, {node.host for node in beside}
+        free = [node for node in alive if node not in there and node not in chosen]
+        if not free:
+            break
+        chosen.append(min(free, key=lambda n: (state.nodes[n].rack in racks, state.nodes[n].host in hosts, held[n], n)))
+    return tuple(chosen)
 
 
-def _placed(state: ClusterState, topic: PlacedTopic, index: int, node: int) -> Write:
-    key, session = part_key(topic.id, index), f"{SESSIONS}{node}"
-    entry = PartEntry(leader=node, session=state.sessions[node].session, epoch=1, isr=(node,), replicas=(node,))
-    return Write({key: entry}, {key: ABSENT, session: state.revision_of(session), topic.key: topic.revision})
+def _placed(state: ClusterState, topic: PlacedTopic, nodes: tuple[int, ...]) -> Write:
+    """Place a new topic: all of its replicas hold all that there is, which is nothing."""
+    key, leader = part_key(topic.id), nodes[0]
+    entry = PartEntry(leader=leader, session=state.sessions[leader].session, epoch=1, isr=nodes, replicas=nodes)
+    sessions = {f"{SESSIONS}{node}": state.revision_of(f"{SESSIONS}{node}") for node in nodes}
+    return Write({key: entry}, {key: ABSENT, **sessions, topic.key: topic.revision})
+
+
+def _with_replicas(state: ClusterState, key: str, part: PartEntry, nodes: tuple[int, ...]) -> Write:
+    return Write({key: msgspec.structs.replace(part, replicas=nodes)}, {key: state.revision_of(key)})

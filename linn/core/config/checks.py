@@ -246,6 +246,8 @@ class ConfigChecker:
             secret=head.secret,
             rack=head.rack,
             session_timeout_s=head.session_timeout_s,
+            replicas=head.replicas,
+            min_in_sync=head.min_in_sync,
         )
 
     def _check_links(self, head: ClusterTable, listener: Listener | None) -> None:

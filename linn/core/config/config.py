@@ -27,7 +27,7 @@ from linn.core.config.tables import (
     TokensTable,
 )
 from linn.core.config.toml_source import Path, TomlSource
-from linn.core.config.topic_checks import Surroundings
+from linn.core.config.topic_checks import Replication, Surroundings
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.secret import Secret, secrets_in
 from linn.core.errors.names import AUDIT_TOPIC
@@ -128,7 +128,9 @@ class Config:
         exchanges."""
         delivery = {name: configured.settings for name, configured in self.delivery.items()}
         named = topics, exchanges, self.storage, delivery, self.interceptors, kinds.partitioners
-        return Surroundings(self.broker, *named, list(kinds.services.values()))
+        cluster = self.cluster if self.cluster is not None and self.cluster.listener is not None else None
+        replication = Replication(cluster.replicas, cluster.min_in_sync) if cluster is not None else None
+        return Surroundings(self.broker, *named, list(kinds.services.values()), replication)
 
 
 def read_toml(path: str) -> TomlSource:

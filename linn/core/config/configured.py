@@ -65,3 +65,5 @@ class ClusterSettings:
     secret: Secret | None
     rack: str
     session_timeout_s: float
+    replicas: int
+    min_in_sync: int | None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from linn.core.config.topic_settings import DAY_MS, BindingSettings, Count, Retention, Size, TopicSettings
+from linn.core.config.topic_settings import DAY_MS, BindingSettings, Count, Replicas, Retention, Size, TopicSettings
 from linn.core.config.units import UNITS_MAX
 from linn.core.env.secret import Secret
 from linn.core.env.tls import ClientCertificate, Version
@@ -467,6 +467,13 @@ class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="How long the metadata store waits for a sign of this broker before the cluster gives it up.",
         ),
     ] = msgspec.field(default=6.0, name="session_timeout")
+    replicas: Annotated[
+        Replicas, msgspec.Meta(description="Number of brokers that hold a topic which sets no `replicas` of its own.")
+    ] = 3
+    min_in_sync: Annotated[
+        Replicas | None,
+        msgspec.Meta(description="`min_in_sync` of topics that set none. Default: all of their replicas but one."),
+    ] = None
 
 
 TABLES: Mapping[str, type[msgspec.Struct]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from linn.core.batch.steps import Steps
 from linn.core.config.decoder import decode_items, decode_settings
@@ -16,11 +16,19 @@ from linn.core.config.problem import FirstProblem, Problems
 from linn.core.config.service_tables import ServiceTables, check_tables_of
 from linn.core.config.tables import BrokerSettings
 from linn.core.config.toml_source import Path
-from linn.core.config.topic_settings import TopicSettings, with_defaults, without_nulls
+from linn.core.config.topic_settings import TopicSettings, with_defaults, with_minimum, without_nulls
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import ConfigError, LinnError, PluginUnknown
 from linn.core.routing.partitioner import DEFAULT_PARTITIONER
+
+
+class Replication(NamedTuple):
+    """The defaults of a cluster for its topics."""
+
+    replicas: int
+    min_in_sync: int | None
+    """None: all replicas but one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,8 @@ class Surroundings:
     interceptors: Collection[str] = ()
     partitioners: Collection[str] = (DEFAULT_PARTITIONER,)
     services: Collection[ServiceTables] = ()
+    replication: Replication | None = None
+    """None: the broker has no links to others."""
 
 
 def decode_topic(name: str, table: Mapping[str, Any], around: Surroundings) -> Steps[TopicSettings]:
@@ -60,18 +70,32 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
     path: Path = ("topics", name)
     check_name(name, path, problems)
     topic = without_nulls(topic)
-    defaults = {
+    defaults: dict[str, object] = {
         "storage": around.broker.default_storage,
         "delivery": around.broker.default_delivery,
         "message_bytes_max": around.broker.message_bytes_max,
     }
+    if around.replication is not None:
+        defaults["replicas"] = around.replication.replicas
     filled = with_defaults(topic, defaults, around.delivery.get(topic.delivery or around.broker.default_delivery))
+    if around.replication is not None:
+        filled = with_minimum(filled, around.replication.min_in_sync)
+    _check_replicas(filled, around, path, problems)
     check_tables_of(name, topic, around.services, problems)
     _check_references(name, topic, around, path, problems)
     _check_limits(filled, around.broker, path, problems)
     _warn_of_no_effect(topic, path, problems)
     _warn_of_attempts(filled, path, problems)
     return filled
+
+
+def _check_replicas(filled: TopicSettings, around: Surroundings, path: Path, problems: Problems) -> None:
+    if problems.any_wrong(path, "replicas", "min_in_sync"):
+        return
+    if around.replication is None and (filled.replicas or 1) > 1:
+        problems.add((*path, "replicas"), "other brokers hold a topic only in a [cluster] with a listener for them")
+    elif (filled.min_in_sync or 1) > (filled.replicas or 1):
+        problems.add((*path, "min_in_sync"), f"is over the topic's number of replicas, {filled.replicas or 1}")
 
 
 def check_name(name: str, path: Path, problems: Problems) -> None:

@@ -18,6 +18,8 @@ from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 
 PARTITIONS_MAX = 4096
 """Limit of partitions: each costs open files and about 10 KiB, and more on one node are probably a mistake."""
+REPLICAS_MAX = 15
+"""Limit of the replicas of a topic: each costs the leader as much as a reader, and seven survive three losses."""
 DAY_MS = 86_400_000
 
 Kind = Literal["queue", "stream", "both"]
@@ -29,6 +31,7 @@ Retention = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
 Lease = Annotated[int, msgspec.Meta(ge=1, le=LEASE_MS_MAX)]
 Delay = Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
+Replicas = Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
 _NOT_LIVE = {"live": False}
 
 
@@ -76,6 +79,20 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         msgspec.Meta(
             description="A `[delivery.NAME]` table, or a semantics' name. Default: the broker's `default_delivery`.",
             extra=_NOT_LIVE,
+        ),
+    ] = None
+    replicas: Annotated[
+        Replicas | None,
+        msgspec.Meta(
+            description="Number of brokers that hold the topic, in a cluster. Default: the cluster's `replicas`.",
+            extra=_NOT_LIVE,
+        ),
+    ] = None
+    min_in_sync: Annotated[
+        Replicas | None,
+        msgspec.Meta(
+            description="Fewest replicas that have to hold a record before it is confirmed to a publisher with "
+            "`acks = all`. Default: the cluster's `min_in_sync`."
         ),
     ] = None
     retention_ms: Annotated[
@@ -159,12 +176,20 @@ def encode_without_bindings(topic: TopicSettings) -> dict[str, Any]:
 def with_defaults(topic: TopicSettings, defaults: Mapping[str, object], delivery_settings: object) -> TopicSettings:
     """Fill in the settings that a topic inherits; its own settings are kept.
 
-    `defaults` holds `storage`, `delivery` and `message_bytes_max`, from the broker. A setting that is still None
-    afterwards does not exist for this delivery (at-most-once has no lease). Idempotent.
+    `defaults` holds `storage`, `delivery` and `message_bytes_max`, from the broker, and in a cluster `replicas`. A
+    setting that is still None afterwards does not exist for this delivery (at-most-once has no lease). Idempotent.
     """
     found = dict(defaults) | {name: getattr(delivery_settings, name, None) for name in FROM_DELIVERY}
     missing = {name: value for name, value in found.items() if getattr(topic, name) is None}
     return msgspec.structs.replace(topic, **missing)
+
+
+def with_minimum(topic: TopicSettings, minimum: int | None) -> TopicSettings:
+    """Fill in `min_in_sync`: the cluster's, or all replicas but one; at most as many as there are."""
+    if topic.min_in_sync is not None or topic.replicas is None:
+        return topic
+    usual = minimum if minimum is not None else topic.replicas - 1
+    return msgspec.structs.replace(topic, min_in_sync=max(1, min(usual, topic.replicas)))
 
 
 def delivery_settings_of(topic: TopicSettings, delivery_settings: S) -> S:

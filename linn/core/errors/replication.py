@@ -11,6 +11,16 @@ class CopyMisplaced(StorageError):
     code = "log.copy_misplaced"
 
 
+class NotEnoughReplicas(StorageError):
+    """Fewer replicas follow than have to hold a record before it is confirmed: nothing was stored.
+
+    For publishes with `acks = all`. It is over when enough brokers of the topic are back.
+    """
+
+    code = "partition.not_enough_replicas"
+    retriable = True
+
+
 class NotLeader(StorageError):
     """This broker does not lead the partition, or leads it no more: see `leader` and `epoch`.
 

@@ -85,6 +85,11 @@ class Partition(ReadablePartition):
     duplicates = 0
     """Repeated batches, which were not stored again."""
 
+    on_closed: Callable[[], None] | None = None
+    """Called when the log is closed or deleted."""
+    _on_appended: Callable[[], None] | None = None
+    """Called after an append of a leader that is not durable yet."""
+
     def __init__(
         self,
         id: PartitionId,
@@ -209,6 +214,8 @@ class Partition(ReadablePartition):
             self._tidy_if_due()
         if self._confirm_after_sync:
             self._start_sync(self._sync_until_durable)
+            if self._on_appended is not None:
+                self._on_appended()
         else:
             self._advance(base_offset + batch.offset_span)
             if self._flush_interval_s is not None:
@@ -377,25 +384,25 @@ class Partition(ReadablePartition):
         text = f"this broker does not lead {self.id}: {where} in epoch {self.leader_epoch}"
         return NotLeader(text, leader=self.leader, epoch=self.leader_epoch)
 
-    def lead(self, epoch: int, on_durable: Callable[[], None]) -> None:
+    def lead(self, epoch: int, on_durable: Callable[[], None], on_appended: Callable[[], None] | None = None) -> None:
         """Lead in a new epoch. Call `commit` as the watermark moves.
 
         What waits from an epoch before, if this broker led in that one too, goes on waiting: its records are there.
         """
         assert self._is_replicated, "who is alone has one epoch"
         self.role, self.leads, self.leader, self.leader_epoch = Role.LEADING, True, 0, epoch
-        self._on_durable = on_durable
+        self._on_durable, self._on_appended = on_durable, on_appended
 
     def follow(self, leader: int, epoch: int, on_durable: Callable[[], None]) -> None:
         """Follow a leader in an epoch. What waits for this broker as the leader fails with NotLeader."""
         self.role, self.leads, self.leader, self.leader_epoch = Role.FOLLOWING, False, leader, epoch
-        self._on_durable = on_durable
+        self._on_durable, self._on_appended = on_durable, None
         self._fail_marks()
 
     def go_offline(self, epoch: int) -> None:
         """Serve nothing until the leader of an epoch is known. What waits fails with NotLeader."""
         self.role, self.leads, self.leader, self.leader_epoch = Role.OFFLINE, False, 0, epoch
-        self._on_durable = None
+        self._on_durable = self._on_appended = None
         self._fail_marks()
 
     def _fail_marks(self) -> None:
@@ -493,5 +500,7 @@ class Partition(ReadablePartition):
         self._forget_untidied()
         if not self._closed:
             self._closed = True
+            if self.on_closed is not None:
+                self.on_closed()
             self._storage.producers -= len(self.log.facts.producers)
             self._storage.held.discard(self.id)

@@ -40,6 +40,18 @@ class WaitDeadline:
         return False
 
 
+async def first_of(*waits: Callable[[], Awaitable[None]]) -> None:
+    """Wait until one of these waits is over; the others are cancelled."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait(one: Callable[[], Awaitable[None]]) -> None:
+            await one()
+            nursery.cancel_scope.cancel()
+
+        for one in waits:
+            nursery.start_soon(wait, one)
+
+
 class ReadySignal:
     """Wakes tasks that wait for work in order of arrival, one at a time, so that each finds work.
 

@@ -42,7 +42,7 @@ class PublishLinks(Protocol):
     ) -> Sequence[PublishResult]:
         """Let another broker publish to one of its topics, and wait until it has confirmed all of it.
 
-        `producers`: the producer ids in the batches, with the keys that prove whose they are.
+        `producers`: the first ids of the blocks that the batches use, with the keys that prove whose they are.
 
         Raises:
             LinnErrors of the publish, with the texts of the other broker.

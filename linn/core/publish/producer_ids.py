@@ -92,9 +92,9 @@ class OwnedProducers:
         return self._ids.key(self._user, producer_id)
 
     def keys_of(self, batches: Sequence[RecordBatch]) -> dict[int, int]:
-        """The producer ids of batches, with their keys. Raises ProducerForeign."""
-        ids = dict.fromkeys([batch.producer_id for batch in batches])
-        return {id: self.key(id) for id in ids if id}
+        """The first ids of the blocks that batches use, with the keys of these blocks. Raises ProducerForeign."""
+        blocks = dict.fromkeys([batch.producer_id >> PRODUCER_BITS for batch in batches if batch.producer_id])
+        return {block << PRODUCER_BITS: self.key(block << PRODUCER_BITS) for block in blocks}
 
     def claim(self, producer_id: int, key: int) -> None:
         """Let the session use the block of an id, of which it shows the key.

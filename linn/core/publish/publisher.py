@@ -26,7 +26,7 @@ from linn.core.batch.format import Formats
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.replication import NotLeader
+from linn.core.errors.replication import NotEnoughReplicas, NotLeader
 from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
 from linn.core.log.mark import Mark
 from linn.core.log.producers import numbers_of
@@ -225,8 +225,11 @@ class Publisher:
 
         Behind an exchange, the result names no topic that the caller may not see.
 
-        Raises StorageError: a destination could not store it; earlier ones have. TransactionError: nothing was stored.
+        Raises StorageError: a destination could not store it; earlier ones have. TransactionError, NotEnoughReplicas:
+        nothing was stored.
         """
+        if self.links is not None:
+            _check_replicas(request, planned)
         results: list[PublishResult] = []
         awaits: list[tuple[Mark, int]] = []
         for batch, plan in zip(request.batches, planned, strict=True):
@@ -282,6 +285,17 @@ class Publisher:
             epoch = partition.leader_epoch if known is None else partition.log.facts.epochs.at(base_offset)
             return PublishResult(index, base_offset, copies, returned, epoch, *topic.id_halves, refused)
         return PublishResult(-1, -1, copies, returned, refused=refused)
+
+
+def _check_replicas(request: PublishRequest, planned: Sequence[Planned]) -> None:
+    """Check that enough replicas follow to confirm a publish. Raises NotEnoughReplicas."""
+    for plan in planned:
+        for destination in plan.destinations:
+            topic = destination.topic
+            waits = topic.logs is not None and not topic.logs.has_enough
+            if waits and topic.semantics.confirm_when(request.acks) is ConfirmWhen.REPLICATED:
+                least = topic.settings.min_in_sync
+                raise NotEnoughReplicas(f"fewer than {least} replicas of topic {topic.name} are in sync")
 
 
 class _Waiting(NamedTuple):
@@ -471,6 +485,9 @@ class PublishLane:
         except LinnError as refusal:
             self._publisher.count_refused(request, refusal)
             self._answers.refused(first.ticket, refusal)
+            return False
+        except Exception as bug:
+            self._answers.failed(first.ticket, bug)
             return False
         return True
 

@@ -165,6 +165,11 @@ class Queue:
         for partition_queue in self.partition_queues:
             await partition_queue.close()
 
+    def end_consumers(self) -> None:
+        """End all consumers because the topic is deleted."""
+        for consumer in list(self.consumers.values()):
+            consumer.end(self.gone())
+
     def abandon(self, reason: NotLeader) -> None:
         """End because another broker leads the topic, or none: consumers end with the reason.
 

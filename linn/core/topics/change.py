@@ -7,12 +7,13 @@ completely.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain
 
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.env import Spawn
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import StorageError, SyncFailed
 from linn.core.log.partition import Partition
 from linn.core.queue.partition_queue import PartitionQueue
@@ -25,7 +26,11 @@ logger = logging.getLogger("linn.topic")
 class TopicChange:
     """A prepared change. Made by `Topic.prepare`; ended by `Topic.switch` or by `abandon`."""
 
-    def __init__(self, settings: TopicSettings, semantics: DeliverySemantics, spawn: Spawn) -> None:
+    def __init__(
+        self, settings: TopicSettings, semantics: DeliverySemantics, spawn: Spawn, *, has_logs: bool = True
+    ) -> None:
+        """`has_logs`: whether the topic closes its logs itself."""
+        self._has_logs = has_logs
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
@@ -62,6 +67,10 @@ class TopicChange:
         A log that can't be deleted is harmless: an empty one, which the next try reuses. `keeps_empty`: delete nothing,
         for a start, whose empty logs are not new: on a full disk there may be no room to make them again.
         """
+        if not self._has_logs:
+            for partition_queue in self.partition_queues:
+                partition_queue.abandon(NotLeader("the change was not made"))
+            return
         for partition_queue in self.partition_queues:
             await partition_queue.close()
         states = [
@@ -73,6 +82,12 @@ class TopicChange:
             # A log that has ever been written to is not new, whatever its origin.
             is_kept = keeps_empty or partition.log.bounds()[1]
             await (close_log(partition) if is_kept else _tolerate(partition, partition.delete))
+
+
+async def sync_names(logs: Iterable[Partition]) -> None:
+    """Make the names of new logs durable: a sync of one covers all of the same topic. Raises StorageError."""
+    for log in {log.id.topic: log for log in logs}.values():
+        await log.log.sync()
 
 
 async def close_log(partition: Partition) -> None:

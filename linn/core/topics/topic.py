@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -48,13 +48,14 @@ from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
-from linn.core.topics.change import TopicChange
+from linn.core.topics.change import TopicChange, sync_names
 from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
 from linn.core.topics.deletion import TopicDeletion
 from linn.core.topics.held_bytes import HeldBytes
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 from linn.core.topics.shared_entry import OWN_QUEUE, SharedEntry, state_topic
+from linn.core.topics.topic_logs import TopicLogs
 
 logger = logging.getLogger("linn.topic")
 
@@ -102,6 +103,8 @@ class Topic:
         """The epoch in which new logs are opened."""
         self.led_by: Callable[[], NotLeader] | None = None
         """In a cluster, while the topic is closed here: makes the error that names its leader."""
+        self.logs: TopicLogs | None = None
+        """In a cluster, the holder of the topic's logs, which replicates them; None: the topic has them to itself."""
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
@@ -128,7 +131,7 @@ class Topic:
         """Records dropped by `overflow = "drop-head"`; of a queue only unsettled ones."""
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
-        self._deletion = TopicDeletion(host.engine, self._open_log)
+        self._deletion = TopicDeletion(host.engine, self.make_log)
         self._room = ReadySignal()
         self._waits_for_room = False
         self._dropping = False
@@ -141,7 +144,7 @@ class Topic:
 
         Raises LogCorrupt, StorageError: opened logs are closed again.
         """
-        change = TopicChange(self.settings, self.semantics, self._spawn)
+        change = self._change(self.settings, self.semantics)
         change.begin()  # Nothing can refuse it any more.
         try:
             for index in range(self.settings.partitions):
@@ -153,18 +156,20 @@ class Topic:
             raise
         await self._adopt(change)
 
-    async def resign(self, led_by: Callable[[], NotLeader]) -> None:
-        """Close all logs, because another broker leads the topic: consumers end, and publishes are refused."""
+    def resign(self, led_by: Callable[[], NotLeader]) -> None:
+        """Close the topic, but not its logs, because another broker leads it: consumers end, publishes are refused."""
         self.led_by = led_by
-        await self.close()
+        self._leave(led_by())
         self.partitions.clear()
+        self._held.changed.clear()
         self.subscriptions = {}
 
-    def lead_in(self, epoch: int) -> None:
-        """Append in a later epoch from now on."""
-        self.leader_epoch = epoch
-        for partition in (*self.partitions.values(), *(state.partition for state in self.state_logs())):
-            partition.leader_epoch = epoch
+    def _leave(self, reason: NotLeader) -> None:
+        """End all consumers and subscriptions, and leave the logs to their holder as they are."""
+        self._end_readers()
+        for queue in list(self.subscriptions.values()):
+            queue.abandon(reason)
+        self._room.notify_all()
 
     def check_led(self) -> None:
         """Check that this broker leads the topic. Raises NotLeader."""
@@ -173,15 +178,29 @@ class Topic:
 
     async def make_durable(self) -> None:
         """Make the names of new logs durable. Raises StorageError."""
-        await _sync_names(self.partitions.values(), self.state_logs())
+        await sync_names([*self.partitions.values(), *(state.partition for state in self.state_logs())])
 
-    async def _open_log(self, id: PartitionId) -> Partition:
+    def _change(self, settings: TopicSettings, semantics: DeliverySemantics) -> TopicChange:
+        return TopicChange(settings, semantics, self._spawn, has_logs=self.logs is None)
+
+    async def make_log(self, id: PartitionId, *, is_replicated: bool = False) -> Partition:
+        """Open one of the topic's logs, which is made if there is none. Raises LogCorrupt, StorageError."""
         log = await self._engine.open(id)
         host = self._host
-        return Partition(id, log, host.storage, host.clock, host.spawn, self.leader_epoch, host.formats)
+        about = host.storage, host.clock, host.spawn, self.leader_epoch, host.formats
+        return Partition(id, log, *about, is_replicated=is_replicated)
+
+    async def _open_log(self, id: PartitionId) -> Partition:
+        return await (self.make_log(id) if self.logs is None else self.logs.open(id))
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the state of subscriptions is in logs: it survives a restart of this broker, or its loss."""
+        is_kept = self._engine.capabilities.survives_restart or (self.settings.replicas or 1) > 1
+        return is_kept and self.semantics.survives_restart
 
     async def _open_state(self, number: int, index: int) -> StateLog | None:
-        if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
+        if not self.keeps_state:
             return None
         return StateLog(await self._open_log(PartitionId(state_topic(number, self.name), index)), self._clock)
 
@@ -191,21 +210,29 @@ class Topic:
         Raises StorageError, LogCorrupt: new parts are deleted again.
         """
         self._clipped.check()
-        change = TopicChange(settings, semantics, self._spawn)
+        change = self._change(settings, semantics)
         if self.led_by is not None:
             return change
+        if self.logs is not None and self._needs_logs(settings):
+            await self.logs.begin_epoch()
         try:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
             states = [partition_queue.log.state for partition_queue in change.partition_queues]
-            await _sync_names(change.partitions.values(), [state for state in states if state is not None])
+            await sync_names([*change.partitions.values(), *(it.partition for it in states if it is not None)])
             if settings.kind not in (self.settings.kind, "both"):
                 await self._retired.prepare(self.partitions.values())
         except LinnError:
             await change.abandon()
             raise
         return change
+
+    def _needs_logs(self, settings: TopicSettings) -> bool:
+        """Whether logs have to be made for new settings, or for a named subscription that is not open yet."""
+        wanted = {name for name, entry in self.entries.items() if not entry.deleted}
+        wanted |= {""} if settings.kind != "stream" else set()
+        return settings.partitions > len(self.partitions) or not wanted <= self.subscriptions.keys()
 
     async def _prepare(self, change: TopicChange) -> None:
         """Open the subscriptions of the new kind that do not exist yet."""
@@ -284,15 +311,18 @@ class Topic:
         Raises StorageError: some logs are left.
         """
         queue, entry = self.subscriptions.pop(name, None), self.entries[name]
-        deletion = TopicDeletion(self._engine, self._open_log)
+        deletion = TopicDeletion(self._engine, self.make_log)
+        topic = state_topic(entry.number, self.name)
+        logs = [PartitionId(topic, index) for index in range(self.settings.partitions)]
         if queue is not None:
             await queue.close()
             await deletion.delete_open(_state_logs(queue))
             for partition_queue in queue.partition_queues:
                 partition_queue.log.clipped = False  # Its log is replaced by none.
+        if self.logs is not None:
+            await self.logs.forget(logs)
         if self.semantics.survives_restart:
-            topic = state_topic(entry.number, self.name)
-            await deletion.delete_rest([PartitionId(topic, index) for index in self.partitions])
+            await deletion.delete_rest(logs)
 
     @property
     def stream(self) -> Stream | None:
@@ -527,6 +557,10 @@ class Topic:
 
     async def close(self) -> None:
         """End all subscriptions; sync and close all logs."""
+        if self.logs is not None:
+            self._leave(NotLeader(f"the broker that leads topic {self.name} is stopping"))
+            await self.logs.close()
+            return
         self._end_readers()
         for queue in list(self.subscriptions.values()):
             await self._close_queue(queue)
@@ -534,10 +568,11 @@ class Topic:
             await partition.close()
         self._room.notify_all()
 
-    async def delete(self) -> None:
+    async def delete(self, also: Sequence[PartitionId] = ()) -> None:
         """Close the topic, and remove everything stored. Published records are confirmed before.
 
-        Also for a topic that was never opened. After an error, another call continues.
+        Also for a topic that was never opened. After an error, another call continues. `also`: logs of neither
+        its partitions nor its subscriptions.
 
         Raises StorageError.
         """
@@ -554,7 +589,7 @@ class Topic:
         numbers = [OWN_QUEUE, *(entry.number for entry in self.entries.values())]
         internal = [PartitionId(state_topic(number, self.name), index) for number in numbers for index in indexes]
         ids = [PartitionId(self.name, index) for index in indexes]
-        await self._deletion.delete_rest(ids + internal if self.semantics.survives_restart else ids)
+        await self._deletion.delete_rest([*ids, *(internal if self.semantics.survives_restart else ()), *also])
 
 
 def _state_logs(queue: Queue) -> list[Partition]:
@@ -563,10 +598,3 @@ def _state_logs(queue: Queue) -> list[Partition]:
         for partition_queue in queue.partition_queues
         if partition_queue.log.state is not None
     ]
-
-
-async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> None:
-    """Make the names of new logs durable: a sync of one covers all of the same topic."""
-    of_topics = {log.id.topic: log for log in (*logs, *(state.partition for state in states))}
-    for log in of_topics.values():
-        await log.log.sync()

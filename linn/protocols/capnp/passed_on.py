@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from linn.api import ConsumerKind, Leg, LinnError, PeerError, SubscribeRequest, SubscriptionOf
 from linn.protocols.capnp.responder import Responder
 from linn.wire import messages as m
@@ -54,8 +56,7 @@ class PassedOn:
             self._responder.fail(correlation, outcome)
             self._finish()
             return
-        subscribed: m.Subscribed = outcome.message
-        subscribed.subscription = self.id
+        subscribed: m.Subscribed = replace(outcome.message, subscription=self.id)
         self._is_begun = True
         self._is_leased = subscribed.kind == ConsumerKind.SHARED and subscribed.lease_ms > 0
         self._responder.outbox.put(frames_of(subscribed, correlation))
@@ -75,7 +76,7 @@ class PassedOn:
         elif correlation:
             message = outcome.message
             if isinstance(message, m.Deliver):
-                message.subscription = self.id
+                message = replace(message, subscription=self.id)
             self._responder.answer(correlation, frames_to(message, correlation, outcome.batches))
 
     def _pulled(self, correlation: int, outcome: Any) -> None:
@@ -99,7 +100,7 @@ class PassedOn:
         if isinstance(message, m.Settle):
             weight += len(message.entries) // ENTRIES_PER_REQUEST
         if not isinstance(message, m.Subscribe):
-            message.subscription = m.LANE_SUBSCRIPTION
+            message = replace(message, subscription=m.LANE_SUBSCRIPTION)
         responder = self._responder
         responder.inflight += weight
 
@@ -135,7 +136,7 @@ class PassedOn:
             return
         if isinstance(message, m.Assigned):
             self._responder.session.share_changed(self.leg, len(message.partitions))
-        message.subscription = self.id
+        message = replace(message, subscription=self.id)
         self._responder.outbox.put(frames_to(message, 0, event.batches))
 
     async def _pong(self) -> None:

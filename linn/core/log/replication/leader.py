@@ -92,6 +92,8 @@ class Leader:
         self._node = node
         self._minimum = minimum
         self._logs = {number: _Log(log, log.bounds()[1], watermarks.get(number, 0)) for number, log in logs.items()}
+        self._removed: set[int] = set()
+        """Logs that were deleted in this epoch, of which followers may still tell."""
         self._began_s = self._now_s = now_s
         self._peers: dict[int, _Peer] = {}
         self._change: ChangeIsr | None = None
@@ -110,9 +112,12 @@ class Leader:
 
     @property
     def has_enough(self) -> bool:
-        """Whether enough members follow for new records to be committed."""
-        following = [node for node in self._counted if node == self._node or self._peer(node).session]
-        return len(following) >= self._minimum
+        """Whether enough members follow, or may be back in a moment, for new records to be committed."""
+        return len([node for node in self._counted if node == self._node or self._may_follow(node)]) >= self._minimum
+
+    def _may_follow(self, node: int) -> bool:
+        peer = self._peer(node)
+        return bool(peer.session) or self._now_s - peer.since_s < LINK_LOST_S
 
     def watermarks(self) -> dict[int, int]:
         """The offset of each log below which everything is committed."""
@@ -121,6 +126,15 @@ class Leader:
     def add_log(self, number: int, log: PartitionLog) -> None:
         """Lead another log, which has just been made: followers follow again to learn of it."""
         self._logs[number] = _Log(log, log.bounds()[1], log.bounds()[0])
+
+    def remove_log(self, number: int) -> None:
+        """A log was deleted: it holds up nothing any more."""
+        del self._logs[number]
+        self._removed.add(number)
+        for peer in self._peers.values():
+            peer.ends.pop(number, None)
+            peer.goal.pop(number, None)
+        self._advance_all()
 
     def durable(self, number: int, offset: int) -> None:
         """The leader's own log is durable up to an offset, by the topic's policy."""
@@ -136,6 +150,8 @@ class Leader:
         if self.is_over or peer.session != session:
             return  # It was matched in another session, and has said this before.
         for number, end in ends:
+            if number in self._removed:
+                continue
             if number not in self._logs:
                 raise ProtocolError(f"node {node} acknowledges log {number}, which the leader does not have")
             last = self._logs[number].log.bounds()[1]
@@ -150,6 +166,7 @@ class Leader:
     def _advance_all(self) -> None:
         for number in self._logs:
             self._advance(number)
+        self._note_recovered()
 
     def _advance(self, number: int) -> None:
         log = self._logs[number]
@@ -162,6 +179,9 @@ class Leader:
         if offset > log.watermark and not self.is_over:
             log.watermark = offset
             self.commands.append(Commit(number, offset))
+            self._note_recovered()
+
+    def _note_recovered(self) -> None:
         if not self._has_recovered and self._is_recovered():
             self._has_recovered = True
             self.commands.append(Recovered())
@@ -283,7 +303,7 @@ class Leader:
         if self.is_over:
             return
         if part.epoch > self.part.epoch:
-            self._end(f"node {part.leader} leads in epoch {part.epoch}")
+            self.is_over = True  # The role in that epoch follows; if it is to lead again, what waits goes on waiting.
         elif part.revision > self.part.revision:
             self._settle(part)  # A change that depends on the revision before was made by now, or never will be.
         elif is_read and self._change is not None and self._is_unknown:
@@ -303,6 +323,12 @@ class Leader:
     def session_ended(self, *, is_expired: bool) -> None:
         """This node's session is another one now, or (`is_expired`) there is none as far as it knows."""
         self._is_frozen, self._is_expired = True, is_expired
+
+    def session_held(self, session: str) -> None:
+        """This node's session can't have ended, and is this one: perhaps the one in which it was elected."""
+        self._is_expired = False
+        if session == self.part.session:
+            self._is_frozen = False
 
     def _end(self, reason: str) -> None:
         self.is_over = True

@@ -61,6 +61,8 @@ class Replica:
             self.leader = Leader(self.node, part, self._logs, self.watermarks, self._minimum, now_s)
         elif part.leader == self.node:
             self._commands.append(GoOffline(part.epoch, "it was elected in a session that has ended"))
+        elif not part.leader:
+            self._commands.append(GoOffline(part.epoch, "no leader was elected yet"))
         else:
             self._follow(part)
 

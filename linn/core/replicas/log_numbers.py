@@ -1,0 +1,54 @@
+"""Numbers of a topic's logs, by which the brokers that replicate the topic name them to each other.
+
+A data partition has its own number. Above them are the state logs of subscriptions, and the log of the positions of
+groups.
+"""
+
+from __future__ import annotations
+
+from linn.core.errors.tree import ProtocolError
+from linn.core.log.storage import PartitionId
+from linn.core.topics.shared_entry import OWN_QUEUE, SHARED_MAX, state_topic
+from linn.core.topics.topic import Topic
+
+KIND_BITS = 16
+"""Bits for the number of a partition."""
+_INDEX = (1 << KIND_BITS) - 1
+_GROUPS = 2 + SHARED_MAX
+
+
+def groups_log(topic: str) -> PartitionId:
+    """The log of the positions that groups have in a topic."""
+    return PartitionId(f"__g.{topic}", 0)
+
+
+def logs_of(topic: Topic) -> list[PartitionId]:
+    """The logs of a topic's partitions and subscriptions, by its settings."""
+    topics, kind = [topic.name], topic.settings.kind
+    if topic.keeps_state:
+        numbers = [entry.number for entry in topic.entries.values() if not entry.deleted]
+        numbers += [OWN_QUEUE] if kind != "stream" else []
+        topics += [state_topic(number, topic.name) for number in numbers]
+    return [PartitionId(name, index) for name in topics for index in range(topic.settings.partitions)]
+
+
+def number_of(topic: str, id: PartitionId) -> int:
+    """The number of one of a topic's logs."""
+    if id.topic == topic:
+        return id.index
+    if id == groups_log(topic):
+        return _GROUPS << KIND_BITS
+    prefix = id.topic.removesuffix(f".{topic}")
+    return int(prefix.removeprefix("__s") or OWN_QUEUE) + 1 << KIND_BITS | id.index
+
+
+def id_of(topic: str, number: int) -> PartitionId:
+    """The log that has a number. Raises ProtocolError: none can have it."""
+    kind, index = number >> KIND_BITS, number & _INDEX
+    if not kind:
+        return PartitionId(topic, index)
+    if 0 < kind <= SHARED_MAX + 1:
+        return PartitionId(state_topic(kind - 1, topic), index)
+    if number == _GROUPS << KIND_BITS:
+        return groups_log(topic)
+    raise ProtocolError(f"no log of topic {topic} has the number {number}")

@@ -1,0 +1,47 @@
+"""The port through which the replica of a topic reaches the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+from uuid import UUID
+
+from linn.core.cluster.following import FollowLane
+from linn.core.env.env import Clock, Rng
+from linn.core.log.replication.events import ChangeIsr
+
+
+class ReplicaHost(Protocol):
+    """This broker as one of a cluster, as its replicas need it."""
+
+    clock: Clock
+    rng: Rng
+
+    @property
+    def number(self) -> int:
+        """The number of this node."""
+
+    @property
+    def session(self) -> str:
+        """The present session of this node; "": it has none."""
+
+    def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a background task."""
+
+    def settle(self, topic: UUID) -> None:
+        """Open or close a topic, soon, because its role here has changed."""
+
+    def look_again(self, topic: UUID) -> None:
+        """Tell the replica of a topic what the store has, soon: it could not look."""
+
+    def read(self, topic: UUID) -> None:
+        """Read a topic's entry linearizably, soon, and tell its replica."""
+
+    async def change_isr(self, key: str, change: ChangeIsr) -> int:
+        """See `PartStore.change_isr`."""
+
+    async def begin_epoch(self, topic: UUID) -> None:
+        """Lead in the next epoch; returns when its replica knows of it. Raises NotLeader, MetadataError."""
+
+    async def open_lane(self, node: int) -> FollowLane:
+        """Open a lane to the leader. Raises PeerError."""

@@ -1,0 +1,220 @@
+"""The replicas that this broker has of the cluster's topics, and their news from the metadata store.
+
+Laws: a replica hears of the changes of its topic's entry in order, and of each session of this node. Nothing here waits
+for the catalog, whose changes may take long: a role changes at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from uuid import UUID
+
+import trio
+
+from linn.core.cluster.following import FollowerSeat, FollowLane
+from linn.core.cluster.node import ClusterNode
+from linn.core.cluster.part_store import PartStore, view_of
+from linn.core.cluster.peers import PeerLinks
+from linn.core.cluster.placement import part_key
+from linn.core.env.env import Env, Spawn
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.group import raise_once
+from linn.core.errors.metadata import MetadataError
+from linn.core.errors.peers import PeerUnreachable
+from linn.core.errors.tree import LinnError, StorageError, SyncFailed, TopicUnknown
+from linn.core.log.replication.events import ChangeIsr, LogTable
+from linn.core.log.storage import PartitionId
+from linn.core.loop.waiting import first_of
+from linn.core.replicas.topic_replica import TopicReplica
+from linn.core.topics.topic import Topic
+
+logger = logging.getLogger("linn.cluster")
+
+TICK_S = 0.25
+"""Interval of what depends on time: it decides after seconds."""
+HOUSEKEEPING_S = 10.0
+EPOCH_WAIT_S = 5.0
+"""Longest wait to learn of an epoch that this node has begun: the watch tells within milliseconds."""
+
+
+class Replication:
+    """All replicas of this broker; the ports `FollowedLogs` and `ReplicaHost`."""
+
+    def __init__(
+        self,
+        node: ClusterNode,
+        links: Callable[[], PeerLinks | None],
+        env: Env,
+        spawn: Spawn,
+        settle: Callable[[str], None],
+    ) -> None:
+        """`settle` is called with the id of a topic whose role here has changed."""
+        self.clock = env.clock
+        self.rng = env.rng
+        self.spawn = spawn
+        self.replicas: dict[UUID, TopicReplica] = {}
+        self._node = node
+        self._links = links
+        self._settle = settle
+        self._parts = PartStore(node.number, node.store)
+        self._looking: dict[UUID, None] = {}
+        """Topics whose replicas have not seen the last state."""
+        self._reading: dict[UUID, None] = {}
+        self._wake = trio.Event()
+        self._seen = -1
+        """Version of the view that all replicas have seen."""
+
+    @property
+    def number(self) -> int:
+        """See `ReplicaHost.number`."""
+        return self._node.number
+
+    @property
+    def session(self) -> str:
+        """See `ReplicaHost.session`."""
+        return self._node.session
+
+    # --- replicas ----------------------------------------------------------------------------------------------------
+
+    async def open(self, topic: Topic, ids: list[PartitionId]) -> TopicReplica:
+        """Open this broker's replica of a topic: these logs, and others as the leader has them.
+
+        Raises LogCorrupt, StorageError: nothing is open.
+        """
+        replica = TopicReplica(topic, part_key(str(topic.id)), self)
+        try:
+            await replica.load(ids)
+        except LinnError:
+            await replica.close()
+            raise
+        topic.logs = self.replicas[topic.id] = replica
+        self._tell_session(replica)
+        self.look_again(topic.id)
+        self.spawn(replica.run)
+        return replica
+
+    async def close(self, topic: Topic) -> None:
+        """Close this broker's replica of a topic, if it has one. Raises StorageError."""
+        replica = self.replicas.pop(topic.id, None)
+        if replica is not None:
+            await replica.close()
+
+    def _tell_session(self, replica: TopicReplica) -> None:
+        replica.session_changed(self._node.session, is_held=self._node.is_registered)
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep all replicas informed until cancelled. Raises SyncFailed."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for task in (self._watch, self._tick, self._read, self._keep):
+                    nursery.start_soon(task)
+        except BaseExceptionGroup as group:
+            raise_once(group)
+
+    async def _watch(self) -> None:
+        view = self._node.view
+        while True:
+            version, self._wake = view.version, trio.Event()
+            looking, self._looking = self._looking, {}
+            for id in list(self.replicas) if version != self._seen else looking:
+                self._look(id)
+            self._seen = version
+            await first_of(partial(view.wait_newer, version), self._wake.wait)
+
+    def _look(self, topic: UUID) -> None:
+        replica = self.replicas.get(topic)
+        part = view_of(self._node.view.state, replica.key) if replica is not None else None
+        if replica is not None and part is not None:
+            replica.viewed(part)
+
+    async def _tick(self) -> None:
+        while True:
+            await self.clock.sleep(TICK_S)
+            for replica in list(self.replicas.values()):
+                self._tell_session(replica)
+                replica.tick()
+                if replica.is_stranded and self._node.is_registered:
+                    await self._try_to_begin_epoch(replica)
+
+    async def _try_to_begin_epoch(self, replica: TopicReplica) -> None:
+        """Lead again: this node has stepped down, and the cluster has not given it up."""
+        try:
+            await self._parts.begin_epoch(self._node.view.state, replica.key)
+        except MetadataError as error:
+            logger.debug("no epoch was begun: %(error)s", log_fields(error))
+
+    async def _read(self) -> None:
+        """Read the entries that leaders want to know for certain, all of them at once."""
+        while True:
+            await self.clock.sleep(TICK_S)
+            if self._reading:
+                reading, self._reading = self._reading, {}
+                try:
+                    state = await self._parts.read()
+                except LinnError as error:
+                    logger.debug("the entries of topics were not read: %(error)s", log_fields(error))
+                    self._reading = reading | self._reading
+                    continue
+                for replica in [self.replicas[topic] for topic in reading if topic in self.replicas]:
+                    part = view_of(state, replica.key)
+                    if part is not None:
+                        replica.viewed(part, is_read=True)
+
+    async def _keep(self) -> None:
+        while True:
+            await self.clock.sleep(HOUSEKEEPING_S)
+            for replica in list(self.replicas.values()):
+                try:
+                    await replica.enforce_retention()
+                except SyncFailed:
+                    raise
+                except StorageError as error:
+                    about = {"topic": replica.topic.name} | log_fields(error)
+                    logger.error("the logs of topic %(topic)s were not kept in order: %(error)s", about)
+
+    # --- what replicas ask for ---------------------------------------------------------------------------------------
+
+    def settle(self, topic: UUID) -> None:
+        """See `ReplicaHost.settle`."""
+        self._settle(str(topic))
+
+    def look_again(self, topic: UUID) -> None:
+        """See `ReplicaHost.look_again`."""
+        self._looking[topic] = None
+        self._wake.set()
+
+    def read(self, topic: UUID) -> None:
+        """See `ReplicaHost.read`."""
+        self._reading[topic] = None
+
+    async def change_isr(self, key: str, change: ChangeIsr) -> int:
+        """See `ReplicaHost.change_isr`."""
+        return await self._parts.change_isr(self._node.view.state, key, change)
+
+    async def begin_epoch(self, topic: UUID) -> None:
+        """See `ReplicaHost.begin_epoch`."""
+        view = self._node.view
+        revision = await self._parts.begin_epoch(view.state, part_key(str(topic)))
+        with trio.move_on_after(EPOCH_WAIT_S):
+            await view.wait_revision(revision)
+        self._look(topic)
+
+    async def open_lane(self, node: int) -> FollowLane:
+        """See `ReplicaHost.open_lane`."""
+        links = self._links()
+        if links is None:
+            raise PeerUnreachable("this broker has no listener for other brokers")
+        return await links.open_follow_lane(node)
+
+    # --- followers ---------------------------------------------------------------------------------------------------
+
+    def follow(self, node: int, session: str, topic_id: UUID, epoch: int, logs: Mapping[int, LogTable]) -> FollowerSeat:
+        """See `FollowedLogs.follow`."""
+        replica = self.replicas.get(topic_id)
+        if replica is None:
+            raise TopicUnknown(f"this broker has no topic of the id {topic_id}")
+        return replica.follow(node, session, epoch, logs)
