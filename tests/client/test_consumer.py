@@ -618,3 +618,25 @@ async def test_closing_sets_the_credit_to_0_before_it_releases_unread_messages(p
     assert [type(event.message) for event in after[:3]] == [m.Credit, m.Settle, m.Unsubscribe]
     assert peer.messages(m.Credit) == [m.Credit(1, 0)]
     assert settled(peer) == [(1, 3, m.Verdict.RELEASE)]
+
+
+# --- in a cluster ----------------------------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_a_consumer_subscribes_again_when_the_leader_of_its_topic_is_lost(peer: Peer, client: Client) -> None:
+    async with client.consumer("t") as consumer:
+        await deliver(peer, 2)
+        await anext(consumer)
+        session = peer.sessions[0]
+        for number, code in ((1, "peer.unreachable"), (2, "partition.not_leader")):
+            made = m.Subscribed(number + 1, m.ConsumerKind.SHARED, 30_000)
+            peer.answers[m.Subscribe] = lambda session, event, made=made: made  # type: ignore[misc]
+            await session.send(m.Ended(number, code, "the leader is gone"), 0)
+            batch = build_from_records([Record(value=b"again")], base_id=1)
+            batch.stamp(5, 1)
+            await peer.until(lambda count=number + 1: len(peer.messages(m.Subscribe)) == count)  # type: ignore[misc]
+            await session.send(m.Ping(), 9)
+            await peer.until(lambda count=number: len(peer.messages(m.Pong)) == count)  # type: ignore[misc]
+            await session.send(m.Deliver(number + 1, 0, 9, 2), 0, [batch])
+            assert (await anext(consumer)).value == b"again", "neither the error nor void records are handed out"

@@ -13,7 +13,8 @@ from linn.core.batch.builder import build_single
 from linn.core.delivery.vocabulary import Phase, Verdict
 from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import DeliveryNotCurrent, LinnError
-from linn.core.log.state_log import StateLog
+from linn.core.log.state_log import SNAPSHOT_AFTER_BYTES, StateLog
+from linn.core.log.storage import READ_BATCHES_MAX
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.queue.dead_letter import DeadLetterTarget
 from linn.core.queue.lease import LeaseSettings
@@ -47,6 +48,44 @@ async def test_a_state_log_is_replayed_when_all_of_it_is_committed(nursery: trio
     StateLog(topic.partitions[STATE], topic.env.clock).append(b"event")
     with pytest.raises(AssertionError, match="committed"):
         await topic.open_queue()
+
+
+async def test_a_state_log_belongs_to_the_leadership_in_which_it_is_replayed(nursery: trio.Nursery) -> None:
+    topic = await LedTopic(SimEnv(0), nursery).make()
+    topic.lose_logs()
+    state = StateLog(topic.partitions[STATE], topic.env.clock)
+    with pytest.raises(NotLeader):
+        await state.replay().__anext__()
+    topic.lose_logs()
+    topic.lead(2)
+    assert [record async for record in state.replay()] == []
+    assert state.append(b"event") == 1
+
+
+async def test_a_log_that_is_lost_and_cut_is_replayed_no_further(nursery: trio.Nursery) -> None:
+    topic = await LedTopic(SimEnv(0), nursery).make()
+    topic.lead(1)
+    state = StateLog(topic.partitions[STATE], topic.env.clock)
+    for _ in range(2 * READ_BATCHES_MAX):
+        state.append(b"event")
+    topic.commit(STATE)
+    records = state.replay()
+    await anext(records)
+    topic.lose_logs()
+    await topic.partitions[STATE].cut(READ_BATCHES_MAX)
+    with pytest.raises(NotLeader), trio.fail_after(5):
+        async for _ in records:
+            pass
+
+
+async def test_a_queue_that_is_abandoned_first_does_not_open(nursery: trio.Nursery) -> None:
+    topic = await LedTopic(SimEnv(0), nursery).make()
+    topic.lead(1)
+    queue = topic.partition_queue(AtLeastOnce(LeaseSettings()))
+    queue.abandon(not_leader(topic))
+    with pytest.raises(NotLeader):
+        await queue.recover()
+    assert not queue.log.is_open
 
 
 async def test_the_next_leader_has_every_confirmed_ack_and_counts_committed_attempts(nursery: trio.Nursery) -> None:
@@ -148,6 +187,24 @@ async def test_a_decision_is_repeated_when_it_is_committed_by_any_leader(nursery
     await other.open_queue(ExactlyOnce(LeaseSettings()))
     await take(other)
     assert given[1:] == [(Phase.COMMIT, delivery_id)]
+
+
+async def test_a_decision_that_is_not_committed_is_not_waited_for_where_the_log_is_lost(nursery: trio.Nursery) -> None:
+    topic = await opened(nursery, ExactlyOnce(LeaseSettings()))
+    consumer, failed = topic.consumer("p"), list[str]()
+    found, delivery_id, _ = await offsets(consumer)
+    settle(consumer, delivery_id, found, Verdict.READY)
+
+    async def take() -> None:
+        with pytest.raises(NotLeader):
+            await offsets(topic.consumer("p"))
+        failed.append("failed")
+
+    nursery.start_soon(take)
+    await wait_all_tasks_blocked()
+    topic.lose_logs()
+    await wait_all_tasks_blocked()
+    assert failed == ["failed"]
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------
@@ -284,8 +341,10 @@ async def test_consumers_end_with_the_leaders_name_and_nothing_is_written(
         settle(consumers[1], (await offsets(consumers[1]))[1], [offset])
     nursery.start_soon(wait)
     await wait_all_tasks_blocked()
-    queue, before = topic.queue.partition_queues[0], topic.end(STATE)
+    queue, before, told = topic.queue.partition_queues[0], topic.end(STATE), list[bool]()
+    consumers[0].on_ended = lambda: told.append(consumers[0].ended)
     topic.lose(leader=7)
+    assert told == [True]
     await trio.sleep(120)
     assert [error.leader for error in ended] == [7]
     outcome = settle(consumers[0], delivery_id, found)
@@ -460,6 +519,20 @@ async def test_leadership_that_ends_during_a_compaction_changes_nothing(
     await other.open_queue()
     again, _, attempt = await offsets(other.consumer())
     assert (again, attempt) == ([1], 1)
+
+
+async def test_a_compaction_that_nobody_waits_for_ends_without_an_error(nursery: trio.Nursery) -> None:
+    topic = await opened(nursery)
+    consumer, queue = topic.consumer(), topic.queue.partition_queues[0]
+    found, delivery_id, _ = await offsets(consumer)
+    assert queue.log.state is not None
+    queue.log.state.append(bytes(SNAPSHOT_AFTER_BYTES))
+    settle(consumer, delivery_id, found)
+    await wait_all_tasks_blocked()
+    assert topic.running == 2, "the compaction, and the trim of the settled record"
+    topic.lose()
+    await wait_all_tasks_blocked()
+    assert topic.running == 0
 
 
 async def test_a_committed_snapshot_is_not_trimmed_for_by_a_former_leader(nursery: trio.Nursery) -> None:

@@ -368,7 +368,12 @@ void Connection::push(Incoming message, std::vector<std::string> batches) {
   } else if (const auto* ended = std::get_if<Ended>(&message)) {
     if (const auto subscription = subscription_of(ended->subscription)) {
       forget(*subscription);
-      subscription->ended(Error(ended->code, ended->text));
+      const Error reason(ended->code, ended->text);
+      // The leader of a cluster was lost, or is another broker: it is as after an outage.
+      if (ended->code == "peer.unreachable" || ended->code == "partition.not_leader")
+        subscription->lost(reason);
+      else
+        subscription->ended(reason);
     }
   }
   if (std::holds_alternative<Goodbye>(message)) drains_ = true;

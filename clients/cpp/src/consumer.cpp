@@ -239,6 +239,7 @@ struct Consumer::State {
 
   /// Send settlements of what came by `to`. Throws Error; TooLate where its connection is lost.
   static detail::PendingReply send(const Attachment& to, const std::vector<Settlement>& entries) {
+    if (to.subscription->is_lost()) throw TooLate();
     const detail::Subscribed said = to.subscription->said();
     // Before it is sent: what comes from the earlier place may come at once.
     for (const Settlement& entry : entries)
@@ -259,7 +260,8 @@ struct Consumer::State {
     try {
       return Connection::expect<detail::Settled>(Connection::wait(reply, deadline)).first.refused;
     } catch (const Error& error) {
-      if (error.code() == "connection.lost") throw TooLate();
+      // In a cluster, the leader may be lost, and the connection live on.
+      if (error.code() == "connection.lost" || error.code().starts_with("peer.")) throw TooLate();
       throw;
     }
   }

@@ -50,6 +50,8 @@ export interface ConsumerOptions {
 
 /** Long enough for a long job; what hangs for longer is to be tried elsewhere. */
 const RENEWAL_MAX_MS = 3_600_000;
+/** What ends a subscription where the broker that leads the topic was lost, or is another one. */
+const LED_ELSEWHERE = new Set(["peer.unreachable", "partition.not_leader"]);
 const STARTS = { earliest: -2n, latest: -1n };
 
 interface Wanted extends Limits {
@@ -275,8 +277,11 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
     this.#wake();
   }
 
+  /** Subscribes again where the leader of a cluster was lost, or is another broker: it is as after an outage. */
   ended(error: LinnError): void {
-    this.#broken ??= error;
+    const connection = this.#session.connection;
+    if (LED_ELSEWHERE.has(error.code) && connection !== undefined) void this.#subscribeAgain(connection);
+    else this.#broken ??= error;
     this.#subscription = undefined;
     this.dropUnwanted();
   }

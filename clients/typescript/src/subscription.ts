@@ -476,7 +476,7 @@ export class Subscription implements PushHandler, Settler {
         entries.forEach((entry, index) => this.#answered(entry.settlings, byEntry.get(index)));
       },
       failed: (error) => {
-        if (this.connection.error !== undefined) this.end();
+        if (this.connection.error !== undefined || !this.alive) this.end();
         else this.#answered(settlings, error);
       },
     };

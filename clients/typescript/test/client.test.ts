@@ -602,6 +602,21 @@ test("a subscription that the broker ends says why, each time", async () => {
   await consumer.close();
 });
 
+test("a subscription whose leader is lost is made again, with nothing thrown", async () => {
+  const peer = await peerWith(QUEUE);
+  const consumer = await (await connected(peer)).consumer("q");
+  deliver(peer, 9n, [batchAt(0, 1)]);
+  assert.equal(valueOf(await consumer.next()), "0");
+  let count = 1;
+  for (const code of ["peer.unreachable", "partition.not_leader"]) {
+    peer.say({ member: "ended", content: { subscription: 1, code, text: "the leader is gone" } });
+    await peer.hears("subscribe", ++count);
+  }
+  deliver(peer, 10n, [batchAt(1, 1)]);
+  assert.equal(valueOf(await consumer.next()), "1");
+  await consumer.close();
+});
+
 test("closing settles what was said, unsubscribes, and ends a loop elsewhere", async () => {
   const peer = await peerWith(QUEUE);
   const consumer = await (await connected(peer)).consumer("q");

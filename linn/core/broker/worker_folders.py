@@ -160,9 +160,15 @@ def _entries_alone(found: Snapshot, kept: Mapping[str, Stored]) -> dict[str, Any
 
 
 def _held_beyond(found: Snapshot, count: int) -> Mapping[str, int]:
-    """The topics of workers with greater numbers, and the worker of each. Raises MetadataInvalid, MetadataLater."""
+    """The topics that only workers with greater numbers hold, and the first worker of each.
+
+    Raises MetadataInvalid, MetadataLater.
+    """
     state = ClusterState.of(found.revision, found.entries)
-    homes = {key.removeprefix(PARTS).partition("/")[0]: part.replicas[0] for key, part in state.parts.items()}
+    homes = {
+        key.removeprefix(PARTS).partition("/")[0]: min(part.isr, default=part.replicas[0])
+        for key, part in state.parts.items()
+    }
     ids = {value["id"]: key.removeprefix(TOPIC) for key, (_, value) in found.entries.items() if key.startswith(TOPIC)}
     return {name: homes[id] for id, name in sorted(ids.items()) if homes.get(id, 0) > count}
 

@@ -75,6 +75,8 @@ class StateLog:
 
     async def replay(self) -> AsyncIterator[bytes]:
         """All records in order, which are committed. Raises LogCorrupt, NotLeader."""
+        if not self.partition.leads:
+            raise self.partition.not_leader()
         self.committed = self.partition.committed
         offset, end = self.partition.log.bounds()
         assert self.committed.offset == end, "a new leader replays a log when everything in it is committed"
@@ -176,6 +178,4 @@ class StateLog:
     async def commit_all(self) -> None:
         """Commit all records without waiting for a background task. Raises SyncFailed, NotLeader."""
         self.check_led()
-        end = self.partition.log.bounds()[1]
         await self.partition.commit_all()
-        await self.committed.wait(end)

@@ -79,8 +79,6 @@ class Handovers:
         """Hand the lease owed longest to a consumer. Raises StorageError: the lease stays owed."""
         try:
             self._log.flush()
-        except NotLeader:
-            raise
         except StorageError:
             if not self._writing_owed:
                 self._writing_owed = True
@@ -230,8 +228,6 @@ class PartitionQueue:
     async def _begin(self, effects: Effects) -> None:
         """Start delivering. Raises StorageError: nothing is delivered."""
         await self.log.begin()
-        if self.is_closed:
-            return
         self.partition.watchers.add(self._on_advance)
         self.partition.on_void.append(self._settle_void)
         self._on_ready()
@@ -515,8 +511,6 @@ class PartitionQueue:
             self._alarm.set(deadline)
 
     def _expire(self) -> float | None:
-        if self.is_closed:
-            return None
         self.follow(self.subscription.expire(self.clock.monotonic()))
         self.log.flush_or_keep()
         return self.subscription.next_deadline()
