@@ -63,7 +63,9 @@ async def test_a_partition_is_read_through_any_broker_as_at_its_leader(env: SimE
         for partition in (0, 1):
             batches = [await all_batches(each, partition) for each in (client, there)]
             assert batches[0] == batches[1]
-        assert await client.fetch("t", 1, 16) == ["17", LARGE, "19", LARGE]
+        # A log may stop a read early.
+        assert (await client.fetch("t", 1, 16))[:2] == ["17", LARGE]
+        assert await client.fetch("t", 1, 18) == ["19", LARGE]
         for offset, uncommitted in ((3, False), (19, True), (20, False)):
             asked = m.Fetch("t", 0, offset, bytes_max=1, uncommitted=uncommitted)
             assert (await client.ask(asked)).message == (await there.ask(asked)).message

@@ -299,8 +299,8 @@ class Partition(ReadablePartition):
         self._forget_untidied()
         self._forget_idle_producers()
         self.transactions.forget_before(self.log.first_stored())
-        if self.role is Role.FOLLOWING:
-            age_ms = bytes_max = None  # The leader decides: see `append_copy`.
+        if not self.leads:
+            age_ms = bytes_max = None  # The leader decides: see `follow_start`.
         before = self._end_before(age_ms) if age_ms is not None else None
         await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before)
 

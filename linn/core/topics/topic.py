@@ -166,7 +166,8 @@ class Topic:
 
     def _leave(self, reason: NotLeader) -> None:
         """End all consumers and subscriptions, and leave the logs to their holder as they are."""
-        self._end_readers()
+        for reader in list(self.readers):
+            reader.end(reason)
         for queue in list(self.subscriptions.values()):
             queue.abandon(reason)
         self._room.notify_all()
