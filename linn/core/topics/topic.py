@@ -158,11 +158,10 @@ class Topic:
 
     def resign(self, led_by: Callable[[], NotLeader]) -> None:
         """Close the topic, but not its logs, because another broker leads it: consumers end, publishes are refused."""
-        self.led_by = led_by
         self._leave(led_by())
+        self.led_by, self.subscriptions = led_by, {}
         self.partitions.clear()
         self._held.changed.clear()
-        self.subscriptions = {}
 
     def _leave(self, reason: NotLeader) -> None:
         """End all consumers and subscriptions, and leave the logs to their holder as they are."""
