@@ -138,6 +138,8 @@ async def test_with_too_few_replicas_all_is_refused_at_once_and_leader_goes_on(e
         with pytest.raises(Refused, match="fewer than 2 replicas of topic t") as refusal:
             await client.publish("t", ["two gone"], acks=ALL)
         assert (refusal.value.code, trio.current_time() - began_s < 0.1) == ("partition.not_enough_replicas", True)
+        with pytest.raises(Refused, match="fewer than 2 replicas of topic t"):
+            await client.administer("topic.alter", name="t", settings={"kind": "both"})
         await client.publish("t", ["by the leader alone"], acks=1)
         assert await client.fetch("t") == ["one gone"], "readers see what the in-sync set has"
         await others[0].start()
@@ -258,3 +260,19 @@ async def test_a_group_goes_on_at_its_positions_at_the_next_leader(env: SimEnv, 
         assert after["epoch"] > before["epoch"], "a member of the former leader's is fenced"
         await leader.start()
         await until(lambda: len(in_sync(second)) == 3 and agree(brokers, "t"))
+
+
+@simulated
+async def test_a_lower_minimum_lets_a_topic_go_on_with_fewer_replicas(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers()
+        leader = await made(brokers, kind="stream")
+        client = await leader.client()
+        for other in [it for it in brokers if it is not leader]:
+            await kill(other)
+        await trio.sleep(2.5)
+        with pytest.raises(Refused, match="fewer than 2 replicas"):
+            await client.publish("t", ["refused"], acks=ALL)
+        await client.administer("topic.alter", name="t", settings={"min_in_sync": 1})
+        await confirmed(client, "t", "by one")
+        assert await client.fetch("t") == ["by one"]

@@ -82,6 +82,8 @@ class SubscriptionAdministration:
             raise SubscriptionWrongKind(f"topic {topic.name} is a stream: only retention deletes its records")
         if asked.validate_only:
             return {"purged": 0}
+        if topic.logs is not None:
+            topic.logs.check_enough()
         partition_queues = topic.queue.partition_queues
         purged = sum(partition_queue.purge() for partition_queue in partition_queues)
         for partition_queue in partition_queues:

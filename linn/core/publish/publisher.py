@@ -26,7 +26,7 @@ from linn.core.batch.format import Formats
 from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
 from linn.core.errors.auth import Forbidden
-from linn.core.errors.replication import NotEnoughReplicas, NotLeader
+from linn.core.errors.replication import NotLeader
 from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
 from linn.core.log.mark import Mark
 from linn.core.log.producers import numbers_of
@@ -292,10 +292,8 @@ def _check_replicas(request: PublishRequest, planned: Sequence[Planned]) -> None
     for plan in planned:
         for destination in plan.destinations:
             topic = destination.topic
-            waits = topic.logs is not None and not topic.logs.has_enough
-            if waits and topic.semantics.confirm_when(request.acks) is ConfirmWhen.REPLICATED:
-                least = topic.settings.min_in_sync
-                raise NotEnoughReplicas(f"fewer than {least} replicas of topic {topic.name} are in sync")
+            if topic.logs is not None and topic.semantics.confirm_when(request.acks) is ConfirmWhen.REPLICATED:
+                topic.logs.check_enough()
 
 
 class _Waiting(NamedTuple):

@@ -21,7 +21,7 @@ from linn.core.cluster.view import BackOff
 from linn.core.env.env import Clock
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.metadata import MetadataError, MetadataUnknown, RevisionConflict
-from linn.core.errors.replication import NotLeader
+from linn.core.errors.replication import NotEnoughReplicas, NotLeader
 from linn.core.errors.tree import LinnError, ProtocolError, SyncFailed
 from linn.core.log.partition import Partition
 from linn.core.log.replication.events import (
@@ -166,11 +166,12 @@ class TopicReplica:
         """This broker as the leader; None: it is not."""
         return self._rules.leader
 
-    @property
-    def has_enough(self) -> bool:
-        """See `TopicLogs.has_enough`."""
+    def check_enough(self) -> None:
+        """See `TopicLogs.check_enough`."""
         leader = self._rules.leader
-        return leader is None or leader.has_enough
+        if leader is not None and not leader.has_enough:
+            least = self.topic.settings.min_in_sync
+            raise NotEnoughReplicas(f"fewer than {least} replicas of topic {self.topic.name} are in sync")
 
     @property
     def serves(self) -> bool:
@@ -211,7 +212,8 @@ class TopicReplica:
         self.obey()
 
     def tick(self) -> None:
-        """Time has passed. Several times a second."""
+        """Time has passed, or settings have changed. Several times a second."""
+        self._rules.set_minimum(self.topic.settings.min_in_sync or 1)
         if self._rules.leader is not None:
             self._rules.leader.tick(self.clock.monotonic())
             self.obey()
@@ -229,6 +231,7 @@ class TopicReplica:
 
     async def begin_epoch(self) -> None:
         """See `TopicLogs.begin_epoch`."""
+        self.check_enough()  # A change that waits for replicas would hold up all others of this broker.
         epoch = self._rules.epoch
         await self._host.begin_epoch(self.topic.id)
         if self.leader is None or self._rules.epoch <= epoch:

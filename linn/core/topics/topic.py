@@ -229,10 +229,10 @@ class Topic:
         return change
 
     def _needs_logs(self, settings: TopicSettings) -> bool:
-        """Whether logs have to be made for new settings, or for a named subscription that is not open yet."""
+        """Whether logs have to be made or synced, for new settings or for a subscription that is not open yet."""
         wanted = {name for name, entry in self.entries.items() if not entry.deleted}
-        wanted |= {""} if settings.kind != "stream" else set()
-        return settings.partitions > len(self.partitions) or not wanted <= self.subscriptions.keys()
+        is_larger = settings.partitions > len(self.partitions)
+        return is_larger or settings.kind != self.settings.kind or not wanted <= self.subscriptions.keys()
 
     async def _prepare(self, change: TopicChange) -> None:
         """Open the subscriptions of the new kind that do not exist yet."""

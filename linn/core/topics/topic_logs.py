@@ -13,9 +13,8 @@ from linn.descriptions import ReplicasDescription
 class TopicLogs(Protocol):
     """The logs of one topic, which stay open while it is closed."""
 
-    @property
-    def has_enough(self) -> bool:
-        """Whether enough replicas follow for new records to be committed."""
+    def check_enough(self) -> None:
+        """Check that enough replicas follow for new records to be committed. Raises NotEnoughReplicas."""
 
     def describe(self) -> ReplicasDescription | None:
         """Describe the replicas; None: nothing is known of them yet."""
@@ -29,7 +28,7 @@ class TopicLogs(Protocol):
         A replica may still have a log of that name, which was deleted while it was away. None of its batches is of the
         new epoch, and so the leader takes none for a batch of the new log.
 
-        Raises NotLeader, MetadataError.
+        Raises NotLeader, NotEnoughReplicas, MetadataError.
         """
 
     async def close(self) -> None:

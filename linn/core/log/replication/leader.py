@@ -123,6 +123,11 @@ class Leader:
         """The offset of each log below which everything is committed."""
         return {number: log.watermark for number, log in self._logs.items()}
 
+    def set_minimum(self, minimum: int) -> None:
+        """Set the least number of members: with a lower one, what waits may be committed."""
+        self._minimum = minimum
+        self._advance_all()
+
     def add_log(self, number: int, log: PartitionLog) -> None:
         """Lead another log, which has just been made: followers follow again to learn of it."""
         self._logs[number] = _Log(log, log.bounds()[1], log.bounds()[0])

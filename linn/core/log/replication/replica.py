@@ -75,6 +75,13 @@ class Replica:
         if self.follower is not None and self._part is not None:
             self._follow(self._part)
 
+    def set_minimum(self, minimum: int) -> None:
+        """Set the least number of members of the in-sync set, which may change at any time."""
+        if minimum != self._minimum:
+            self._minimum = minimum
+            if self.leader is not None:
+                self.leader.set_minimum(minimum)
+
     def session_ended(self) -> None:
         """The lease may have ended: nothing is promised to this session any more."""
         if self.leader is not None:
