@@ -21,7 +21,7 @@ from linn.core.errors.cluster import (
 )
 from linn.core.errors.metadata import LeaseLost, MetadataError, MetadataUnavailable, MetadataUnknown, RevisionConflict
 from linn.core.errors.peers import PeerError, PeerRefused, PeerStale, PeerUnknown, PeerUnreachable
-from linn.core.errors.replication import CopyMisplaced, NotLeader
+from linn.core.errors.replication import CopyMisplaced, NotEnoughReplicas, NotLeader
 from linn.core.errors.tls import TlsFailed, TlsInvalid, TlsRequired
 from linn.core.errors.tree import (
     AddressInUse,
@@ -168,6 +168,7 @@ __all__ = [
     "MetadataUnavailable",
     "MetadataUnknown",
     "NodeTaken",
+    "NotEnoughReplicas",
     "NotLeader",
     "OffsetOutOfRange",
     "ParticipantConflict",

@@ -50,7 +50,7 @@ async def test_a_fetch_gives_at_least_one_batch_and_keeps_to_its_byte_limit(clie
         await client.publish("t", [f"{number}a", f"{number}b", f"{number}c"])
     size = records(["0a", "0b", "0c"]).size
     assert len((await client.ask(m.Fetch("t", 0, 0, bytes_max=1))).batches) == 1
-    assert len((await client.ask(m.Fetch("t", 0, 0, bytes_max=0))).batches) == 1
+    assert (await client.ask(m.Fetch("t", 0, 0, bytes_max=0))).batches == [], "it only says that there are some"
     assert len((await client.ask(m.Fetch("t", 0, 0, bytes_max=3 * size))).batches) == 3
     assert await client.fetch("t", offset=7, bytes_max=1) == ["2b", "2c"], "a batch is cut at the offset"
     assert await client.fetch("t", offset=30) == []
