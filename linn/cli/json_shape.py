@@ -221,7 +221,7 @@ SHAPES: Mapping[str, Any] = {
 """Shapes by command, or by command and the option that changes the shape. A stream has no `queue`; a binding of an
 exchange has either `topic` or `exchange`."""
 
-OPTIONAL = ("queue", "topic", "exchange", "messages")
+OPTIONAL = ("queue", "replicas", "topic", "exchange", "messages")
 """Keys that are left out where they do not apply."""
 EACH_LINE = {
     "linn consume": "--format json",
