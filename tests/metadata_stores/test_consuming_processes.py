@@ -75,11 +75,25 @@ async def consume(consumer: linn.Consumer, found: list[int], is_done: trio.Event
             is_done.set()
 
 
+async def until_open(clients: list[linn.Client], *topics: str) -> None:
+    """Wait until the leaders have opened new topics."""
+    with trio.fail_after(LIMIT_S):
+        for client in clients:
+            for topic in topics:
+                while True:
+                    try:
+                        await client.admin.topic(topic)
+                        break
+                    except linn.LinnError:
+                        await trio.sleep(0.05)
+
+
 async def test_consumers_of_every_kind_get_everything_at_each_broker(tmp_path: Path) -> None:
     with three_processes(tmp_path) as processes:
         async with clients_of(processes) as clients, trio.open_nursery() as nursery, AsyncExitStack() as stack:
             await clients[0].admin.create_topic("q")
             await clients[1].admin.create_topic("s", kind="stream", partitions=PARTITIONS)
+            await until_open(clients, "q", "s")
             queue, group = list[int](), list[int]()
             done = [trio.Event() for _ in range(5)]
             members = []
@@ -106,7 +120,7 @@ async def test_consumers_of_every_kind_get_everything_at_each_broker(tmp_path: P
 async def test_consumers_elsewhere_go_on_when_the_leader_was_killed(tmp_path: Path) -> None:
     with three_processes(tmp_path) as processes:
         async with clients_of(processes) as clients, trio.open_nursery() as nursery, AsyncExitStack() as stack:
-            await clients[0].admin.create_topic("q")
+            await clients[0].admin.create_topic("q", replicas=1)
             await publish(clients, "q", 1)
             (leader,) = [process for process in processes if any(process.data_dir.rglob("q/*/*.log"))]
             others = [client for client, process in zip(clients, processes, strict=True) if process is not leader]

@@ -41,7 +41,6 @@ HOLES = [
     (SESSION, "await self.decided(lambda: self._access.check(USE, TRANSACTION, name))", "OpenTransactions"),
     (SESSION, "self._access.check_all([Need(USE, TRANSACTION, name)])", "transaction_can_only"),
     (SESSION, "consumer.end(error)", "lost_right_ends"),
-    ("linn.core.gateway.fetch", "self._access.check_any(self._needs)", "lost_right_ends"),
     (PUBLISHER, "access.check(CONFIGURE, TOPIC, request.target)", "made_by_using"),
     (PUBLISHER, "access.check(PUBLISH, EXCHANGE if request.to_exchange else TOPIC, request.target)", "Publish"),
     (
