@@ -154,7 +154,7 @@ PRODUCER_MUTATIONS = (
         original="if end < offset:",
         planted="if end + 1 < offset:",
         simulation="truncation",
-        seed=1,
+        seed=0,
         says="something else than the log",
     ),
     Mutation(

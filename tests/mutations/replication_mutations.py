@@ -89,7 +89,7 @@ REPLICATION_MUTATIONS = (
         _LEADER,
         "peer.session, peer.since_s, peer.ends = session, now_s, {}",
         "peer.session, peer.since_s = session, now_s",
-        41,
+        103,
         "which ends at",
     ),
     _bug(
