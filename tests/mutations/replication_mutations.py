@@ -75,15 +75,6 @@ REPLICATION_MUTATIONS = (
         _MEMBERS,
     ),
     _bug(
-        "a member is added in any session",
-        "A member is added in the session in which it follows: in another one it may have come back with less.",
-        _LEADER,
-        "self._change = ChangeIsr(self.part.revision, (self.part.isr | added.keys()) - removed, added)",
-        "self._change = ChangeIsr(self.part.revision, (self.part.isr | added.keys()) - removed, {})",
-        112,
-        _MEMBERS,
-    ),
-    _bug(
         "acknowledgements from before the cut count",
         "A follower that was matched anew has what it acknowledges since then.",
         _LEADER,
