@@ -210,11 +210,15 @@ class ServedLane:
 
         self._responder.in_task(event, work)
 
-    def _give_back(self, correlation: int) -> None:
+    def _give_back(self, correlation: int) -> bool:
+        """Count the answer to a request; returns whether one is wanted still: not after the end of the lane."""
+        if correlation not in self._sizes:
+            return False
         size, counts = self._sizes.pop(correlation)
         self.window.give_back(size)
         if counts:
             self._answered(size)
+        return True
 
 
 class _LaneResponder(Responder):
@@ -222,7 +226,7 @@ class _LaneResponder(Responder):
 
     __slots__ = ("on_answer", "on_change")
 
-    on_answer: Callable[[int], None]
+    on_answer: Callable[[int], bool]
     on_change: Callable[[], None]
 
     def budget_changed(self) -> None:
@@ -231,9 +235,9 @@ class _LaneResponder(Responder):
         self.on_change()
 
     def answer(self, correlation: int, frames: Sequence[Sendable]) -> None:
-        """See `Responder.answer`."""
-        super().answer(correlation, frames)
-        self.on_answer(correlation)
+        """See `Responder.answer`. A publish may be confirmed, or fail, when its lane has ended."""
+        if self.on_answer(correlation):
+            super().answer(correlation, frames)
 
 
 CONSUMING: Mapping[type[m.Message], Callable[[Any, Event], None]] = {

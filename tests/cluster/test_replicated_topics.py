@@ -8,7 +8,7 @@ import pytest
 import trio
 from broker_world import SimBroker, broker_world, until_led
 from cluster_world import until
-from raw_client import RawClient, Refused, values
+from raw_client import RawClient, Refused, records, values
 from replicas_seen import ALL, agree, content, in_sync, marks
 from simulated_time import simulated
 
@@ -276,3 +276,21 @@ async def test_a_lower_minimum_lets_a_topic_go_on_with_fewer_replicas(env: SimEn
         await client.administer("topic.alter", name="t", settings={"min_in_sync": 1})
         await confirmed(client, "t", "by one")
         assert await client.fetch("t") == ["by one"]
+
+
+@simulated
+async def test_a_publish_that_is_confirmed_when_its_lane_has_ended_costs_the_leader_nothing(env: SimEnv) -> None:
+    async with broker_world(env) as world:
+        brokers = await world.brokers()
+        leader = await made(brokers, kind="stream")
+        door, third = [it for it in brokers if it is not leader]
+        client = await door.client()
+        await client.publish("t", ["first"], acks=ALL)
+        await kill(third)
+        asked = await client.send(m.Publish("t", acks=ALL), [records(["second"])])
+        await trio.sleep(0.5)
+        env.world.sever(leader.env.name, door.env.name)
+        assert (await client.code_of(asked)).startswith("peer.")
+        await until(lambda: in_sync(leader) == tuple(sorted([leader.number, door.number])))
+        await confirmed(client, "t", "third")
+        assert await (await leader.client()).fetch("t") == ["first", "second", "third"]

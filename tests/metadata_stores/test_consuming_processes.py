@@ -86,7 +86,7 @@ async def until_open(clients: list[linn.Client], *topics: str) -> None:
                     try:
                         await client.admin.topic(topic)
                         break
-                    except linn.LinnError:
+                    except linn.errors.LinnError:
                         await trio.sleep(0.05)
 
 

@@ -72,7 +72,7 @@ secret = {{ file = "{self._folder}/secret" }}
         try:
             with linn.sync.connect(self.brokers[seen_by].url) as client:
                 return client.admin.topic("flights").get("replicas")
-        except linn.LinnError:
+        except linn.errors.LinnError:
             return None
 
     def leader(self, seen_by: int) -> int:

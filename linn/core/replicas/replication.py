@@ -62,6 +62,8 @@ class Replication:
         self._looking: dict[UUID, None] = {}
         """Topics whose replicas have not seen the last state."""
         self._reading: dict[UUID, None] = {}
+        self._beginning: set[UUID] = set()
+        """Topics for which this node is about to lead again."""
         self._wake = trio.Event()
         self._seen = -1
         """Version of the view that all replicas have seen."""
@@ -129,6 +131,7 @@ class Replication:
         replica = self.replicas.get(topic)
         part = view_of(self._node.view.state, replica.key) if replica is not None else None
         if replica is not None and part is not None:
+            self._tell_session(replica)  # It may be elected in this one.
             replica.viewed(part)
 
     async def _tick(self) -> None:
@@ -137,8 +140,9 @@ class Replication:
             for replica in list(self.replicas.values()):
                 self._tell_session(replica)
                 replica.tick()
-                if replica.is_stranded and self._node.is_registered:
-                    await self._try_to_begin_epoch(replica)
+                if replica.is_stranded and self._node.is_registered and replica.topic.id not in self._beginning:
+                    self._beginning.add(replica.topic.id)
+                    self.spawn(partial(self._try_to_begin_epoch, replica))
 
     async def _try_to_begin_epoch(self, replica: TopicReplica) -> None:
         """Lead again: this node has stepped down, and the cluster has not given it up."""
@@ -146,6 +150,8 @@ class Replication:
             await self._parts.begin_epoch(self._node.view.state, replica.key)
         except MetadataError as error:
             logger.debug("no epoch was begun: %(error)s", log_fields(error))
+        finally:
+            self._beginning.discard(replica.topic.id)
 
     async def _read(self) -> None:
         """Read the entries that leaders want to know for certain, all of them at once."""
